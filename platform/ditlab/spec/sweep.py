@@ -109,7 +109,37 @@ class Median(Spec):
     """Trials that must have come as far before one is stopped."""
 
 
-SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
+class Race(Spec):
+    """Arms compared by paired differences over seeds at ever longer rungs (docs/statistics.md)."""
+
+    kind: Literal["race"] = "race"
+    """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it is sure."""
+    grace: Count
+    """Steps that every trial trains, and the first rung; a multiple of evaluation.every."""
+    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
+    """The next rung is so many times later."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Chance that the whole race drops no best arm, and names no winner among equal ones."""
+    indifference: Annotated[float, Field(ge=0)] = 0.0
+    """Arms that differ by less in the metric are equal; the race ends where all that are left are."""
+
+
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median | Race, Field(discriminator="kind")]
+
+
+class SeedRange(Spec):
+    """Seeds of a race."""
+
+    min: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 3
+    """Seeds of every arm."""
+    max: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 12
+    """Seeds of arms that are close."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SeedRange:
+        if self.min > self.max:
+            raise ValueError(f"min={self.min} is above max={self.max}; swap them.")
+        return self
 
 
 class SweepBudget(Spec):
@@ -141,9 +171,10 @@ class Sweep(Spec):
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
     """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms, each of which takes a
     run under every seed."""
-    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] = 1
+    seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | SeedRange = 1
     """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next number, and so on. An
-    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs."""
+    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs. In a race also {min: 3, max: 12}:
+    arms that are close get more."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -201,10 +232,20 @@ class Sweep(Spec):
         return self
 
     @property
+    def num_seeds(self) -> int:
+        """Seeds that an arm has at most."""
+        return self.seeds if isinstance(self.seeds, int) else self.seeds.max
+
+    @property
     def seed_list(self) -> list[int | None]:
         """The seeds of an arm's runs; one None, for the seed that the experiment has, where there is one alone."""
         first = self.fixed.get("seed", self.base.get("seed", 0))
-        return [first + number for number in range(self.seeds)] if self.seeds > 1 else [None]
+        return [first + number for number in range(self.num_seeds)] if self.num_seeds > 1 else [None]
+
+    @property
+    def first_seeds(self) -> list[int | None]:
+        """Those of `seed_list` that every arm has."""
+        return self.seed_list[: self.seeds if isinstance(self.seeds, int) else self.seeds.min]
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below
-from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Sweep
+from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Race, SeedRange, Sweep
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
@@ -126,9 +126,9 @@ def _axis_problems(sweep: Sweep) -> Iterator[str]:
     space = sweep.space
     if "name" in sweep.fixed:
         yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
-    if sweep.seeds > 1 and "seed" in space:
+    if sweep.num_seeds > 1 and "seed" in space:
         yield (
-            f"space.seed and seeds={sweep.seeds} both set the seed of a trial; remove space.seed, so that arms are "
+            f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
             "compared by their mean over seeds, or set seeds to 1."
         )
     for path in space:
@@ -169,7 +169,12 @@ def _axis_problems(sweep: Sweep) -> Iterator[str]:
 
 
 def _search_problems(sweep: Sweep) -> Iterator[str]:
-    """Why the search cannot rank by the metric, or `trials` does not fit it and its combinations."""
+    """Why the search cannot rank by the metric, or `trials` and `seeds` do not fit it and its combinations."""
+    if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, Race):
+        yield (
+            f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind=race alone, which adds "
+            f"seeds where arms are close (it is {sweep.scheduler.kind}); set seeds to one number."
+        )
     search, scheduler, trials, crossed = sweep.search.kind, sweep.scheduler.kind, sweep.trials, crossed_axes(sweep)
     if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
         yield (
@@ -189,14 +194,14 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
                     f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
                     "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
                 )
-    num = (trials or len(combinations(crossed, MAX_TRIALS))) * sweep.seeds
-    if sweep.seeds > 1 and num > MAX_TRIALS:
+    num = (trials or len(combinations(crossed, MAX_TRIALS))) * sweep.num_seeds
+    if sweep.num_seeds > 1 and num > MAX_TRIALS:
         yield (
-            f"seeds={sweep.seeds} makes {num:,} runs of {num // sweep.seeds:,} arms, more than {MAX_TRIALS:,}; lower "
-            "seeds or trials."
+            f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} arms, more than "
+            f"{MAX_TRIALS:,}; lower seeds or trials."
         )
     if (last := sweep.seed_list[-1]) is not None and last >= 2**63:
-        yield f"seeds={sweep.seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
+        yield f"seeds={sweep.num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
     if search != "grid" and trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
     if search == "optuna":
@@ -259,12 +264,14 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             f"scheduler.{field}={value} leaves nothing of training.steps={steps} to stop or change; "
             f"set scheduler.{field} below {steps}."
         )
+    if isinstance(scheduler, Race):
+        yield from _race_problems(sweep, scheduler, every)
     if not isinstance(scheduler, Pbt):
         return
-    if sweep.seeds > 1:
+    if sweep.num_seeds > 1:
         yield (
-            f"seeds={sweep.seeds} repeats an arm, and under scheduler.kind=pbt no trial stays an arm, as it takes over "
-            "weights and values of others; set seeds to 1, or scheduler.kind to none."
+            f"seeds={sweep.num_seeds} repeats an arm, and under scheduler.kind=pbt no trial stays an arm, as it takes "
+            "over weights and values of others; set seeds to 1, or scheduler.kind to none."
         )
     if value % every:
         below = value // every * every
@@ -288,6 +295,34 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
                 f"under {', '.join(area.rstrip('.') for area in PBT_AREAS)}, and no kind, without `when` or kind: "
                 "grid, or set scheduler.kind to asha."
             )
+
+
+def _race_problems(sweep: Sweep, race: Race, every: int) -> Iterator[str]:
+    """Why a race cannot compare arms over seeds at its rungs."""
+    if len(sweep.first_seeds) < 2:
+        yield (
+            f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells nothing of other seeds; set "
+            "seeds to {min: 3, max: 12}."
+        )
+    if race.grace % every:
+        below = race.grace // every * every
+        yield (
+            f"scheduler.grace={race.grace} is no multiple of evaluation.every={every}, at which a race compares arms; "
+            f"set scheduler.grace to {below} or {below + every}, or fixed.evaluation.every to "
+            f"{math.gcd(race.grace, every)}."
+        )
+    if not sweep.metrics[0].startswith(("eval/", "quality/")):
+        yield (
+            f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a race would differ by theirs; "
+            "rank by a held-out metric, such as eval/velocity."
+        )
+    if sweep.search.kind == "optuna":
+        yield (
+            "search.kind=optuna proposes arms from the ends of others, and scheduler.kind=race starts all arms at "
+            "once; set search.kind to random or grid."
+        )
+    if sweep.trials == 1:
+        yield "trials=1 is one arm, and a race compares at least two; set trials to 2 or more."
 
 
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
@@ -322,6 +357,6 @@ def differences(old: Sweep, new: Sweep) -> list[str]:
     ]
     if old.trials is not None and new.trials is not None and new.trials < old.trials:
         found.append(f"trials={new.trials} (was {old.trials})")
-    if new.seeds < old.seeds:
-        found.append(f"seeds={new.seeds} (was {old.seeds})")
+    if new.num_seeds < old.num_seeds:
+        found.append(f"seeds={new.num_seeds} (was {old.num_seeds})")
     return found

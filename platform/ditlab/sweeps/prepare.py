@@ -27,7 +27,7 @@ from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
-from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, Race, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.folder import trial_experiment
@@ -166,7 +166,7 @@ class PreparedSweep:
     @property
     def num_trials(self) -> int:
         """Number of trials of the whole sweep: of arms times seeds."""
-        return len(self.trials) or (self.sweep.trials or 0) * self.sweep.seeds
+        return len(self.trials) or (self.sweep.trials or 0) * len(self.sweep.first_seeds)
 
 
 def prepare_sweep(
@@ -199,7 +199,7 @@ def prepare_sweep(
     known: dict[str, tuple[int, int]] = {}
     trials = []
     # All arms at the first seed come first, so that a sweep that is stopped has compared all of them.
-    runs = product(sweep.seed_list, enumerate(enumerate_trials(sweep) or []))
+    runs = product(sweep.first_seeds, enumerate(enumerate_trials(sweep) or []))
     for number, (seed, (arm, values)) in enumerate(runs):
         experiment = trial_experiment(sweep, Trial(number, "", values, arm=arm, seed=seed))
         try:
@@ -214,7 +214,8 @@ def prepare_sweep(
         if name not in metrics:
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
-    concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or (sweep.trials or 1) * sweep.seeds)
+    num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
+    concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs)
     share = concurrency.share
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
         threads = min(share.threads, worker_threads(base.resources).number)  # other work may keep cores busy
@@ -235,15 +236,23 @@ def prepare_sweep(
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
 
-    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes.
+    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes. Raises UserError where
+    arms of a race do not share draws.
     """
     notes = []
-    if sweep.seeds > 1:
-        seeds = sweep.seed_list
-        num_runs = num_runs or (sweep.trials or 0) * sweep.seeds
-        arms = f"{num_runs // sweep.seeds} arm{'s' if num_runs > sweep.seeds else ''}"
-        notes.append(f"{arms} under {sweep.seeds} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs")
-    if axes := unshared_axes(sweep):
+    if sweep.num_seeds > 1:
+        seeds = sweep.first_seeds
+        num_runs = num_runs or (sweep.trials or 0) * len(sweep.first_seeds)
+        arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
+        more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
+        notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")
+    axes = unshared_axes(sweep)
+    if axes and isinstance(sweep.scheduler, Race):
+        raise UserError(
+            f"space.{axes[0]} changes which draws a trial sees, so arms of scheduler.kind=race would be no pairs; take "
+            f"the axis out, set {axes[0]} under `fixed`, or set scheduler.kind to none."
+        )
+    if axes:
         notes.append(f"trials that differ in {' or '.join(axes)} do not share draws{UNPAIRED if notes else ''}.")
     return notes
 
@@ -275,7 +284,7 @@ def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) ->
         found |= {
             (group, part): digest[:SHOWN]
             for part, digest in parts.items()
-            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.seeds > 1 else [])} and concerns(part, metric)
+            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.num_seeds > 1 else [])} and concerns(part, metric)
         }
     return found
 

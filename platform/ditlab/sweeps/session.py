@@ -25,11 +25,13 @@ from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
-from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
+from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
-from ditlab.spec.sweep import OptunaSearch, Sweep
+from ditlab.spec.sweep import OptunaSearch, Race, Sweep
 from ditlab.sweeps.folder import SweepFolder, current_values, find_record
+from ditlab.sweeps.race import RaceDecision
+from ditlab.sweeps.racing import RaceTrials, held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
@@ -88,13 +90,12 @@ class SweepSession:
             num_trials = started.num_trials
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
-            past = past_curves(started.sweep, summarize_sweep(started, self._elapsed()))
-            tuner = TunerThread(started, self._channel, past)
+            tuner = TunerThread(started, self._channel, summarize_sweep(started, self._elapsed()))
             try:
                 with stop_signals(self._grace) as requests:
                     self._follow(tuner, requests, parent)
                 status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
-                if count_ended(started) >= num_trials:
+                if tuner.decision.end if tuner.decision else count_ended(started) >= num_trials:
                     status = "finished"
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
@@ -143,7 +144,7 @@ class SweepSession:
             done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
             best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
             best = best if all(trial.measured == done[0].measured for trial in done) else None
-            leader, num_trials = best.number if best else None, self._started.num_trials
+            leader, num_trials = best.number if best else None, max(self._started.num_trials, len(trials))
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
             parent.log_progress(trials, best)
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
@@ -211,9 +212,12 @@ class SweepProgress:
 class TunerThread(threading.Thread):
     """Runs Ray Tune from the first trial to the last."""
 
-    def __init__(self, started: StartedSweep, channel: KeyValueChannel, past: Mapping[str, MetricCurve]) -> None:
+    def __init__(self, started: StartedSweep, channel: KeyValueChannel, past: SweepSummary) -> None:
+        """`past` is the sweep's state at the start of this session."""
         super().__init__(name="ray-tune", daemon=True)
         self._sweep, self._channel, self._past = started, channel, past
+        self.decision: RaceDecision | None = None
+        """Latest decision of a race; None for other schedulers, and before the first."""
         self.stopper = _IdleStopper(started)
         self._storage = started.folder.path / "tune"
         self.error: Exception | None = None
@@ -224,7 +228,7 @@ class TunerThread(threading.Thread):
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
-            if self._sweep.num_remaining:
+            if self._sweep.num_remaining or isinstance(self._sweep.sweep.scheduler, Race):
                 with suppress(*CHANNEL_ERRORS):
                     refresh_node_count()  # Ray's actor for that starts on the node that asks first, and ends with it
                 self._make_tuner().fit()
@@ -242,10 +246,12 @@ class TunerThread(threading.Thread):
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, started.prepared.total_steps, self._past, stop),
+            "scheduler": make_scheduler(sweep, started.prepared.total_steps, past_curves(sweep, self._past), stop),
         }
         space: dict[str, Any] = {}
-        if isinstance(sweep.search, OptunaSearch):
+        if isinstance(sweep.scheduler, Race):
+            config |= {"search_alg": self._race(), "num_samples": -1}  # as many as it asks for
+        elif isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, lambda *trial: folder.plan_trial(home, *trial))
             config["num_samples"] = started.num_remaining
         else:
@@ -268,6 +274,20 @@ class TunerThread(threading.Thread):
                 verbose=0,
             ),
         )
+
+    def _race(self) -> RaceTrials:
+        started, sweep = self._sweep, self._sweep.sweep
+        folder, home, uri = started.folder, started.home, started.prepared.base.tracking.uri
+
+        def on_decision(decision: RaceDecision) -> None:
+            self.decision = decision
+            stop_dropped(decision, folder, home, uri)
+
+        arms = {trial.arm: trial.values for trial in started.past}
+        race = make_race(sweep, len(arms), started.prepared.total_steps)
+        plan = partial(folder.plan_trial, home)
+        noise = partial(held_out_noise, home, sweep.metrics[0])
+        return RaceTrials(sweep, race, arms, self._past.trials, plan, on_decision, noise)
 
 
 class _IdleStopper(tune.Stopper):

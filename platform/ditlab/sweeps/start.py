@@ -174,7 +174,7 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     numbers = free_numbers(past)
     planned = [
         folder.plan_trial(prepared.home, next(numbers), arms[arm], arm, seed)
-        for seed in prepared.sweep.seed_list
+        for seed in prepared.sweep.first_seeds
         for arm in sorted(arms)
         if (arm, seed) not in there
     ]

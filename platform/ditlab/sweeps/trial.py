@@ -50,11 +50,12 @@ class TrialThread(threading.Thread):
     ) -> None:
         """`share` has the cores of each worker, `config` the trial and its takeover, as Tune's configuration has them.
 
+        With `until` the training ends at the evaluation of that step, after a checkpoint, to be gone on with later.
         A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
         once, however often the process that leads the trial is replaced.
         """
-        takeover = config.get("takeover")
-        self._trial = Trial(**{key: value for key, value in config.items() if key != "takeover"})
+        takeover, self._until = config.get("takeover"), config.get("until")
+        self._trial = Trial(**{key: value for key, value in config.items() if key not in ("takeover", "until")})
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
         self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
         self._share, self._takeover = share, takeover
@@ -82,7 +83,12 @@ class TrialThread(threading.Thread):
             report = self._channel.get("report")
             if report and report["step"] > self._reported_step:
                 self._reported_step = report["step"]
-                return {"step": report["step"], **report["metrics"]}
+                found = {"step": report["step"], **report["metrics"]}
+                if self._until is None or report["step"] < self._until:
+                    return found
+                self.end()
+                status = "failed" if self._outcome is None else "paused"
+                return {**found, "done": True, "status": status}
             self.join(POLL_INTERVAL)
         if self._outcome is None:
             return {"step": self._reported_step, "done": True, "status": "failed"}
