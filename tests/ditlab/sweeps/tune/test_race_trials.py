@@ -1,0 +1,139 @@
+"""A race as Tune asks it: legs from rung to rung, in any order of arrival, killed at any moment."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from ray.tune.search import Searcher
+
+from ditlab.errors import UserError
+from ditlab.reports.sweep_records import MetricCurve, Trial
+from ditlab.spec.sweep_space import check_sweep
+from ditlab.sweeps.racing import RaceTrials, make_race, race_rungs
+from support.sweeps import METRIC, prepared, sweep_of
+
+LAST = 81
+GRID = {"optimizer.lr": {"kind": "grid", "values": [1e-4, 3e-4, 1e-3, 3e-3]}}
+RACE = {"kind": "race", "grace": 9, "reduction": 3}
+FIXED = {"training.steps": LAST, "evaluation.every": 9}
+
+
+def race_sweep(**changes):
+    fields = {"scheduler": RACE, "seeds": {"min": 3, "max": 8}, "search": {"kind": "grid"}, "trials": None,
+              "fixed": FIXED}  # fmt: skip
+    return sweep_of(GRID, **{**fields, **changes})
+
+
+def value_of(trial, step):
+    """Arms 0 and 1 are close, 2 behind, 3 far behind; what a seed adds is shared by its arms."""
+    noise = random.Random(f"{trial.arm}/{trial.seed}/{step}").gauss(0, 0.02)
+    return 1 + 5 / step + random.Random(trial.seed).gauss(0, 1) + (0.0, 0.002, 0.4, 2.0)[trial.arm] + noise
+
+
+class Session:
+    """Sessions of one race, whose trials live on in `self.trials` when the searcher is gone."""
+
+    def __init__(self, sweep, seed):
+        self.sweep, self.random = sweep, random.Random(seed)
+        self.trials, self.decisions, self.running = {}, [], {}
+        arms = dict(enumerate({"optimizer.lr": lr} for lr in GRID["optimizer.lr"]["values"]))
+        for seed in sweep.first_seeds:  # as the ledger is made
+            for arm, values in arms.items():
+                self.plan(len(self.trials), values, arm, seed)
+        self.arms = arms
+        self.begin()
+
+    def plan(self, number, values, arm, seed):
+        self.trials[number] = Trial(number, f"run-{number}", values, arm=arm, seed=seed)
+        return self.trials[number]
+
+    def begin(self):
+        race = make_race(self.sweep, len(self.arms), LAST)
+        self.running = {}
+        self.search = RaceTrials(self.sweep, race, self.arms, list(self.trials.values()), self.plan,
+                                 self.decisions.append, lambda *_: None)  # fmt: skip
+
+    def run(self, kill=0.0, fails=()):
+        asked = 0
+        while True:
+            while len(self.running) < 3:
+                asked += 1
+                found = self.search.suggest(f"leg-{asked}")
+                if found == Searcher.FINISHED and not self.running:
+                    return self.search.decision
+                if not isinstance(found, dict):
+                    break
+                self.running[f"leg-{asked}"] = dict(found["trial"])
+            if self.random.random() < kill:  # everything but the journals is lost
+                self.begin()
+                continue
+            leg = self.random.choice(sorted(self.running))
+            config = self.running.pop(leg)
+            trial, until = self.trials[config["number"]], config.get("until", LAST)
+            steps = list(range(9, until + 1, 9))
+            curve = MetricCurve(steps, [value_of(trial, step) for step in steps])
+            status = "failed" if (trial.arm, trial.seed) in fails else "finished" if until == LAST else "interrupted"
+            if status == "failed":
+                curve = MetricCurve([], [])
+            self.trials[trial.number] = replace(trial, status=status, curves={METRIC: curve}, step=until)
+            if self.random.random() < kill:  # between the journal's last line and Tune's result
+                self.begin()
+                continue
+            result = {"step": until, METRIC: value_of(trial, until), "done": True}
+            result |= {"status": "paused" if status == "interrupted" else status}
+            self.search.on_trial_complete(leg, result if status != "failed" else {"status": "failed"})
+
+
+def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_arms():
+    one = Session(race_sweep(), 0)
+    decision = one.run()
+    assert decision.left == ("arm 0", "arm 1") and decision.end != "winner"
+    assert {each.arm: (each.reason, each.step) for each in decision.dropped}["arm 3"] == ("behind", 9)
+    steps = {trial.number: trial.step for trial in one.trials.values()}
+    assert max(steps[trial.number] for trial in one.trials.values() if trial.arm == 3) == 9  # not trained further
+    assert {trial.seed for trial in one.trials.values() if trial.arm == 0} == set(range(8))  # seeds were added
+
+
+@pytest.mark.parametrize("kill", [0.0, 0.15])
+def test_neither_order_nor_kills_change_a_decision(kill):
+    expected = Session(race_sweep(), 0).run()
+    for seed in range(1, 4):
+        assert Session(race_sweep(), seed).run(kill).to_dict() == expected.to_dict()
+
+
+def test_a_failed_trial_takes_its_pair_and_the_race_goes_on():
+    decision = Session(race_sweep(), 0).run(fails={(0, 1)})
+    assert decision.left == ("arm 0", "arm 1") and decision.failed_trials == (("arm 0", 1),)
+
+
+def test_rungs():
+    race = race_sweep().scheduler
+    assert race_rungs(race, LAST) == (9, 27, 81) and race_rungs(race, 100) == (9, 27, 81, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seeds": 1}, "seeds=1 gives a race no pairs"),
+        ({"scheduler": {"kind": "none"}}, "is of scheduler.kind=race alone"),
+        ({"scheduler": {**RACE, "grace": 10}}, "scheduler.grace=10 is no multiple of evaluation.every=9"),
+        ({"metric": "train/loss"}, "metric=train/loss is not measured with fixed draws"),
+        ({"search": {"kind": "optuna"}, "trials": 4}, "set search.kind to random or grid"),
+        ({"search": {"kind": "random"}, "space": {"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}},
+          "trials": 1}, "trials=1 is one arm"),
+    ],
+)  # fmt: skip
+def test_what_no_race_can_do_is_one_sentence(changes, words):
+    fields = {"scheduler": RACE, "seeds": {"min": 3, "max": 8}, "search": {"kind": "grid"}, "trials": None,
+              "fixed": FIXED, "space": GRID}  # fmt: skip
+    fields |= changes
+    with pytest.raises(UserError) as caught:
+        check_sweep(sweep_of(fields.pop("space"), **fields), "sweep.yaml")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_race_along_an_axis_that_changes_draws_is_refused(home):
+    sweep = race_sweep(fixed={"training.steps": 6, "evaluation.every": 2}, scheduler={"kind": "race", "grace": 2})
+    sweep = sweep.model_copy(update={"space": sweep_of({"batch.size": {"kind": "grid", "values": [16, 32]}}).space})
+    with pytest.raises(UserError, match=r"space\.batch\.size changes which draws a trial sees"):
+        prepared(sweep)
