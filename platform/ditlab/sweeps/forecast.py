@@ -77,7 +77,8 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     at_once = prepared.concurrency.num_trials
     # Trials whose values are not known yet count as the base.
     unknown = [
-        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps) for number in range(prepared.num_trials)
+        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps, number, None)
+        for number in range(prepared.num_trials)
     ]
     for trial in prepared.trials or unknown:
         key = _speed_key(trial.experiment)
