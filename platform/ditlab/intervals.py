@@ -94,7 +94,8 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     if not len(differences) or not np.isfinite(differences).all():
         raise ValueError(f"differences={list(differences)} must be finite, and at least one; leave out failed pairs.")
     band = seed_band(differences, confidence)
-    return Interval(*(float(x) for x in (band.mean, band.low, band.high)), int(band.num), float(band.std), confidence)
+    mean, low, high, std = (float(each) for each in (band.mean, band.low, band.high, band.std))
+    return Interval(mean, low, high, int(band.num), std, confidence)
 
 
 def look_confidence(look: int, num_looks: int, confidence: float = 0.95) -> float:
@@ -182,7 +183,7 @@ def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal
     if not more:
         return f"{first} and {second}: {found}"
     reached = smallest_difference(interval, more)
-    return f"{first} and {second}: {found}; {more} more seeds would narrow this to +- {_rounded(reached, reached)}"
+    return f"{first} and {second}: {found}; {more} more seed{'s' * (more > 1)} would narrow this to +- {_rounded(reached, reached)}"
 
 
 def _rounded(value: float, scale: float) -> str:
