@@ -45,7 +45,8 @@ class Forecast:
         """The forecast as `--json` prints it."""
         trials = [
             {"number": trial.number, "values": trial.values, "parameters": trial.num_parameters,
-             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number)}
+             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number), "arm": trial.arm,
+             "seed": trial.experiment.seed}
             for trial in prepared.trials
         ]  # fmt: skip
         at_once = prepared.concurrency.num_trials
@@ -64,7 +65,8 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     at_once = prepared.concurrency.num_trials
     # Trials whose values are not known yet count as the base.
     unknown = [
-        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps) for number in range(prepared.num_trials)
+        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps, number, None)
+        for number in range(prepared.num_trials)
     ]
     for trial in prepared.trials or unknown:
         key = _speed_key(trial.experiment)

@@ -29,7 +29,7 @@ from ditlab.reports.sweep_records import ENDED, MetricCurve, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Sweep
-from ditlab.sweeps.folder import SweepFolder, current_values, find_record
+from ditlab.sweeps.folder import SweepFolder, current_values, find_record, sweep_arms
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
@@ -139,8 +139,10 @@ class SweepSession:
                 more = "" if self._is_over_budget else "; once more ends at once"
                 self._warn(f"{reason}: running trials save a checkpoint{more}.")
             trials = self._read_trials()
-            done = [trial for trial in trials if trial.status == "finished"]
+            done = [trial for trial in sweep_arms(sweep, trials) if trial.status == "finished"]
             done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
+            most = max((trial.num_seeds for trial in done), default=0)
+            done = [trial for trial in done if trial.num_seeds == most]
             best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
             best = best if all(trial.measured == done[0].measured for trial in done) else None
             leader, num_trials = best.number if best else None, self._started.num_trials
@@ -194,7 +196,7 @@ class SweepProgress:
     trials: Sequence[Trial]
     """Every planned trial, by number."""
     leader: int | None
-    """Number of the best finished trial, by the first metric."""
+    """Number of the best finished trial, or arm, by the first metric."""
     num_trials: int
     """Number of trials of the whole sweep."""
     ended_before: frozenset[int]
