@@ -200,8 +200,8 @@ def rank(summary: SweepSummary) -> list[Trial]:
     Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
     a finite value of some metric, then failed ones, then waiting ones. Of arms of equal status those with values of
     more seeds come first. Trials of equal status are sorted by the first metric's last value in its mode. With several
-    metrics they are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
-    within a front. Ties go to the lower number.
+    metrics they are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist multiobjective
+    genetic algorithm: NSGA-II", section III.A), and by the first metric within a front. Ties go to the lower number.
     """
     groups: dict[tuple[int, int, int], list[tuple[tuple[float, ...], Trial]]] = {}
     ways = _ways(summary)
