@@ -315,7 +315,10 @@ def show(run: str, as_json: bool) -> None:
         output.say(note)
     output.emit(found.to_dict(), as_json)
     is_lost = found.running is not None and found.running.state == "lost"
-    if record.trials and record.status != "finished":
+    if record.is_group and record.status != "finished":
+        seeds = ("--seeds", str(record.trials), "--resume", record.run_id)
+        output.hint(as_json, "train", output.relative(found.folder.spec), *seeds)
+    elif record.trials and record.status != "finished":
         output.hint(as_json, "tune", "--resume", record.run_id)
     elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
         output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
@@ -332,6 +335,8 @@ def _facts(found: RunDescription) -> dict[str, str]:
 
     record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+    kind = f"group of {record.trials} seeds of {record.family}" if record.is_group else kind
+    whose = "group" if record.group == record.parent else "sweep"
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
     if found.running and found.running.state == "lost":
         status = f"lost {found.running.text}: its process has ended without a word"
@@ -346,7 +351,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "kind": kind,
         "status": status,
         "message": record.message,
-        "trial": f"{record.trial} of sweep {record.parent}" if record.parent else "",
+        "trial": f"{record.trial} of {whose} {record.parent}" if record.parent else "",
         "trials": of_trials,
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",

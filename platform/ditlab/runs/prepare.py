@@ -21,6 +21,7 @@ from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
+from ditlab.runs.seed_group import GroupPlace
 from ditlab.secrets import hide
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
@@ -88,8 +89,10 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     return launch
 
 
-def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
+def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: GroupPlace | None = None) -> Launch:
     """Make the run's folder and record, or take those of the run that goes on; keep its proof there.
+
+    `place` is that of a run in a group of seeds.
 
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone.
     """
@@ -103,6 +106,7 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
                 tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
                 plugins=plugin_packages(experiment.to_dict()),
                 start=start.point if start else "",
+                **({"parent": place.group, "trial": place.number, "group": place.group} if place else {}),
             )  # fmt: skip
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
@@ -120,7 +124,9 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
     if start:
         tags |= lineage_tags(start.point, list_runs(home))
-    if made:
+    if place:
+        tags |= place.tags()
+    elif made:
         tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:
