@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -129,15 +129,6 @@ def _create(experiment: Experiment, num_seeds: int, home: Home) -> RunFolder:
     )  # fmt: skip
     write_durably(folder.spec, encode_recorded(experiment.to_dict()))
     return folder
-
-
-def group_members(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the runs of each group of two or more by its id, in the order of their numbers."""
-    found: dict[str, list[RunRecord]] = {}
-    for record in records:
-        if record.group and not record.trials:
-            found.setdefault(record.group, []).append(record)
-    return {group: sorted(each, key=lambda one: one.trial) for group, each in found.items() if len(each) > 1}
 
 
 def seed_intervals(values: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
