@@ -136,6 +136,7 @@ class PlannedTrials:
     """Hours of all workers of all trials; None where their length is unknown."""
     fits: bool
     """True if every trial fits as it is."""
+    seeds: int
     is_exact: bool
     """True if each trial was planned by its own values; False where the search proposes values as it goes."""
 
@@ -173,7 +174,8 @@ def plan_sweep(
     num = (len(listed) if values is not None else sweep.trials or 1) * sweep.seeds
     total = sum(known) * num / len(listed) if len(known) == len(hours) else None
     largest = max(plans.values(), key=lambda each: each.own.total)
-    return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
+    fits = all(each.own.fits for each in plans.values())
+    return PlannedTrials(largest, num, total, fits, sweep.seeds, values is not None)
 
 
 def draw_plan(plan: Plan, path: Path) -> Path:

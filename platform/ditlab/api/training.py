@@ -13,7 +13,6 @@ from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.intervals import Interval
 from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.progress import ignore
 from ditlab.runs.cores import recorded_threads, worker_threads
@@ -21,7 +20,6 @@ from ditlab.runs.launch import RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
-from ditlab.runs.seed_group import GroupPlace, GroupRun, open_group
 from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
@@ -30,6 +28,8 @@ from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
+    from ditlab.intervals import Interval
+    from ditlab.runs.seed_group import GroupPlace
 
 
 _log = logging.getLogger("ditlab")
@@ -79,7 +79,7 @@ class GroupResult:
     seeds: list[int]
     results: list[TrainingResult]
     """Runs that trained now, in the order of the seeds."""
-    intervals: dict[str, Interval]
+    intervals: "dict[str, Interval]"
     """Interval of each metric's mean over the seeds that have finished, by MLflow name."""
     folder: Path
 
@@ -128,7 +128,7 @@ def train(
     on_stage: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
-    place: GroupPlace | None = None,
+    place: "GroupPlace | None" = None,
 ) -> TrainingResult:
     """Train an experiment and return its result. Prints nothing by itself, but a bar in a notebook.
 
@@ -256,6 +256,8 @@ def train_seeds(
     """
     if seeds < 2:
         raise UserError(f"seeds={seeds} makes no group; give 2 or more, or train one run.")
+    from ditlab.runs.seed_group import GroupRun, open_group  # imports SciPy, which other runs need not
+
     experiment = _validated(experiment, overrides, start_from, weights_only, None)
     group = open_group(experiment, seeds, resume)
     say, warn = say or ignore, warn or _log.warning

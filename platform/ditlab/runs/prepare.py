@@ -6,7 +6,7 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,6 @@ from ditlab.runs.forks import check_start, hold_start
 from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
-from ditlab.runs.seed_group import GroupPlace
 from ditlab.secrets import hide
 from ditlab.spec.compiling import CompileDecision, compile_decision
 from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
@@ -38,6 +37,9 @@ from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import change_texts, differing, flatten
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
+
+if TYPE_CHECKING:
+    from ditlab.runs.seed_group import GroupPlace
 
 RESUMABLE_CHANGES = (
     "training.steps", "training.epochs", "schedule.decay_start", "encoders.cache", "encoders.compile",
