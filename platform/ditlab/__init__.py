@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ditlab.api.run import Run, find_runs, open_run
     from ditlab.api.specs import count_parameters, load, load_sweep, quick, trace_shapes
     from ditlab.api.sweeps import plan_sweep, tune
-    from ditlab.api.training import TrainingResult, plan_training, train
+    from ditlab.api.training import GroupResult, TrainingResult, plan_training, train, train_seeds
     from ditlab.errors import RunFailed, UserError
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep import Sweep
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Experiment", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
+    "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
     "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep",
     "open_run", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay", "trace_shapes", "train",
-    "tune", "verify",
+    "train_seeds", "tune", "verify",
 ]  # fmt: skip
 
 _NAMES = {
@@ -36,7 +36,7 @@ _NAMES = {
     "ditlab.api.run": ("Run", "find_runs", "open_run"),
     "ditlab.api.specs": ("count_parameters", "load", "load_sweep", "quick", "trace_shapes"),
     "ditlab.api.sweeps": ("plan_sweep", "tune"),
-    "ditlab.api.training": ("TrainingResult", "plan_training", "train"),
+    "ditlab.api.training": ("GroupResult", "TrainingResult", "plan_training", "train", "train_seeds"),
     "ditlab.errors": ("RunFailed", "UserError"),
     "ditlab.spec.experiment": ("Experiment",),
     "ditlab.spec.sweep": ("Sweep",),

@@ -35,6 +35,8 @@ class Interval:
     std: float
     """Sample standard deviation; NaN of one value."""
     confidence: float
+    num_other: int = 0
+    """Values of the second group where a difference is not one of pairs; 0 for pairs."""
 
     @property
     def half_width(self) -> float:
@@ -45,6 +47,17 @@ class Interval:
     def excludes_zero(self) -> bool:
         """True if both ends lie on the same side of zero."""
         return self.low > 0 or self.high < 0
+
+    def text(self, is_signed: bool = False) -> str:
+        """Write mean and half width, to two digits of the latter: `0.3121 +- 0.0042`; the mean alone with one value.
+
+        With `is_signed` a mean above zero has its sign, too.
+        """
+        sign = "+" if is_signed and self.mean > 0 else ""
+        if math.isinf(self.half_width):
+            return f"{sign}{self.mean:.4g}"
+        half = self.half_width
+        return f"{sign}{_rounded(self.mean, half)} +- {_rounded(half, half)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Every field in JSON's types; None in place of infinite ends and of a missing deviation."""
@@ -97,6 +110,23 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     band = seed_band(differences, confidence)
     mean, low, high, std = (float(each) for each in (band.mean, band.low, band.high, band.std))
     return Interval(mean, low, high, int(band.num), std, confidence)
+
+
+def unpaired_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return Welch's t interval (1947, Biometrika 34: 28-35) of mean(first) - mean(second), of groups without pairs.
+
+    Unbounded where a group has one value. `std` is that of the difference of two single values. Raises ValueError for
+    an empty group, and for a value that is not finite.
+    """
+    one, other = (paired_interval(values, confidence) for values in (first, second))
+    mean, shares = one.mean - other.mean, [one.std**2 / one.num, other.std**2 / other.num]
+    half = math.inf
+    if one.num > 1 and other.num > 1:
+        freedom = [share**2 / (each.num - 1) for share, each in zip(shares, (one, other), strict=True)]
+        df = sum(shares) ** 2 / sum(freedom) if sum(freedom) else 1.0
+        half = float(stdtrit(df, (1 + confidence) / 2)) * math.sqrt(sum(shares))
+    std = math.hypot(one.std, other.std)
+    return Interval(mean, mean - half, mean + half, one.num, std, confidence, other.num)
 
 
 def look_confidence(look: int, num_looks: int, confidence: float = 0.95) -> float:
@@ -167,8 +197,11 @@ def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal
     the seeds that would halve the interval.
     """
     first, second = arms
-    basis = f"({interval.confidence * 100:.4g} %, {interval.num} pairs)"
-    if interval.num < 2:
+    counted = (
+        f"{interval.num} and {interval.num_other} seeds, unpaired" if interval.num_other else f"{interval.num} pairs"
+    )
+    basis = f"({interval.confidence * 100:.4g} %, {counted})"
+    if math.isinf(interval.half_width):
         size = f"differ by {abs(interval.mean):.3g} in {metric} with one seed"
         return f"{first} and {second} {size}; one seed tells nothing of other seeds"
     half = _rounded(interval.half_width, interval.half_width)
@@ -177,10 +210,10 @@ def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal
         size = _rounded(abs(interval.mean), interval.half_width)
         return f"{better} before {worse} by {size} +- {half} in {metric} {basis}"
     if interval.std == 0:
-        return f"{first} and {second}: {metric} is equal with every seed ({interval.num} pairs)"
+        return f"{first} and {second}: {metric} is equal with every seed ({counted})"
     largest = max(-interval.low, interval.high)
     found = f"no difference larger than {_rounded(largest, largest)} in {metric} was found {basis}"
-    more = seeds_to_show(interval, interval.half_width / 2)
+    more = None if interval.num_other else seeds_to_show(interval, interval.half_width / 2)
     if not more:
         return f"{first} and {second}: {found}"
     reached = smallest_difference(interval, more)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from ditlab.reports.comparison import (
     Comparison,
     ForkPoint,
     RunSamples,
+    group_of,
     run_curve,
     training_clock,
 )
@@ -42,7 +44,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import find_training_run, list_runs
+from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
 from ditlab.training.evaluation import read_by_sample
 
 FEWEST_SAMPLES = 100
@@ -81,56 +83,105 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the runs that `names` name, and write the page into `out` (None: `comparisons/` below DITLAB_HOME).
 
+    A name may be that of a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
     `samples` (0, or at least FEWEST_SAMPLES) are drawn from each run for quality metrics, `grid` are shown; with `log`
-    the page becomes an artifact of every run. Raises UserError for runs that cannot be compared.
+    the page becomes an artifact of every run, or of a group's first. Raises UserError for runs that cannot be compared.
     """
     if 0 < samples < FEWEST_SAMPLES:
         raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
-    opened = open_runs(names, home, warn, progress)
+    groups = open_groups(names, home, warn, progress)
     if log:
         home.check_place()
-    name = f"comparisons/{'-'.join(run.folder.run_id for run in opened)}"
+    name = f"comparisons/{'-'.join(group.run_id for group in groups)}"
     folder = output_folder(out or home.root / name)
     device = default_device()
-    compared = [summarise(run) for run in opened]
-    for place, one in enumerate(opened if samples or grid else ()):
-        progress(f"opening run {one.folder.run_id} ({one.record.name})", 0, None, "")
+
+    def summed(run: OpenedRun, grid: int) -> ComparedRun:
+        """Summarise a run, and draw its samples."""
+        found = summarise(run)
+        if not samples and not grid:
+            return found
+        progress(f"opening run {run.folder.run_id} ({run.record.name})", 0, None, "")
         drawn, reason = None, "it has no checkpoint yet"
         try:
-            if saved := one.saved_if_any():
+            if saved := run.saved_if_any():
                 drawn, reason = draw(saved, samples, grid, seed, batch, device), ""
         except UserError as error:  # weights that cannot be read
             reason = str(error).rstrip(".")
-        compared[place] = replace(compared[place], drawn=drawn, why_no_samples=reason)
+        return replace(found, drawn=drawn, why_no_samples=reason)
+
+    compared = []
+    for group in groups:  # samples of the first run of a group are shown
+        members = [summed(run, 0 if number else grid) for number, run in enumerate(group.runs)]
+        compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
     progress("drawing the page", 0, None, "")
     with writing(folder):
         comparison = Comparison(compared, seed, batch, device.type, QUALITY_NOTE)
         files = write_comparison(comparison, folder)
     unsent: dict[str, int] = {}
-    for run in opened if log else ():
-        progress("sending the page to MLflow", len(unsent), len(opened), "runs")
+    for run in [group.runs[0] for group in groups] if log else ():
+        progress("sending the page to MLflow", len(unsent), len(groups), "runs")
         with logged_records(run.tracker()) as tracker:
             tracker.log_artifact(files[0], name)
         unsent[run.folder.run_id] = tracker.num_unsent
     return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def open_runs(
+class OpenedGroup(NamedTuple):
+    """Runs that are one line of a comparison: one, or several that differ in the seed alone."""
+
+    run_id: str
+    name: str
+    runs: list[OpenedRun]
+
+
+def open_groups(
     texts: Sequence[str], home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
-) -> list[OpenedRun]:
-    """Open the runs that `texts` name (ids, prefixes or names). Raises UserError for any that cannot be compared."""
-    if len(texts) < 2:
-        raise UserError(f"RUN names {len(texts) or 'no'} run: a comparison needs two; `ditlab runs` lists them.")
-    if len(texts) > MAX_RUNS:
-        raise UserError(f"RUN names {len(texts)} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
-    opened: dict[str, OpenedRun] = {}
+) -> list[OpenedGroup]:
+    """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.ARM`).
+
+    Runs of one group that are named beside others are one line, too. Raises UserError for any that cannot be compared.
+    """
+    known = {record.run_id: record for record in list_runs(home)}
+    members = group_members(known.values())
+    found: dict[str, OpenedRun] = {}
     for text in texts:
-        found = find_training_run(home, text)
-        run_id = found.folder.run_id
-        if run_id in opened:
-            raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
-        opened[run_id] = open_found(found, home, warn, progress)
-    return list(opened.values())
+        run_ids = [record.run_id for record in members.get(_group_id(home, text), [])]
+        for run in [find_training_run(home, each) for each in run_ids or [text]]:
+            if run.folder.run_id in found:
+                raise UserError(
+                    f"RUN {text} is run {run.folder.run_id}, which is named already; name each run once, by its id."
+                )
+            found[run.folder.run_id] = open_found(run, home, warn, progress)
+    keys = {run_id: run.record.group for run_id, run in found.items()}
+    if len(set(keys.values())) == 1:  # seeds of one group beside each other
+        keys = {}
+    groups: dict[str, list[OpenedRun]] = {}
+    for run_id, run in found.items():
+        groups.setdefault(keys.get(run_id) or run_id, []).append(run)
+    num = len(groups)
+    if num < 2:
+        raise UserError(f"RUN names {num or 'no'} run: a comparison needs two; `ditlab runs` lists them.")
+    if num > MAX_RUNS:
+        raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
+    opened = []
+    for group, runs in groups.items():
+        own = runs[0].record.name
+        if len(runs) < 2:
+            opened.append(OpenedGroup(runs[0].folder.run_id, own, runs))
+        else:
+            opened.append(OpenedGroup(group, known[group].name if group in known else own.rpartition("-seed")[0], runs))
+    return opened
+
+
+def _group_id(home: Home, text: str) -> str:
+    """Id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix or name."""
+    sweep, _, arm = text.rpartition(".")
+    with suppress(UserError):
+        return find_run(home, text).record.run_id
+    with suppress(UserError):
+        return f"{find_run(home, sweep).record.run_id}.{arm}" if sweep else ""
+    return ""
 
 
 def summarise(run: OpenedRun) -> ComparedRun:
@@ -178,6 +229,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
+        draws=experiment.draws(),
     )
 
 

@@ -131,10 +131,12 @@ class PlannedTrials:
     largest: Plan
     """Plan of the trial that takes most memory."""
     num_trials: int
+    """Runs: arms times seeds."""
     gpu_hours: float | None
     """Hours of all workers of all trials; None where their length is unknown."""
     fits: bool
     """True if every trial fits as it is."""
+    seeds: int
     is_exact: bool
     """True if each trial was planned by its own values; False where the search proposes values as it goes."""
 
@@ -169,10 +171,11 @@ def plan_sweep(
         found = plans[key]
         hours.append(found.gpu_hours(found.own))
     known = [each for each in hours if each is not None]
-    num = len(listed) if values is not None else sweep.trials or 1
+    num = (len(listed) if values is not None else sweep.trials or 1) * len(sweep.first_seeds)
     total = sum(known) * num / len(listed) if len(known) == len(hours) else None
     largest = max(plans.values(), key=lambda each: each.own.total)
-    return PlannedTrials(largest, num, total, all(each.own.fits for each in plans.values()), values is not None)
+    fits = all(each.own.fits for each in plans.values())
+    return PlannedTrials(largest, num, total, fits, len(sweep.first_seeds), values is not None)
 
 
 def draw_plan(plan: Plan, path: Path) -> Path:

@@ -153,7 +153,7 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
     users = {record.run_id: f"{record.run_id} ({record.name})" for record in staying}
     users |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
     for record in staying:
-        if record.trials:
+        if record.trials and not record.is_group:
             trials = SweepFolder(home.run(record.run_id)).planned_trials()
             trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
     places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]

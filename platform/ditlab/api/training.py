@@ -28,6 +28,8 @@ from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.checking.prove.findings import Proof
+    from ditlab.intervals import Interval
+    from ditlab.runs.seed_group import GroupPlace
 
 
 _log = logging.getLogger("ditlab")
@@ -68,6 +70,29 @@ class TrainingResult:
 
 
 @dataclass(frozen=True)
+class GroupResult:
+    """End of a group of runs that differ in the seed alone."""
+
+    run_id: str
+    """Id of the group."""
+    status: Literal["finished", "interrupted", "failed"]
+    seeds: list[int]
+    results: list[TrainingResult]
+    """Runs that trained now, in the order of the seeds."""
+    intervals: "dict[str, Interval]"
+    """Interval of each metric's mean over the seeds that have finished, by MLflow name."""
+    folder: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of `ditlab train --seeds --json`."""
+        return {
+            "run_id": self.run_id, "status": self.status, "seeds": self.seeds,
+            "runs": [result.to_dict() for result in self.results],
+            "metrics": {name: interval.to_dict() for name, interval in self.intervals.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class TrainingPlan:
     """A training run that has passed every check and was not started."""
 
@@ -103,6 +128,7 @@ def train(
     on_stage: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    place: "GroupPlace | None" = None,
 ) -> TrainingResult:
     """Train an experiment and return its result. Prints nothing by itself, but a bar in a notebook.
 
@@ -124,6 +150,7 @@ def train(
         on_stage: receives what is waited for before the first step, as `starting workers`.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
+        place: the run's place in a group of seeds, as `train_seeds` gives it; None: a run of its own.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
@@ -172,7 +199,7 @@ def train(
         if not resources.gpus_per_worker and (local or not is_connected()):
             before = recorded_threads(checked.folder) if checked.resumed else None
             checked = checked.changed(threads=worker_threads(resources, before))
-        launch = begin_launch(checked, recorded)
+        launch = begin_launch(checked, recorded, place)
         if server:
             server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):
@@ -193,6 +220,83 @@ def train(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
         redact(launch.tracking_uri), launch.folder.path,
     )  # fmt: skip
+
+
+def train_seeds(
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    seeds: int,
+    resume: str | None = None,
+    start_from: str | None = None,
+    weights_only: bool = False,
+    prove: bool = False,
+    say: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> GroupResult:
+    """Train an experiment under several seeds, one after the other: its own, the next number, and so on.
+
+    The runs are a group: a run of its own stands for it, with mean and interval of each metric over seeds. A run that
+    fails is warned of, and the others go on. The first Ctrl-C ends the run that trains after a final checkpoint, and
+    the group with it.
+
+    Args:
+        experiment, overrides, start_from, weights_only: as `train` takes them.
+        seeds: number of seeds, 2 or more.
+        resume: id or name of a group to go on with, `auto`: the newest unfinished one of this spec. Runs of it that
+            have finished are left as they are; it may have more seeds than before.
+        prove: True to prove the engine once, before the first run.
+        say, warn: as `train` takes them.
+        settings: further arguments of `train`.
+
+    Raises:
+        UserError: the input is wrong; the message names the field, its value and the remedy.
+        RunFailed: a run failed, once all have ended; `ProofFailed`, with nothing trained.
+    """
+    if seeds < 2:
+        raise UserError(f"seeds={seeds} makes no group; give 2 or more, or train one run.")
+    from ditlab.runs.seed_group import GroupRun, open_group  # imports SciPy, which other runs need not
+
+    experiment = _validated(experiment, overrides, start_from, weights_only, None)
+    group = open_group(experiment, seeds, resume)
+    say, warn = say or ignore, warn or _log.warning
+    for line in filter(None, [group.note, f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to "
+                              f"{group.seeds[-1]}, one after the other"]):  # fmt: skip
+        say(line)
+    results: list[TrainingResult] = []
+    failures: dict[int, RunFailed] = {}
+    status: Literal["finished", "interrupted", "failed"] = "finished"
+    with lock_run(group.folder), GroupRun(group) as tracked:
+        for number, seed in enumerate(group.seeds):
+            known = group.begun().get(number)
+            if known and known.status == "finished":
+                tracked.finished(seed, group.home.run(known.run_id))
+                continue
+            say(f"seed {seed}, {number + 1} of {seeds}")
+            try:
+                result = train(
+                    group.member(number), resume=known.run_id if known else None, prove=prove and not results, say=say,
+                    warn=warn, place=group.place(number), **settings,
+                )  # fmt: skip
+            except ProofFailed:
+                raise
+            except RunFailed as error:
+                warn(str(error))
+                failures[seed] = error
+                continue
+            results.append(result)
+            if result.status != "finished":
+                status = "interrupted"
+                break
+            tracked.finished(seed, group.home.run(result.run_id))
+        status = "failed" if failures and status == "finished" else status
+        tracked.ended(status)
+    if status == "failed":
+        first = next(iter(failures.values()))
+        listed = ", ".join(map(str, failures))
+        raise RunFailed(f"group {group.folder.run_id}: seed {listed} failed; the first: {first}", kind=first.kind)
+    return GroupResult(group.folder.run_id, status, group.seeds, results, tracked.intervals(), group.folder.path)
 
 
 def plan_training(

@@ -156,7 +156,9 @@ def evaluate(
 def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Compare runs: spec differences, parameters, curves over steps and time, speed, samples and their quality.
 
-    RUN is an id, a prefix of one, or a name. Writes comparison.html (one file), comparison.md and the pictures.
+    RUN is an id, a prefix of one, or a name; of a group of seeds (`ditlab train --seeds`), or SWEEP.ARM of a sweep with
+    `seeds`, its runs are one line, compared by pairs of one seed. Writes comparison.html (one file), comparison.md and
+    the pictures.
     """
     from ditlab.cli.progress import ProgressBars
 

@@ -37,6 +37,10 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
     from ditlab.api.pages import log_files, write_report
 
     home, found = Home.from_environment(), options.find_noted(run)
+    if found.record.is_group:
+        from ditlab.tracking.records import find_training_run
+
+        find_training_run(home, run)  # says which runs it has
     if found.record.trials:
         path = found.folder.path / "report" / "report.html"
         if not os.path.lexists(path):
@@ -88,8 +92,9 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
         with socket.socket() as probe:
             port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
     if found.record.trials:
+        kind, parts = ("group of seeds", "runs") if found.record.is_group else ("sweep", "trials")
         raise UserError(
-            f"run '{found.folder.run_id}' is a sweep; name one of its trials, which `ditlab runs show "
+            f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab runs show "
             f"{found.folder.run_id}` counts and `ditlab runs` lists."
         )
     with LivePage(home, found.folder, port, output.say) as page:

@@ -151,12 +151,15 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
 
 def sweep_line(found: PlannedTrials, price: float | None) -> str:
     """Sentence on a sweep's total."""
+    num = f"{found.num_trials:,} trials"
+    if found.seeds > 1:
+        num = f"{found.num_trials:,} runs ({found.num_trials // found.seeds:,} arms under {found.seeds} seeds)"
     if (hours := found.gpu_hours) is None:
-        return f"sweep: {found.num_trials:,} trials, of unknown length"
+        return f"sweep: {num}, of unknown length"
     cost = f", cost {hours * price:,.2f}" if price is not None else ""
     about = "" if found.is_exact else ", each like the base with typical values"
     fits = "all fit" if found.fits else "some do not fit"
-    return f"sweep: {found.num_trials:,} trials{about}, {hours:,.3g} GPU hours{cost}; {fits}"
+    return f"sweep: {num}{about}, {hours:,.3g} GPU hours{cost}; {fits}"
 
 
 def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:

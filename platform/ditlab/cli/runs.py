@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _MOST_METRICS = 24
 _MOST_REMOTE = 1000
 """Newest runs of a server among which a list is filtered and sorted."""
+_UNFINISHED = ["running", "lost", "interrupted", "failed", "stopped", "finished"]
+"""Statuses, the furthest from a run's end first."""
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
@@ -53,14 +56,18 @@ def _lowest(value: float | None) -> float:
     "--sort", type=click.Choice(list(_SORTS)), default="created", show_default=True,
     help="Order: the newest, the name, the furthest, the lowest loss or held-out metric, or the fastest first.",
 )  # fmt: skip
+@click.option("--each", is_flag=True, help="A line for each run, also of those that differ in the seed alone.")
 @click.option("--tracking", metavar="URI", help="List the runs of this MLflow server instead of DITLAB_HOME's.")
 @options.as_json
 @click.pass_context
 def runs(
-    ctx: click.Context, num: int, name: str | None, status: str | None, family: str | None, sort: str,
+    ctx: click.Context, num: int, name: str | None, status: str | None, family: str | None, sort: str, each: bool,
     tracking: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """List recent runs, the newest first; the commands below show, query, rename, delete and sync them.
+
+    Runs that differ in the seed alone (`ditlab train --seeds`, the arm of a sweep with `seeds`) are one line, with
+    means over seeds and half the 95 % interval of each.
 
     The training loss is the median of the last 2 % of the steps, as far as the journal's last 64 KiB hold them; held
     out is a run's main metric at its last evaluation.
@@ -84,7 +91,7 @@ def runs(
             remarks.append(f"looked through the newest {_MOST_REMOTE:,} runs of the server alone.")
         rows = [row for row in rows if _matches(row, wanted)][: None if sort != "created" else num]
     else:
-        rows, remarks = _local_rows(home, None if sort != "created" else num, wanted)
+        rows, remarks = _local_rows(home, None if sort != "created" else num, wanted, has_groups=not each)
         if budget := HomeBudget.from_environment():
             hours = DeviceHours(home)
             remarks.append(budget.describe(hours))
@@ -98,14 +105,16 @@ def runs(
     table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
+        halves = row.get("half_widths", {})
         numbers = [
-            "" if row.get(key) is None else f"{row[key]:.4g}"
+            "" if row.get(key) is None else f"{row[key]:.4g}" + (f" +- {halves[key]:.2g}" if halves.get(key) else "")
             for key in ("train_loss", "main_value", "samples_per_second")
         ]
         if numbers[1] and len(mains) > 1:
             numbers[1] = f"{escape_line(row['main_metric'].removeprefix('eval/'))} {numbers[1]}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        names = (escape_line(row[key]) for key in ("run_id", "name", "family"))
+        seeds = f" ({row['seeds']} seeds)" if row.get("seeds") else ""
+        names = (escape_line(text) for text in (row["run_id"], row["name"] + seeds, row["family"]))
         condition = status_text(row["status"])
         if row["status"] == "lost":
             condition, step = Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), ""
@@ -119,7 +128,7 @@ def runs(
         output.say(remark)
     output.emit({"runs": rows, **budget_facts}, as_json)
     if rows and not tracking:
-        output.hint(as_json, "runs show", rows[0]["run_id"])
+        output.hint(as_json, "runs show", rows[0]["run_id"].partition(".")[0])  # of an arm its sweep
 
 
 @runs.command()
@@ -227,46 +236,89 @@ def _matches(row: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
 
 
 def _local_rows(
-    home: Home, num: int | None, wanted: Mapping[str, str | None]
+    home: Home, num: int | None, wanted: Mapping[str, str | None], *, has_groups: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read."""
-    from ditlab.runs.locks import running_state
-    from ditlab.tracking.history import SPEED
-    from ditlab.tracking.journal import damaged_lines, last_value, main_metric, recent_metrics
-    from ditlab.tracking.records import record_remarks, scan_runs
+    """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read.
+
+    With `has_groups` runs that differ in the seed alone are one row, in the place of the newest.
+    """
+    from ditlab.tracking.journal import damaged_lines
+    from ditlab.tracking.records import group_members, record_remarks, scan_runs
 
     rows: list[dict[str, Any]] = []
-    damaged, runs = 0, scan_runs(home)
     faults: list[str] = []
-    fixed = {key: value for key, value in wanted.items() if key != "status"}
+    damaged, runs = 0, scan_runs(home)
+    groups = group_members(runs.records) if has_groups else {}
+    shown: set[str] = set()
     for record in runs.records:
-        if len(rows) == num or not _matches(vars(record), fixed):
+        if len(rows) == num or record.group in shown:
             continue
-        running = None
-        if record.status == "running":  # its process or job may be gone
-            running = _with_job(record, running_state(home.run(record.run_id), record))
-        status = running.state.replace("unseen", "running") if running else record.status
-        if not _matches({"status": status}, {"status": wanted["status"]}):
-            continue
-        recent = recent_metrics(home.run(record.run_id))
-        damaged += recent.num_damaged
-        if recent.fault:
-            faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
-        names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
-        row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(recent.loss)}
-        row["step"] = max(record.step, recent.step)
-        metrics = {name: output.finite(value) for name, value in recent.latest.items()}
-        main = main_metric(home.run(record.run_id))
-        value = metrics.get(main)
-        if main and main not in metrics:  # its last evaluation lies further back
-            value = output.finite(last_value(home.run(record.run_id), main))
-        row |= {"main_metric": main, "main_value": value, "metrics": metrics}
-        row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
-        rows.append(row | ({"family": f"{record.family} sweep"} if record.trials else {}))
+        members = groups.get(record.group, [])
+        shown |= {record.group} if members else set()
+        found = [_row(home, each, wanted, faults) for each in members or [record]]
+        kept = [row for row in found if row]
+        damaged += sum(row.pop("num_damaged") for row in kept)
+        if kept:
+            rows.append(_group_row(record.group, kept, runs.records) if len(kept) > 1 else kept[0])
     remarks = [*record_remarks(runs), *faults]
     if damaged:
         remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
+
+
+def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults: list[str]) -> dict[str, Any] | None:
+    """Row of a run, with `num_damaged` lines of its journal; None where it is not wanted. Appends to `faults`."""
+    from ditlab.runs.locks import running_state
+    from ditlab.tracking.history import SPEED
+    from ditlab.tracking.journal import last_value, main_metric, recent_metrics
+
+    if not _matches(vars(record), {key: value for key, value in wanted.items() if key != "status"}):
+        return None
+    running = None
+    if record.status == "running":  # its process or job may be gone
+        running = _with_job(record, running_state(home.run(record.run_id), record))
+    status = running.state.replace("unseen", "running") if running else record.status
+    if not _matches({"status": status}, {"status": wanted["status"]}):
+        return None
+    recent = recent_metrics(home.run(record.run_id))
+    if recent.fault:
+        faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
+    names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
+    row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(recent.loss)}
+    row["step"] = max(record.step, recent.step)
+    metrics = {name: output.finite(value) for name, value in recent.latest.items()}
+    main = main_metric(home.run(record.run_id))
+    value = metrics.get(main)
+    if main and main not in metrics:  # its last evaluation lies further back
+        value = output.finite(last_value(home.run(record.run_id), main))
+    row |= {"main_metric": main, "main_value": value, "metrics": metrics, "num_damaged": recent.num_damaged}
+    row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
+    if record.trials:
+        row["family"] = f"{record.family} {'seeds' if record.is_group else 'sweep'}"
+    return row
+
+
+def _group_row(group: str, rows: list[dict[str, Any]], records: Sequence[RunRecord]) -> dict[str, Any]:
+    """One row of runs that differ in the seed alone: means over those of them that have a value, the newest one's
+    date, and the status of the one that is furthest from its end."""
+    from ditlab.intervals import paired_interval
+
+    parent = next((record for record in records if record.run_id == group), None)
+    status = min((row["status"] for row in rows), key=_UNFINISHED.index)
+    means, halves = dict[str, float | None](), dict[str, float]()
+    for key in ("train_loss", "main_value", "samples_per_second"):
+        values = [row[key] for row in rows if row[key] is not None]
+        interval = paired_interval(values) if values else None
+        means[key] = interval.mean if interval else None
+        if interval and len(values) > 1 and key != "samples_per_second":
+            halves[key] = interval.half_width
+    return {
+        **rows[0], **means, "run_id": group, "status": status, "half_widths": halves, "seeds": len(rows),
+        "name": parent.name if parent else re.sub(r"-seed\d+$", "", rows[0]["name"]), "metrics": {},
+        "created": max(row["created"] for row in rows), "step": min(row["step"] for row in rows),
+        "message": next((row["message"] for row in rows if row["message"]), ""),
+        "runs": [row["run_id"] for row in rows],
+    }  # fmt: skip
 
 
 def _with_job(record: RunRecord, running: RunningState) -> RunningState:
@@ -323,7 +375,10 @@ def show(run: str, as_json: bool) -> None:
         output.say(note)
     output.emit(found.to_dict(), as_json)
     is_lost = found.running is not None and found.running.state == "lost"
-    if record.trials and record.status != "finished":
+    if record.is_group and record.status != "finished":
+        seeds = ("--seeds", str(record.trials), "--resume", record.run_id)
+        output.hint(as_json, "train", output.relative(found.folder.spec), *seeds)
+    elif record.trials and record.status != "finished":
         output.hint(as_json, "tune", "--resume", record.run_id)
     elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
         output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
@@ -340,6 +395,8 @@ def _facts(found: RunDescription) -> dict[str, str]:
 
     record, saved = found.record, found.checkpoint_steps
     kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+    kind = f"group of {record.trials} seeds of {record.family}" if record.is_group else kind
+    whose = "group" if record.group == record.parent else "sweep"
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
     if found.running and found.running.state == "lost":
         status = f"lost {found.running.text}: its process has ended without a word"
@@ -354,7 +411,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "kind": kind,
         "status": status,
         "message": record.message,
-        "trial": f"{record.trial} of sweep {record.parent}" if record.parent else "",
+        "trial": f"{record.trial} of {whose} {record.parent}" if record.parent else "",
         "trials": of_trials,
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",

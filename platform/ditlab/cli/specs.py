@@ -67,7 +67,10 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
             if is_sweep(path):
                 sweep = load_sweep(path, overrides)
                 planned = enumerate_trials(sweep)
-                remark = f" (sweep, {sweep.trials if planned is None else len(planned):,} trials)"
+                num = (sweep.trials or 0) if planned is None else len(planned)
+                remark = f" (sweep, {num:,} trials)"
+                if sweep.num_seeds > 1:
+                    remark = f" (sweep, {num:,} arms under {len(sweep.first_seeds)} seeds, {num * len(sweep.first_seeds):,} runs)"
             else:
                 hashes[str(path)] = load(path, overrides).content_hash()
         except UserError as error:

@@ -43,13 +43,20 @@ MOST_RUNNING = 4  # running trials that a line of progress names
 )  # fmt: skip
 @options.start
 @options.grace
-@click.option("--dry-run", is_flag=True, help="Show the trials, their resources, parameters and time; start nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the trials, or the arms of several seeds, their resources, parameters and time; start nothing.",
+)
 @options.as_json
 def tune(
     sweep: Path | None, overrides: tuple[str, ...], quick: bool, address: str | None, resume: str | None,
     start_from: str | None, weights_only: bool, grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial."""
+    """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial.
+
+    With `seeds: N`, `trials` counts arms: each is trained under N seeds (trials x N runs) and ranked by its mean.
+    """
     overrides = (*options.start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
     source: Path | Sweep | None = sweep
     changes: dict[str, Any] = {}
@@ -97,20 +104,26 @@ def tune(
 def summary_lines(result: SweepResult) -> list[str]:
     """Write lines with the counts of trials, the best trial, the report and the command that resumes the sweep."""
     summary = result.summary
-    counts = {status: sum(trial.status == status for trial in summary.trials) for status in ENDED}
+    counts = {status: sum(trial.status == status for trial in summary.runs) for status in ENDED}
     ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none ended"
     status = "out of time" if result.status == "stopped" else result.status
     lines = [f"sweep {result.sweep_id} {status}: {ended} of {summary.total_trials} trials"]
     if found := best(summary):
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
-        lines.append(f"  best: trial {found.number} (run {found.run_id}), {metrics}: {values}")
+        where = f"{summary.unit} {found.number} (run {found.run_id}), {metrics}: {values}"
+        if summary.num_seeds > 1:
+            from ditlab.reports.sweep_report import seeds_lines
+
+            lines += [f"  {line}" for line in seeds_lines(summary, where)]
+        else:
+            lines.append(f"  best: {where}")
     if reason := why_incomparable(summary):
         from ditlab.reports.sweep_report import best_of_groups
 
         lines += [f"  {sentence}" for sentence in (reason, *best_of_groups(summary))]
     lines.append(f"  report: {output.short_path(result.report)}")
-    for trial in summary.trials:
+    for trial in summary.runs:
         if trial.status == "failed":
             reason = trial.note.partition("\n")[0]
             lines.append(f"  trial {trial.number} (run {trial.run_id}) failed: {reason[:200]}")
@@ -158,7 +171,7 @@ def trial_table(progress: SweepProgress) -> Table:
     """Make a table with a row for each trial, in order of their number: the best, then those that fit on a screen."""
     sweep, best = progress.sweep, progress.leader
     names = _axis_names(sweep)
-    columns = {"trial": "number", "run": "id"}
+    columns = {"trial": "number", "run": "id"} | ({"arm": "number", "seed": "number"} if sweep.num_seeds > 1 else {})
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
     table = terminal_table(columns, title=f"{sweep.name} ({progress.sweep_id}) · {progress.counts}")
@@ -166,28 +179,32 @@ def trial_table(progress: SweepProgress) -> Table:
     def order(trial: Trial) -> tuple[bool, bool, bool, int]:
         """The best, those that run, those that ended last, those that come next."""
         is_waiting = trial.status == "waiting"
-        return trial.number != best, is_waiting, trial.status in ENDED, trial.number * (1 if is_waiting else -1)
+        return trial.arm != best, is_waiting, trial.status in ENDED, trial.number * (1 if is_waiting else -1)
 
     shown = sorted(progress.trials, key=order)[:MAX_ROWS]
     for trial in sorted(shown, key=lambda trial: trial.number):
         table.add_row(
-            f"{'*' if trial.number == best else ''}{trial.number}",
+            f"{'*' if trial.arm == best else ''}{trial.number}",
             trial.run_id if trial.status != "waiting" else "",
+            *((str(trial.arm), "" if trial.seed is None else str(trial.seed)) if sweep.num_seeds > 1 else ()),
             *(describe_value(trial.values[path]) if path in trial.values else "" for path in sweep.space),
             status_text(trial.status), f"{trial.step:,}/{trial.total_steps:,}" if trial.total_steps else "",
             *(f"{trial.metrics[name]:.5g}" if name in trial.metrics else "" for name in sweep.metrics),
-            style="bold" if trial.number == best else "",
+            style="bold" if trial.arm == best else "",
         )  # fmt: skip
     return table
 
 
 def _axis_names(sweep: Sweep) -> dict[str, str]:
     """Short names of the axes that differ from the table's other columns."""
-    return short_names(sweep.space, ("trial", "run", "status", "step", *sweep.metrics))
+    return short_names(sweep.space, ("trial", "run", "arm", "seed", "status", "step", *sweep.metrics))
 
 
 def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableType:
-    """Trials, a row each, or one in all for a search that proposes them; what several share is above the table."""
+    """Trials or arms, a row each, or one in all for a search that proposes them; what they share is above the table.
+
+    The time is that of one run.
+    """
 
     def facts(experiment: Experiment, parameters: str, steps: int, number: int) -> dict[str, str]:
         gpus, seconds = experiment.resources.gpus_per_worker, expected.seconds.get(number)
@@ -196,19 +213,22 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
         workers = f"{experiment.resources.max_workers} x {each}"
         return {"workers": workers, "parameters": parameters, "steps": f"{steps:,}", "time": time}
 
-    names = short_names(prepared.sweep.space, ("trial", "workers", "parameters", "steps", "time"))
+    unit, seeds = "arm" if prepared.sweep.num_seeds > 1 else "trial", len(prepared.sweep.first_seeds)
+    names = short_names(prepared.sweep.space, (unit, "workers", "parameters", "steps", "time"))
     if prepared.trials:
         rows = [
-            {"trial": str(trial.number)}
+            {unit: str(trial.arm)}
             | {name: describe_value(trial.values[path]) if path in trial.values else "" for path, name in names.items()}
             | facts(trial.experiment, f"{trial.num_parameters:,}", trial.total_steps, trial.number)
-            for trial in prepared.trials
+            for trial in prepared.trials[: len(prepared.trials) // seeds]  # the first seed of each arm
         ]
     else:
         axes = {names[path]: axis.kind for path, axis in prepared.sweep.space.items()}
-        rows = [{"trial": f"{prepared.num_trials} of", **axes, **facts(prepared.base, "", prepared.total_steps, 0)}]
+        rows = [
+            {unit: f"{prepared.num_trials // seeds} of", **axes, **facts(prepared.base, "", prepared.total_steps, 0)}
+        ]
     same = {name for name, text in rows[0].items() if len(rows) > 1 and all(row[name] == text for row in rows)}
     columns = {name: "text" if name in names.values() else "number" for name in rows[0] if name not in same}
     table = terminal_table(columns, ([escape_line(row[name]) for name in columns] for row in rows))
     shared = ", ".join(f"{name} {rows[0][name]}" for name in rows[0] if name in same and rows[0][name])
-    return Group(Text(escape_line(f"all {len(rows)} trials: {shared}")), table) if shared else table
+    return Group(Text(escape_line(f"all {len(rows)} {unit}s: {shared}")), table) if shared else table

@@ -15,7 +15,7 @@ from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
-    from ditlab.api.training import TrainingResult
+    from ditlab.api.training import GroupResult, TrainingResult
 
 
 @click.command()
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
+)  # fmt: skip
+@click.option(
+    "--seeds", type=click.IntRange(min=2), metavar="N",
+    help="Train N runs, one after the other, under the spec's seed, the next one, and so on: a group, which `ditlab "
+    "compare` and `ditlab runs` show as one. With --resume GROUP its unfinished runs go on.",
 )  # fmt: skip
 @options.start
 @click.option(
@@ -46,8 +51,8 @@ if TYPE_CHECKING:
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
-    start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None, prove: bool,
-    grace: float, dry_run: bool, as_json: bool,
+    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None,
+    prove: bool, grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
     from ditlab.cli.progress import ProgressBars, ProgressLine
@@ -69,9 +74,12 @@ def train(
         with ProgressBars("loading PyTorch"):
             from ditlab.api.training import plan_training
 
-            plan = plan_training(experiment, local=local, address=address, resume=resume)
+            plan = plan_training(experiment, local=local, address=address, resume=None if seeds else resume)
         for text in plan.notes:
             output.say(text)
+        if seeds:
+            last = experiment.seed + seeds - 1
+            output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
         output.print_yaml(experiment.to_dict(), as_json)
         numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
         output.emit({"status": "dry-run", **numbers, **changes}, as_json)
@@ -81,11 +89,18 @@ def train(
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
 
+        settings: dict[str, Any] = {
+            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port, "prove": prove,
+            "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
+        }  # fmt: skip
+        group: GroupResult | None = None
+        results: list[TrainingResult] = []
         try:
-            result = training.train(
-                experiment, local=local, address=address, resume=resume, metrics_port=metrics_port, prove=prove,
-                grace=grace, on_progress=line.update, on_stage=line.stage, say=line.say, warn=line.warn,
-            )  # fmt: skip
+            if seeds:
+                group = training.train_seeds(experiment, seeds=seeds, **settings)
+                results = group.results
+            else:
+                results = [training.train(experiment, **settings)]
         except training.ProofFailed as error:
             from ditlab.checking.prove.findings import proof_lines
 
@@ -93,25 +108,38 @@ def train(
                 line.say(text)
             output.emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
             return error.exit_code
-        if figures and result.status == "finished":
-            from ditlab.api.analysis import draw_final_figures
+        for result in results if figures else ():
+            if result.status == "finished":
+                from ditlab.api.analysis import draw_final_figures
 
-            line.stage("drawing the figures")
-            draw_final_figures(result.run, line.warn)
-    for text in _summary(result):
+                line.stage("drawing the figures")
+                draw_final_figures(result.run, line.warn)
+    for text in [text for result in results for text in (_summary(result)[:1] if group else _summary(result))]:
         output.print_line(text, as_json)
-    output.emit({**result.to_dict(), **changes}, as_json)
-    if result.status != "interrupted":
-        output.hint(as_json, "sample", result.run_id)
+    for text in _group_lines(group) if group else ():
+        output.print_line(text, as_json)
+    ended: TrainingResult | GroupResult = group or results[0]
+    output.emit({**ended.to_dict(), **changes}, as_json)
+    if ended.status != "interrupted":
+        output.hint(as_json, *(("runs",) if group else ("sample", ended.run_id)))
         return 0
     arguments = output.repeated_arguments("resume", "as_json")
     # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no longer there
     if experiment.start or spec == STANDARD_INPUT:
         left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
-        own = output.relative(result.folder / "spec.yaml")
+        own = output.relative(ended.folder / "spec.yaml")
         arguments = [str(own), *output.repeated_arguments(*left_out)]
-    output.hint(False, "train", *arguments, "--resume", result.run_id)  # also under `--json`: logs keep it
+    output.hint(False, "train", *arguments, "--resume", ended.run_id)  # also under `--json`: logs keep it
     return 130
+
+
+def _group_lines(group: GroupResult) -> list[str]:
+    """Lines on a group of seeds: mean and interval of its training loss and held-out metrics."""
+    lines = [f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to {group.seeds[-1]}"]
+    for name, interval in group.intervals.items():
+        if name.startswith(("train/loss", "eval/", "quality/")):
+            lines.append(f"  {name}: {interval.text()} (mean of {interval.num} seeds, 95 %)")
+    return lines
 
 
 def _summary(result: TrainingResult) -> list[str]:

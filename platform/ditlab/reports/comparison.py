@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from denoisers.figures import Figure
+from ditlab.intervals import Interval, paired_interval, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 
@@ -49,6 +50,8 @@ class RunSamples:
     """Reason for the lack of quality metrics; empty where there are some."""
     measurement: Measurement | None = None
     """Measurement behind the quality; None: nothing was measured."""
+    over_seeds: Mapping[str, Interval] = field(default_factory=dict)
+    """Intervals over seeds of a group's quality metrics; empty for one run."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,10 @@ class ComparedRun:
     """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
+    draws: Mapping[str, object] = field(default_factory=dict)
+    """What decides the samples, times and noise of its steps (`Experiment.draws`)."""
+    members: Sequence[ComparedRun] = ()
+    """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
 
     @property
     def parameters(self) -> int:
@@ -120,6 +127,10 @@ class ComparedRun:
     def as_dict(self) -> dict[str, object]:
         """The run as `--json` prints it; `metrics` holds the last values by MLflow name and the samples' quality."""
         last = {name: float(one.values[-1]) for name, one in self.curves.items()}
+        group: dict[str, object] = {}
+        if self.members:
+            found = {name: self.last_interval(name).to_dict() for name in self.curves}
+            group = {"runs": [run.run_id for run in self.members], "intervals": found}
         return {
             "run_id": self.run_id, "name": self.name, "family": self.family, "status": self.status, "step": self.step,
             "samples": self.samples, "seconds": self.seconds, "samples_per_second": self.samples_per_second,
@@ -131,7 +142,69 @@ class ComparedRun:
                 for group, each in (("eval", self.measurement), ("quality", self.drawn and self.drawn.measurement))
                 if each
             },
+            **group,
         }  # fmt: skip
+
+    def last_interval(self, name: str) -> Interval:
+        """Interval over a group's seeds of a metric's last value; of the training loss its last smoothed one."""
+        curves = [run.curves[name] for run in self.members]
+        if name == TRAIN_LOSS:
+            curves = [smoothed(curve) for curve in curves]
+        return paired_interval([float(curve.values[-1]) for curve in curves])
+
+
+def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> ComparedRun:
+    """Make one compared run of a group that differs in the seed alone: mean curves at the steps that all have.
+
+    Samples are the first run's, their quality the mean over all. What is not a mean is that of the first run.
+    """
+    first, drawn = members[0], [run.drawn for run in members if run.drawn]
+    speeds = [run.samples_per_second for run in members if run.samples_per_second is not None]
+    shown = first.drawn
+    if shown and len(drawn) == len(members):
+        names = [each for each in shown.quality if all(each in one.quality for one in drawn)]
+        found = {each: paired_interval([one.quality[each] for one in drawn]) for each in names}
+        shown = replace(shown, quality={each: found[each].mean for each in names}, over_seeds=found)
+    unfinished = next((run.status for run in members if run.status != "finished"), "finished")
+    return replace(
+        first,
+        run_id=run_id,
+        name=name,
+        status=unfinished,
+        step=min(run.step for run in members),
+        spec={**first.spec, "seed": ", ".join(run.spec.get("seed", "") for run in members)},
+        curves={
+            key: _mean_curve([run.curves[key] for run in members])
+            for key in first.curves
+            if all(key in run.curves for run in members)
+        },
+        samples_per_second=float(np.mean(speeds)) if speeds else None,
+        drawn=shown,
+        cost=f"{first.cost} (of the first of {len(members)} runs)" if first.cost else "",
+        by_sample=lambda step: _mean_by_sample([run.by_sample(step) for run in members]),
+        members=tuple(members),
+    )
+
+
+def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
+    """Mean of curves, of their seconds too, at the steps that all have."""
+    steps = reduce(np.intersect1d, [curve.steps for curve in curves])
+    places = [np.searchsorted(curve.steps, steps) for curve in curves]
+    seconds, values = (
+        np.mean([getattr(curve, name)[at] for curve, at in zip(curves, places, strict=True)], axis=0)
+        for name in ("seconds", "values")
+    )
+    return RunCurve(steps, curves[0].samples[places[0]], seconds, values)
+
+
+def _mean_by_sample(values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Mean over runs of values by held-out sample, of the components that all have."""
+    shared = [name for name in values[0] if all(name in each for each in values)]
+    return {
+        name: np.mean([each[name] for each in values], axis=0)
+        for name in shared
+        if len({each[name].shape for each in values}) == 1
+    }
 
 
 @dataclass(frozen=True)
@@ -227,6 +300,40 @@ class Comparison:
         if len(values) < 2 or len(values[1]) != num or num < 2:
             return None
         return float(stdtrit(num - 1, 0.975) * (values[0] - values[1]).std(ddof=1) / np.sqrt(num))
+
+    def difference(self, budget: EqualBudget) -> Interval | None:
+        """Interval over seeds of the lowest minus the next at a budget; None unless both are groups measured there.
+
+        From pairs of runs that share all draws, else between means. The error is shared over all comparisons with the
+        lowest (Bonferroni).
+        """
+        lowest = [self.evaluated[place] for place in budget.order[:2]]
+        if self.main is None or len(lowest) < 2 or not all(len(run.members) > 1 for run in lowest):
+            return None
+        found = [
+            [(run, measured_at(run.held_out[self.main], budget.axis, budget.amount)) for run in each.members]
+            for each in lowest
+            if all(self.main in run.held_out for run in each.members)
+        ]
+        if len(found) < 2 or any(value is None or not np.isfinite(value) for each in found for _, value in each):
+            return None
+        confidence = 1 - 0.05 / (len(self.evaluated) - 1)
+        pairs = [(a, b) for one, a in found[0] for other, b in found[1] if one.draws == other.draws]
+        if len(pairs) > 1:
+            return paired_interval([a - b for a, b in pairs], confidence)  # type: ignore[operator]
+        first, second = ([value for _, value in each] for each in found)
+        return unpaired_interval(first, second, confidence)  # type: ignore[arg-type]
+
+    def why_unpaired(self) -> str:
+        """Sentence on groups whose runs share no draws, and by which fields; empty where runs of one seed are pairs."""
+        groups = [run for run in self.evaluated if run.members]
+        parts = dict.fromkeys(
+            name for run in groups for name, value in run.draws.items()
+            if name != "seed" and value != groups[0].draws.get(name)
+        )  # fmt: skip
+        if not parts:
+            return ""
+        return f"Groups that differ in {', '.join(parts)} do not share draws: they are compared by means, not by pairs."
 
     def nearest_ancestor(self, run: ComparedRun) -> ComparedRun | None:
         """The nearest run of the comparison that a fork goes on from, directly or through others; None without one."""

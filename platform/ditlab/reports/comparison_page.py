@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from denoisers.figures import Curve, Figure, ImageGrid, Lines
+from ditlab.intervals import describe_difference, seed_band
 from ditlab.reports.comparison import (
     AXES,
     HELD_OUT,
@@ -98,9 +99,9 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
             [
                 Code(
                     "\n".join(
-                        f"ditlab {command} {run.run_id}   # {comparison.label(run)}: {purpose}"
+                        f"ditlab {command} {run.run_id}   # {run.name}: {purpose}"
                         for command, purpose in _NEXT.items()
-                        for run in runs
+                        for run in (run.members[0] if run.members else run for run in runs)
                     ),
                     "shell",
                 )
@@ -180,13 +181,29 @@ def curves_figure(comparison: Comparison, names: Mapping[str, str]) -> Figure:
         ends.append(f"{title}: {', '.join(last)}")
         for axis in AXES:
             labels = comparison.labels if not panels else None
-            panels.append(_panel(curves, axis, title if axis == "steps" else "", labels, name == TRAIN_LOSS))
+            bands = {at: _band(comparison.runs[at], name, curve) for at, curve in curves.items()}
+            shown_title = title if axis == "steps" else ""
+            panels.append(_panel(curves, bands, axis, shown_title, labels, name == TRAIN_LOSS))
     about = "Curves over steps, samples seen and training time, a colour a run"
     return Figure(panels, columns=3, alt=f"{about}. Last values of {'; '.join(ends)}.")
 
 
+def _band(run: ComparedRun, name: str, curve: RunCurve) -> np.ndarray | None:
+    """Half the 95 % interval over seeds at each point of a group's mean curve; None for one run or a noisy curve."""
+    if not run.members or name == TRAIN_LOSS:
+        return None
+    members = [each.curves[name] for each in run.members]
+    band = seed_band([each.values[np.searchsorted(each.steps, curve.steps)] for each in members])
+    return np.asarray((band.high - band.low) / 2)
+
+
 def _panel(
-    curves: Mapping[int, RunCurve], axis: CurveAxis, title: str, labels: Sequence[str] | None, is_noisy: bool
+    curves: Mapping[int, RunCurve],
+    bands: Mapping[int, np.ndarray | None],
+    axis: CurveAxis,
+    title: str,
+    labels: Sequence[str] | None,
+    is_noisy: bool,
 ) -> Lines:
     scale, label = 1.0, {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
     ends = [curve.along(axis)[-1] for curve in curves.values() if np.isfinite(curve.along(axis)).any()]
@@ -201,7 +218,8 @@ def _panel(
         if is_noisy:
             drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=place, weight="faint"))
         shown, name = smoothed(curve) if is_noisy else curve, labels[place] if labels else ""
-        drawn.append(Curve(shown.along(axis) / scale, shown.values, name, colour=place, marked=not is_noisy))
+        x, band = shown.along(axis) / scale, bands[place]
+        drawn.append(Curve(x, shown.values, name, band, colour=place, marked=not is_noisy))
     values = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves.values()])
     is_positive = len(values) > 0 and bool((values > 0).all())
     return Lines(drawn, "", label, title, log_y=is_positive, size=_SIZE)
@@ -291,21 +309,30 @@ def _ranking(comparison: Comparison) -> str:
     if unmeasured:
         clauses.append(_unmeasured(unmeasured))
     sentences = [f"Held-out error ({comparison.main}): {'; '.join(clauses)}."]
-    if any(_lowest(comparison, budget)[0] for budget in shown):
+    differences = [comparison.difference(budget) for budget in shown]
+    if None in differences and any(_lowest(comparison, budget)[0] for budget in shown):
         sentences.append("Each is one run: whether the settings or the seed made the difference is not known.")
-    if any(len(budget.order) > 1 and comparison.noise(budget) is None for budget in shown):
+    if any(differences):
+        sentences.append(comparison.why_unpaired())
+    if any(len(budget.order) > 1 and not found and comparison.noise(budget) is None
+           for budget, found in zip(shown, differences, strict=True)):  # fmt: skip
         sentences.append("The error over held-out draws is not known: values by sample were not kept for all of them.")
     if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
         sentences.append(f"{_listed(unranked)} cannot be ranked, without held-out metrics.")
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
 def _clause(comparison: Comparison, budget: EqualBudget) -> str:
-    """Clause on the two lowest at a budget: their values, the difference, and its error over held-out draws."""
+    """Clause on the two lowest at a budget: their values, the difference, and its error over held-out draws; of groups
+    the interval over seeds."""
     winner, values = _lowest(comparison, budget)
     at = f"at equal {'time' if budget.axis == 'seconds' else budget.axis} ({amount(budget)})"
     if len(values) < 2:
         return f"only {winner} has a number {at}: {format_number(values[0])}" if winner else f"no run has a number {at}"
+    if interval := comparison.difference(budget):
+        names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
+        said = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
+        return f"{said}, means {' and '.join(map(format_number, values))} {at}"
     has_many, error = len(comparison.evaluated) > 2, comparison.noise(budget)
     noise = "" if error is None else f" (± {error:.2g} over held-out draws, 95 %)"
     lower, upper = map(format_number, values)
@@ -327,10 +354,13 @@ def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
 def _lowest(comparison: Comparison, budget: EqualBudget) -> tuple[str | None, list[float]]:
     """Label of the run with the lowest value, None where the two lowest are level or none is finite; the two values.
 
-    Level: apart by less than the error over held-out draws, or, where that is not known, by less than LEVEL.
+    Level: apart by less than the error over held-out draws, or, where that is not known, by less than LEVEL; of groups,
+    where the interval over seeds holds 0.
     """
     order = budget.order[:2]
     values = [budget.values[place] for place in order]
+    if interval := comparison.difference(budget):
+        return comparison.label(comparison.evaluated[order[0]]) if interval.excludes_zero else None, values
     error = comparison.noise(budget)
     least = LEVEL * abs(values[0]) if error is None and values else error
     is_level = not values or (len(values) == 2 and least is not None and values[1] - values[0] < least)
@@ -357,6 +387,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
             "name": lambda run: run.name,
             "family": lambda run: run.family,
             "status": lambda run: run.status,
+            "seeds": lambda run: run.spec.get("seed") if run.members else None,
             "step": lambda run: run.step,
             "samples seen": lambda run: run.samples,
             "training time": lambda run: None if run.seconds is None else format_duration(run.seconds),
@@ -371,6 +402,8 @@ def runs_tables(comparison: Comparison) -> list[Table]:
         f"{PAUSE_STEPS} median steps, counts as the median step."
     )
     loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
+    if any(run.members for run in comparison.runs):
+        loss_note += " Of a group: the mean over its seeds, with half the 95 % interval of the mean."
     known = {name for run in comparison.runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
@@ -378,6 +411,8 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     def last(run: ComparedRun, name: str) -> Cell:
         if name not in run.curves:
             return None
+        if run.members:
+            return run.last_interval(name).text()
         steps, values = run.curves[name].steps, run.curves[name].values
         recent = steps > steps[-1] * (1 - 1 / WINDOWS) if name == TRAIN_LOSS else slice(-1, None)
         return float(np.median(values[recent]))
@@ -415,9 +450,17 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     ]  # fmt: skip
     if any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in budgets):
         note += _UNEVEN
-    note += " One training run each: what another seed would give is not in these numbers."
+    if any(not run.members for run in comparison.evaluated):
+        note += " Of one training run: what another seed would give is not in these numbers."
+    if any(run.members for run in comparison.evaluated):
+        note += " Of a group: the mean over its seeds."
     columns = ["equal", "largest common", *(comparison.label(run) for run in comparison.evaluated), "lowest"]
     return [Table(columns, rows, note)]
+
+
+def _quality(name: str, drawn: RunSamples) -> Cell:
+    """A quality metric's cell: the value; of a group its mean with half the interval over seeds."""
+    return drawn.over_seeds[name].text() if name in drawn.over_seeds else drawn.quality.get(name)
 
 
 def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
@@ -433,7 +476,7 @@ def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
         "network evaluations a sample": lambda drawn: drawn.evaluations,
         "seconds a sample": lambda drawn: drawn.seconds,
     }
-    cells |= {name: partial(lambda name, drawn: drawn.quality.get(name), name) for name in names}
+    cells |= {name: partial(_quality, name) for name in names}
     cells["measurement"] = lambda drawn: drawn.measurement.shown if drawn.measurement else None
     rows = _rows([run.drawn for run in comparison.runs], cells)
     note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""

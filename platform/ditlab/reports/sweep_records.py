@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, Literal
 
 Status = Literal["finished", "stopped", "failed", "interrupted", "running", "waiting"]
@@ -53,6 +55,10 @@ class Trial:
     """Number of its values among those of the sweep; the trial's own where there is one seed."""
     seed: int | None = None
     """Seed of its experiment; None: the one that the experiment has."""
+    members: Sequence[Trial] = ()
+    """Runs of an arm, by seed; empty for a run."""
+    by_seed: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Last value of each metric by seed: of the runs that an arm's means are taken over; empty for a run."""
 
     def __post_init__(self) -> None:
         if self.arm < 0:
@@ -67,6 +73,73 @@ class Trial:
     def has_ended(self) -> bool:
         """True if the trial is not run again."""
         return self.status in ENDED
+
+    @property
+    def num_seeds(self) -> int:
+        """Seeds that its values are of."""
+        return len(self.by_seed) or 1
+
+
+def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
+    """Make an arm of its runs under all seeds: each metric's mean, and the mean curves.
+
+    The means are over the runs with a finite value of every one of `metrics`, and of these over the finished ones, or
+    else those that are furthest in the order finished, stopped, interrupted, running. The arm's status and step are
+    theirs; its run id is that of the first of them.
+    """
+    members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
+    usable = [trial for trial in members if trial.status in _ORDER and _is_finite(trial, metrics)]
+    if usable:
+        status = min((trial.status for trial in usable), key=lambda status: _ORDER[status])
+        chosen = [trial for trial in usable if trial.status == status]
+    else:
+        known = {trial.status for trial in members}
+        status = next(each for each in ("running", "interrupted", "waiting", "finished", "stopped", "failed")
+                      if each in known)  # fmt: skip
+        chosen = [trial for trial in members if trial.status == status]
+    first, hours = chosen[0], Counter[str]()
+    for trial in members:
+        hours.update(trial.device_hours)  # type: ignore[arg-type]
+    return replace(
+        first,
+        number=first.arm,
+        status=status,
+        step=min(trial.step for trial in chosen),
+        total_steps=max(trial.total_steps for trial in members),
+        seconds=sum(trial.seconds for trial in members),
+        metrics={
+            name: fmean(trial.metrics[name] for trial in chosen)
+            for name in first.metrics
+            if usable and all(name in trial.metrics for trial in chosen)
+        },
+        curves={
+            name: _mean_curve([trial.curves[name] for trial in chosen])
+            for name in first.curves
+            if all(name in trial.curves for trial in chosen)
+        },
+        device_hours=hours,
+        members=tuple(members),
+        by_seed={trial.seed or 0: trial.metrics for trial in chosen} if usable else {},
+    )
+
+
+def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
+    """Make the arms of the runs of a sweep with several seeds, by number."""
+    by_arm: dict[int, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.arm):
+        by_arm.setdefault(trial.arm, []).append(trial)
+    return [arm_of(members, metrics) for members in by_arm.values()]
+
+
+def _is_finite(trial: Trial, metrics: Sequence[str]) -> bool:
+    return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in metrics)
+
+
+def _mean_curve(curves: Sequence[MetricCurve]) -> MetricCurve:
+    """Mean of curves at the steps that all of them have."""
+    found = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+    steps = [step for step in found[0] if all(step in each for each in found)]
+    return MetricCurve(steps, [fmean(each[step] for each in found) for step in steps])
 
 
 @dataclass(frozen=True)
@@ -88,21 +161,38 @@ class SweepSummary:
     """One mode for each of `metrics`."""
     axes: Sequence[AxisInfo]
     trials: Sequence[Trial]
+    """Its trials; with several seeds its arms (`arm_of`), each with means over seeds."""
     search: str
     scheduler: str
     seconds: float
     total_trials: int
+    """Runs of the whole sweep."""
     base: str
+    num_seeds: int = 1
+    unshared: Sequence[str] = ()
+    """Axes along which trials of one seed train on other samples, times or noise."""
+    race: Sequence[str] = ()
+    """Sentences on the state of a race: arms that are behind, differences of those left, how it ended."""
 
     def __post_init__(self) -> None:
         assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"
 
+    @property
+    def runs(self) -> list[Trial]:
+        """Every run, by number."""
+        runs = [run for trial in self.trials for run in trial.members or [trial]]
+        return sorted(runs, key=lambda run: run.number)
+
+    @property
+    def unit(self) -> str:
+        """Word for one of `trials`: `trial`; with several seeds `arm`."""
+        return "arm" if self.num_seeds > 1 else "trial"
+
 
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
     """Return the last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
-    values = tuple(trial.metrics.get(name, math.nan) for name in summary.metrics)
-    usable = trial.status in _ORDER and all(math.isfinite(value) for value in values)
-    return values if usable else None
+    usable = trial.status in _ORDER and _is_finite(trial, summary.metrics)
+    return tuple(trial.metrics[name] for name in summary.metrics) if usable else None
 
 
 def rank(summary: SweepSummary) -> list[Trial]:
@@ -110,18 +200,18 @@ def rank(summary: SweepSummary) -> list[Trial]:
 
     Trials whose metrics are measured with other data or objectives are apart, each group in that of its first trial.
     Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
-    a finite value of some metric, then failed ones, then waiting ones. Trials of equal status are sorted by the first
-    metric's last value in its mode. With several metrics they are sorted by front first (non-dominated sorting: Deb et
-    al. 2002, "A fast and elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
-    within a front. Ties go to the lower number.
+    a finite value of some metric, then failed ones, then waiting ones. Of arms of equal status those with values of
+    more seeds come first. Trials of equal status are sorted by the first metric's last value in its mode. With several
+    metrics they are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist multiobjective
+    genetic algorithm: NSGA-II", section III.A), and by the first metric within a front. Ties go to the lower number.
     """
-    groups: dict[tuple[int, int], list[tuple[tuple[float, ...], Trial]]] = {}
+    groups: dict[tuple[int, int, int], list[tuple[tuple[float, ...], Trial]]] = {}
     ways = _ways(summary)
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
         losses = _losses(summary, trial)
         group = _GROUPS.get(trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE)
         way = ways.index(trial.measured) if losses else len(ways)
-        groups.setdefault((way, group), []).append((losses or (), trial))
+        groups.setdefault((way, group, -trial.num_seeds), []).append((losses or (), trial))
     ranked: list[Trial] = []
     for _, members in sorted(groups.items()):
         fronts = _fronts([losses for losses, _ in members])
@@ -134,11 +224,12 @@ def pareto(summary: SweepSummary) -> list[Trial]:
     """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
     With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric, and
-    where trials are not comparable.
+    where trials are not comparable. Without arms that have values of fewer seeds than others.
     """
     if len(_ways(summary)) > 1:
         return []
     done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
+    done = [trial for trial in done if trial.num_seeds == done[0].num_seeds]
     fronts = _fronts([_losses(summary, trial) or () for trial in done])
     front = [trial for trial, number in zip(done, fronts, strict=True) if number == 0]
     return front[:1] if len(summary.metrics) == 1 else front
@@ -168,8 +259,8 @@ def why_incomparable(summary: SweepSummary) -> str:
     names = sorted({key for way in ways for key in way})
     parts = dict.fromkeys(part for group, part in names if len({way.get((group, part)) for way in ways}) > 1)
     return (
-        f"No trial is the best of all: {' and '.join(summary.metrics)} is measured in {len(ways)} ways, which differ "
-        f"in: {', '.join(parts)}. Trials are ranked among those that are measured alike."
+        f"No {summary.unit} is the best of all: {' and '.join(summary.metrics)} is measured in {len(ways)} ways, which "
+        f"differ in: {', '.join(parts)}. Trials are ranked among those that are measured alike."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -35,6 +35,14 @@ from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, importance
 from ditlab.reports.sweep_conclusions import METHOD as TESTS
 from ditlab.reports.sweep_conclusions import conclusions
+from ditlab.reports.sweep_differences import (
+    CONFIDENCE,
+    difference_sentence,
+    differences_to_best,
+    fewer_seeds_sentences,
+    mean_interval,
+    not_told_apart,
+)
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
@@ -87,6 +95,7 @@ def write_sweep_report(
     """
     shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
+    unit, an = summary.unit, "an" if summary.unit == "arm" else "a"
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
         if figure is None:
@@ -99,43 +108,47 @@ def write_sweep_report(
     if first is not None:
         values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
         chosen = settings(summary, first, {})
-        leader = f"Best: trial {first.number}, {values}{f', with {chosen}' if chosen else ''}."
+        leader = f"Best: {summary.unit} {first.number}, {values}{f', with {chosen}' if chosen else ''}."
     result = f"({counts(summary)}). {leader}"
     names = ", ".join(axis.path for axis in summary.axes)
-    by_trial = f"{metric} of each trial" if len(summary.metrics) == 1 else f"{summary.metrics[1]} over {metric}"
-    by_axis = f"{metric} over each axis, a panel an axis and a mark a trial: {names}. {leader}"
-    parallel = parallel_figure(summary, f"Parallel coordinates, a line a trial: {names}, then {metric} {result}")
-    curves = curves_figure(summary, f"{metric} and the training loss over steps, a line a trial {result}")
+    by_trial = (
+        f"{metric} of each {summary.unit}" if len(summary.metrics) == 1 else f"{summary.metrics[1]} over {metric}"
+    )
+    by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
+    parallel = parallel_figure(summary, f"Parallel coordinates, a line {an} {unit}: {names}, then {metric} {result}")
+    curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
     if shares.explained is None or not shares.shares:
         mattered: list[Part] = [Paragraphs(f"No importance is given. {shares.reason}")]
     else:
-        text = f"With {shares.num_trials} trials the forest explains {100 * shares.explained:.0f} % of the variance of "
-        text += "trials that it was not fitted on."
+        text = (
+            f"With {shares.num_trials} {unit}s the forest explains {100 * shares.explained:.0f} % of the variance of "
+        )
+        text += f"{unit}s that it was not fitted on."
         text += " That is little: take the shares as a hint." if shares.explained < _WEAK else ""
         ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
         table = Table(["axis", "importance, %"], [[path, round(100 * share)] for path, share in ordered], METHOD)
         mattered = [Paragraphs(text), table]
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
-    taken = ("trial", "run", "status", "step", "time", "Pareto", *summary.metrics)
+    taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    found = conclusions(summary)
+    found = [*([" ".join(summary.race)] if summary.race else []), *conclusions(summary)]
     sections = [Section("Conclusions", [*map(Paragraphs, found), Paragraphs(TESTS)])] if found else []
     sections.append(_ranking(summary, heads))
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
-        about = f"The newest samples of trial {first.number}. `ditlab report {first.run_id}` shows all of it."
-        sections.append(Section("Samples of the best trial", [ImageFile(pictures[-1], about)]))
+        about = f"The newest samples of {unit} {first.number}. `ditlab report {first.run_id}` shows all of it."
+        sections.append(Section(f"Samples of the best {unit}", [ImageFile(pictures[-1], about)]))
     if all_samples:
-        sections.append(Section("Samples of all trials", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
+        sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
     if first is not None and best_spec.strip():
         state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
-        text = f"The whole spec of trial {first.number}{state}. Saved as best.yaml, it is trained again with:"
+        text = f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained again with:"
         commands = [Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")]
         sections.append(Section("The best spec", [Paragraphs(text), *commands]))
     sections += [
         Section("What mattered", mattered),
-        Section("All trials at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
+        Section(f"All {unit}s at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
         ]),
@@ -147,21 +160,34 @@ def write_sweep_report(
 
 
 def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
-    front = {trial.number for trial in pareto(summary)}
-    trade_off = len(summary.metrics) > 1
-    columns = ["trial", "run", "status", "step", *summary.metrics, *(["Pareto"] if trade_off else [])]
+    front, unit = {trial.number for trial in pareto(summary)}, summary.unit
+    differences = {each.arm.number: each.interval for each in differences_to_best(summary)}
+    columns = [unit, "run", "status", "step", *summary.metrics]
+    columns += ["seeds", *(["to the best"] if differences else [])] if summary.num_seeds > 1 else []
+    columns += ["Pareto"] if len(summary.metrics) > 1 else []
     rows: list[list[Cell]] = []
     for trial in rank(summary):
         row: list[Cell] = [trial.number, trial.run_id, trial.status, trial.step]
-        row += [trial.metrics.get(name) for name in summary.metrics]
-        row += ["yes" if trial.number in front else None] if trade_off else []
+        row += [_value(summary, trial, name) for name in summary.metrics]
+        own: dict[str, Cell] = {"seeds": len(trial.by_seed), "Pareto": "yes" if trial.number in front else None}
+        if trial.number in differences:
+            own["to the best"] = differences[trial.number].text(is_signed=True)
+        row += [own.get(column) for column in columns[len(row) :]]
         for value in (trial.values.get(axis.path) for axis in summary.axes):
             is_number = is_numeric([value])
             row.append(value if value is None or is_number else shorten(describe_value(value), _VALUE_CHARACTERS))
         rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
     order = f"{summary.metrics[0]} ({better(summary.modes[0])})"
-    caption = f"Best first: finished trials, then those stopped early, interrupted and running, each by {order}"
-    caption += " inside a front of the non-dominated sorting. " if trade_off else ". "
+    caption = f"Best first: finished {unit}s, then those stopped early, interrupted and running, each by {order}"
+    caption += " inside a front of the non-dominated sorting. " if "Pareto" in columns else ". "
+    if summary.num_seeds > 1:
+        caption += "An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
+        caption += "first of them. "
+    if differences:
+        caption += (
+            "To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
+        )
+        caption += f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
     totals = sorted({trial.total_steps for trial in summary.trials})
     caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
     caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
@@ -170,9 +196,26 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
     return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
 
 
+def _value(summary: SweepSummary, trial: Trial, name: str) -> Cell:
+    """A metric's cell: the value, of an arm of several seeds with half the interval of its mean."""
+    value = trial.metrics.get(name)
+    if value is None or summary.num_seeds < 2 or not trial.by_seed:
+        return value
+    half = mean_interval(trial, name).text().partition(" +- ")[2]
+    return f"{format_number(value)} +- {half}" if half else value
+
+
+def _pairing(summary: SweepSummary) -> str:
+    """Say along which axes differences are not taken from pairs."""
+    pairs = "Arms of one seed share their draws, so differences are taken from pairs by seed"
+    if not summary.unshared:
+        return f"{pairs}. "
+    return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
+
+
 def _notes(summary: SweepSummary) -> list[Section]:
-    failed = [trial for trial in summary.trials if trial.status == "failed"]
-    others = [trial for trial in summary.trials if trial.status != "failed" and trial.note]
+    failed = [trial for trial in summary.runs if trial.status == "failed"]
+    others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
     sections = []
     for title, trials in (("Failed trials", failed), ("Notes", others)):
         notes = [shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason recorded" for trial in trials]
@@ -192,7 +235,8 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
         ["metric" if len(summary.metrics) == 1 else "metrics", _goals(summary)],
         ["search", summary.search],
         ["scheduler", summary.scheduler],
-        ["trials", f"{len(summary.trials)} of {summary.total_trials}: {counts(summary)}"],
+        ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
+        *([["arms", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]] if summary.num_seeds > 1 else []),
         ["time", f"{elapsed}; {summed} summed over trials"],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
@@ -223,8 +267,10 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     else:
         names = " and ".join(summary.metrics)
         sentences.append(f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked.")
+    if summary.num_seeds > 1:
+        sentences += fewer_seeds_sentences(summary)
     if not is_done(summary):
-        ended = sum(trial.status in ENDED for trial in summary.trials)
+        ended = sum(trial.status in ENDED for trial in summary.runs)
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
         sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
@@ -237,9 +283,9 @@ def best_of_groups(summary: SweepSummary) -> list[str]:
         trial, shared = group[0], shared_values(summary, group)
         values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
         metrics = ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
-        among = f"Of {len(group)} trials" if len(group) > 1 else "One trial"
+        among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
         head = f"{among} {f'with {values}' if values else 'measured alike'}"
-        sentences.append(f"{head}: trial {trial.number} (run {trial.run_id}), {metrics}.")
+        sentences.append(f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {metrics}.")
     return sentences
 
 
@@ -250,13 +296,13 @@ def better(mode: str) -> str:
 
 def is_done(summary: SweepSummary) -> bool:
     """Return True if no trial is left to start or to resume."""
-    return len(summary.trials) >= summary.total_trials and all(trial.status in ENDED for trial in summary.trials)
+    return len(summary.runs) >= summary.total_trials and all(trial.status in ENDED for trial in summary.runs)
 
 
 def counts(summary: SweepSummary) -> str:
     """Count trials by status: `9 finished, 4 stopped, 1 failed`."""
     order = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
-    number_of = Counter(trial.status for trial in summary.trials)
+    number_of = Counter(trial.status for trial in summary.runs)
     return ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status]) or "none yet"
 
 
@@ -272,26 +318,62 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
 
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
     name, mode, trade_off = summary.metrics[0], summary.modes[0], len(summary.metrics) > 1
-    of = f"of the {len(summary.trials)} trials" if len(summary.trials) > 1 else "and only trial"
-    head = f"Trial {first.number} is{f', in {name} alone,' if trade_off else ''} the best {of}: "
-    head += f"{name} = {format_number(first.metrics[name])} ({better(mode)})"
+    unit, num = summary.unit, len(summary.trials)
+    of = f"of the {num} {unit}s" if num > 1 else f"and only {unit}"
+    differences = differences_to_best(summary)
+    open_ones = not_told_apart(differences)
+    place = "lowest" if mode == "min" else "highest"
+    claim = f"has the {place} mean {of}, not told apart from {_others(open_ones)}" if open_ones else f"is the best {of}"
+    if trade_off:
+        claim = f"is, in {name} alone, the best {of}"
+    head = f"{unit.capitalize()} {first.number} {claim}: {name} = {_value_text(summary, first, name)} ({better(mode)})"
     chosen = settings(summary, first, shares)
     sentences = [f"{head}, with {chosen}." if chosen else f"{head}."]
     if first.status != "finished":
         sentences.append(
             f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has finished yet."
         )
+    if differences:
+        return [*sentences, difference_sentence(summary, differences[0], first)]
     if not trade_off:
         return [*sentences, *_distance(summary, first)]
     front, goals = pareto(summary), _goals(summary)
     listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
     if not front:
-        return [f"No trial has finished with a value of each of {goals}.", *sentences]
+        return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
     if len(front) == 1:
-        none = f"Trial {listed} is better than or equal to every other finished one in each of {goals}: no trade-off."
+        none = f"{unit.capitalize()} {listed} is better than or equal to every other finished one in each of {goals}: "
+        none += "no trade-off."
         return [none, *sentences]
-    count = f"{len(front)} trials are Pareto-optimal in {goals}, best in the first to last: {listed}"
+    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {listed}"
     return [f"{count}. Choose among these.", *sentences]
+
+
+def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
+    """Write lines on the best arm of several seeds, `where` says which: whether it is told apart from the others, its
+    difference to the next one, and arms with fewer seeds."""
+    first, differences = best(summary), differences_to_best(summary)
+    if first is None:
+        return []
+    open_ones = not_told_apart(differences)
+    head = f"best mean, not told apart from {_others(open_ones)}" if open_ones else "best"
+    next_one = [difference_sentence(summary, each, first) for each in differences[:1]]
+    return [f"{head}: {where}", *next_one, *fewer_seeds_sentences(summary)]
+
+
+def _others(numbers: Sequence[int]) -> str:
+    """Name how many arms are not told apart from the best: `arm 3`, `4 others`."""
+    return f"arm {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} others"
+
+
+def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
+    """A metric's value, of an arm with the interval of its mean over seeds: `0.31 +- 0.02 over 3 seeds`."""
+    value = _value(summary, trial, name)
+    return (
+        f"{value} over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}"
+        if isinstance(value, str)
+        else (format_number(trial.metrics[name]))
+    )
 
 
 def _distance(summary: SweepSummary, first: Trial) -> list[str]:
@@ -318,5 +400,7 @@ def _distance(summary: SweepSummary, first: Trial) -> list[str]:
     close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
     if close:
         others = "Trial " + str(peers[1].number) + " is" if close == 1 else f"{close} others are"
-        sentences.append(f"{others} within 1 % of it: repeat these with other seeds before you rely on the order.")
+        sentences.append(
+            f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."
+        )
     return sentences

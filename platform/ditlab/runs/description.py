@@ -95,7 +95,7 @@ class RunDescription:
 def describe_run(home: Home, found: FoundRun) -> RunDescription:
     """Describe a run. Reads its files and changes none; a file that cannot be read becomes a note."""
     folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
-    spec = flat_spec(folder.path / ("sweep.yaml" if record.trials else "spec.yaml"), notes)
+    spec = flat_spec(folder.path / ("sweep.yaml" if record.trials and not record.is_group else "spec.yaml"), notes)
     address, content = resolve_tracking_uri(record.tracking_uri or None, home), JournalContent()
     unsent: int | None = 0
     try:

@@ -6,7 +6,7 @@ import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,6 +38,9 @@ from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import change_texts, differing, flatten
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
+
+if TYPE_CHECKING:
+    from ditlab.runs.seed_group import GroupPlace
 
 RESUMABLE_CHANGES = (
     "training.steps", "training.epochs", "schedule.decay_start", "encoders.cache", "encoders.compile",
@@ -90,8 +93,10 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     return launch
 
 
-def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
+def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: GroupPlace | None = None) -> Launch:
     """Make the run's folder and record, or take those of the run that goes on; keep its proof there.
+
+    `place` is that of a run in a group of seeds.
 
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone.
     """
@@ -105,6 +110,7 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
                 tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
                 plugins=plugin_packages(experiment.to_dict()),
                 start=start.point if start else "",
+                **({"parent": place.group, "trial": place.number, "group": place.group} if place else {}),
             )  # fmt: skip
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
@@ -122,7 +128,9 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None) -> Launch:
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
     if start:
         tags |= lineage_tags(start.point, list_runs(home))
-    if made:
+    if place:
+        tags |= place.tags()
+    elif made:
         tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:

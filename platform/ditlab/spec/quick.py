@@ -24,7 +24,7 @@ NAME_ENDING = "-quick"
 SpecT = TypeVar("SpecT")
 RHYTHM = 10
 """Steps between evaluations where a scheduler compares trials as they train."""
-TRIALS = 2
+TRIALS = SEEDS = 2
 LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs", "schedule.decay_start")
 """Fields along which a short sweep has no axis; nor along the batch's."""
 
@@ -177,6 +177,9 @@ def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: 
     short = _with_few_trials(short, given)
     check_sweep(short, source)
     changes["trials"] = (sweep.trials, short.trials)
+    if sweep.num_seeds > SEEDS and not is_given("seeds", given):
+        short = _replaced(short, {"seeds": SEEDS})
+        changes["seeds"] = (plain["seeds"], SEEDS)
     return Quick(short, {path: (was, new) for path, (was, new) in changes.items() if was != new})
 
 

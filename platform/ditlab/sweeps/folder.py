@@ -11,14 +11,14 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.home import Below, Home, RunFolder
-from ditlab.reports.sweep_records import Trial
+from ditlab.reports.sweep_records import Trial, arms_of
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded
 from ditlab.spec.overrides import value_at
@@ -167,6 +167,13 @@ def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
 def seed_of(sweep: Sweep, trial: Trial) -> int | None:
     """Seed of a trial of the ledger in `sweep.seed_list`; the first for one that was planned before there were more."""
     return sweep.seed_list[0] if trial.seed is None else trial.seed
+
+
+def sweep_arms(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+    """Make the arms of the trials of a sweep with several seeds; of one seed, return the trials."""
+    if sweep.num_seeds < 2:
+        return list(trials)
+    return arms_of([replace(trial, seed=seed_of(sweep, trial)) for trial in trials], sweep.metrics)
 
 
 def free_numbers(trials: Sequence[Trial]) -> Iterator[int]:

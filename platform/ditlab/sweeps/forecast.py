@@ -53,7 +53,8 @@ class Forecast:
         """The forecast as `--json` prints it."""
         trials = [
             {"number": trial.number, "values": trial.values, "parameters": trial.num_parameters,
-             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number)}
+             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number), "arm": trial.arm,
+             "seed": trial.experiment.seed}
             for trial in prepared.trials
         ]  # fmt: skip
         at_once = prepared.concurrency.num_trials

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ray.tune.search import Searcher
@@ -75,6 +76,15 @@ def rung_values(
                 break
             else:
                 break
+
+
+def race_sentences(sweep: Sweep, trials: Sequence[Trial], total_steps: int, home: Home) -> list[str]:
+    """Describe the state of a race, from its runs as they are on the disk; [] for other schedulers."""
+    if not isinstance(sweep.scheduler, RaceSpec) or not trials:
+        return []
+    race = make_race(sweep, 1 + max(trial.arm for trial in trials), total_steps)
+    values = rung_values(sweep, race, trials, partial(held_out_noise, home, sweep.metrics[0]))
+    return race.decide(values).describe(race.rules)
 
 
 class RaceTrials(Searcher):

@@ -15,6 +15,7 @@ from ditlab.errors import RunFailed
 from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.receipts.records import TAG_PREFIX
+from ditlab.reports.sweep_differences import differences_to_best, mean_interval, not_told_apart
 from ditlab.reports.sweep_pictures import write_rows
 from ditlab.reports.sweep_records import (
     ENDED,
@@ -34,8 +35,9 @@ from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
-from ditlab.sweeps.folder import current_values, find_record, read_takeovers, trial_experiment
-from ditlab.sweeps.prepare import MEASURED, measured_parts
+from ditlab.sweeps.folder import current_values, find_record, read_takeovers, sweep_arms, trial_experiment
+from ditlab.sweeps.prepare import MEASURED, measured_parts, unshared_axes
+from ditlab.sweeps.racing import race_sentences
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import MAIN_TAG, JournalFacts, Series, final_values, series_of
@@ -56,18 +58,22 @@ MOST_TRIALS = 50  # of the ranking in a notebook
 def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
     """Collect everything that the report shows, in its present state; `seconds` is the sweep's duration so far."""
     sweep = started.sweep
+    trials = [_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()]
     return SweepSummary(
         sweep_id=started.folder.sweep_id,
         name=sweep.name,
         metrics=sweep.metrics,
         modes=sweep.modes,
         axes=[AxisInfo(path, _scale(axis)) for path, axis in sweep.space.items()],
-        trials=[_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()],
+        trials=sweep_arms(sweep, trials),
         search=sweep.search.kind,
         scheduler=sweep.scheduler.kind,
         seconds=seconds,
         total_trials=started.num_trials,
         base=str(sweep.base.get("name", "")),
+        num_seeds=sweep.num_seeds,
+        unshared=unshared_axes(sweep) if sweep.num_seeds > 1 else (),
+        race=race_sentences(sweep, trials, started.prepared.total_steps, started.home),
     )
 
 
@@ -78,16 +84,22 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
         return ""
     spec = trial_experiment(sweep, found).to_dict()
     value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
-    head = f"# Trial {found.number} (run {found.run_id}) of the sweep {summary.name} ({summary.sweep_id}): {value}.\n"
+    head = f"# {summary.unit.capitalize()} {found.number} (run {found.run_id}) of the sweep {summary.name} "
+    head += f"({summary.sweep_id}): {value}{_over_seeds(found)}.\n"
     if isinstance(sweep.scheduler, Pbt) and found.note:
         head += f"# Its values were the last of several: {found.note}.\n"
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
 
 
+def _over_seeds(trial: Trial) -> str:
+    """Say what an arm's values are means over; empty for a run."""
+    return f", means over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}" if trial.members else ""
+
+
 def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
     """Select the metric's curve of each finished or stopped trial by run id, without step 0, for the schedulers."""
     found = {}
-    for trial in summary.trials:
+    for trial in summary.runs:
         curve = trial.curves.get(sweep.metrics[0])
         if curve and trial.status in ("finished", "stopped"):
             points = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if step > 0]
@@ -96,16 +108,28 @@ def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
 
 
 def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
-    """Make a table of the trials for MLflow: columns by name, the best trial first."""
+    """Make a table of the trials or arms for MLflow: columns by name, the best first.
+
+    Of arms with the seeds behind their means, the interval of each mean, and that of the difference to the best arm.
+    """
     ranked = rank(summary)
     table: dict[str, list[Any]] = {
-        "trial": [trial.number for trial in ranked],
+        summary.unit: [trial.number for trial in ranked],
         "run": [trial.run_id for trial in ranked],
         "status": [trial.status for trial in ranked],
         "step": [trial.step for trial in ranked],
     }
+    if summary.num_seeds > 1:
+        table["seeds"] = [len(trial.by_seed) for trial in ranked]
     for name in summary.metrics:
         table[name] = [trial.metrics.get(name) for trial in ranked]
+        if summary.num_seeds > 1:
+            intervals = [mean_interval(trial, name).to_dict() if trial.by_seed else {} for trial in ranked]
+            table |= {f"{name} {end}": [interval.get(end) for interval in intervals] for end in ("low", "high")}
+    if differences := {each.arm.number: each.interval.to_dict() for each in differences_to_best(summary)}:
+        found = [differences.get(trial.number, {}) for trial in ranked]
+        for title, key in (("to the best", "mean"), ("to the best, low", "low"), ("to the best, high", "high")):
+            table[title] = [interval.get(key) for interval in found]
     for axis in summary.axes:
         table[axis.path] = [trial.values.get(axis.path) for trial in ranked]
     table["seconds"] = [round(trial.seconds, 1) for trial in ranked]
@@ -179,7 +203,7 @@ class ParentRun:
     def __enter__(self) -> ParentRun:
         base, sweep, tracker = self._started.prepared.base, self._started.sweep, self._tracker
         stored = sweep.to_dict()
-        parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seed", "fixed")})
+        parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seeds", "seed", "fixed")})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
         tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running", MAIN_TAG: sweep.metrics[0]}
@@ -216,7 +240,9 @@ class ParentRun:
             tracker.log_table(ranking_table(summary), "ranking.json")
         if found := best(summary):
             values: dict[str, Any] = {f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()}
-            tracker.set_tags({"ditlab.best_trial": str(found.number), "ditlab.best_run": found.run_id, **values})
+            tracker.set_tags(
+                {f"ditlab.best_{summary.unit}": str(found.number), "ditlab.best_run": found.run_id, **values}
+            )
         for file in files:
             tracker.log_artifact(file, REPORT_FOLDER)
         tracker.set_tags({STATUS_TAG: status})
@@ -231,9 +257,9 @@ class ParentRun:
         names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
         note = SweepNote(
             self._started.folder.folder.run_id, sweep.name, status, sweep.metrics, sweep.modes,
-            summary.total_trials if summary else sweep.trials or 0,
+            summary.total_trials if summary else (sweep.trials or 0) * len(sweep.first_seeds),
             ranking_table(summary) if summary and summary.trials else {},
-            f"trial {found.number} (run {found.run_id})" if found else "",
+            f"{summary.unit} {found.number} (run {found.run_id})" if summary and found else "",
             flatten(spec),
             [name for name in names if name.endswith(".png")],
             next((name for name in names if name.endswith(".html")), ""),
@@ -243,7 +269,11 @@ class ParentRun:
 
 def _best(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
     metrics = {name: trial.metrics[name] for name in summary.metrics}
-    return {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values), "metrics": metrics}
+    own = {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values), "metrics": metrics}
+    if not trial.members:
+        return own
+    intervals = {name: mean_interval(trial, name).to_dict() for name in summary.metrics}
+    return {**own, "seeds": sorted(trial.by_seed), "intervals": intervals}
 
 
 @dataclass(frozen=True)
@@ -264,15 +294,25 @@ class SweepResult:
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
         found, metrics = best(self.summary), self.summary.metrics
+        arms: dict[str, Any] = {}
+        if self.summary.num_seeds > 1:
+            ranked = [arm for arm in rank(self.summary) if objectives(self.summary, arm) is not None]
+            differences = differences_to_best(self.summary)
+            arms = {
+                "arms": [_best(self.summary, arm) for arm in ranked],
+                "differences": [each.to_dict() for each in differences],
+                "not_told_apart": not_told_apart(differences),
+            }
         return {
             "run_id": self.sweep_id,
             "status": self.status,
             "trials": [
-                {"number": trial.number, "run_id": trial.run_id, "status": trial.status, "step": trial.step,
-                 "values": dict(trial.values), "metrics": {name: trial.metrics.get(name) for name in metrics},
-                 "note": trial.note}
-                for trial in rank(self.summary)
+                {**trial.to_dict(), "status": trial.status, "step": trial.step,
+                 "metrics": {name: trial.metrics.get(name) for name in metrics}, "note": trial.note}
+                for each in rank(self.summary)
+                for trial in each.members or [each]
             ],
+            **arms,
             "best": found and _best(self.summary, found),
             "why_no_best": why_incomparable(self.summary),
             "best_of_comparable": [
@@ -292,9 +332,9 @@ class SweepResult:
              *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
             for trial in ranked[:MOST_TRIALS]
         ]  # fmt: skip
-        columns = ["trial", "run", "status", "step", *summary.metrics, *axes]
+        columns = [summary.unit, "run", "status", "step", *summary.metrics, *axes]
         left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
-        about = f"sweep {self.sweep_id}, {self.status}, {len(ranked):,} trials{left}, the best first"
+        about = f"sweep {self.sweep_id}, {self.status}, {len(ranked):,} {summary.unit}s{left}, the best first"
         about = f"{about}. {reason}" if (reason := why_incomparable(summary)) else about
         place = paragraph(f"Report: {self.report.name} in {self.report.parent}")
         return card(summary.name, about, [table(columns, rows), place])
@@ -330,7 +370,7 @@ def finish_sweep(
         spec = best_spec(started.sweep, summary)
         drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
         resume = f"ditlab tune --resume {summary.sweep_id}"
-        rows = [(f"trial {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
+        rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
         pictures = write_rows(rows, folder.folder.media)
         for step, picture in pictures.items():
@@ -343,7 +383,7 @@ def finish_sweep(
         warn(f"{folder.report} cannot be written ({error.strerror}).")
     if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
         parent.end("failed", summary, files)
-        notes = sorted({trial.note.partition("\n")[0] for trial in summary.trials if trial.note})
+        notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})
         message = (
             f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}"
             f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(folder.report))}."

@@ -29,7 +29,7 @@ from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Race, Sweep
-from ditlab.sweeps.folder import SweepFolder, current_values, find_record
+from ditlab.sweeps.folder import SweepFolder, current_values, find_record, sweep_arms
 from ditlab.sweeps.race import RaceDecision
 from ditlab.sweeps.racing import RaceTrials, held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
@@ -140,8 +140,10 @@ class SweepSession:
                 more = "" if self._is_over_budget else "; once more ends at once"
                 self._warn(f"{reason}: running trials save a checkpoint{more}.")
             trials = self._read_trials()
-            done = [trial for trial in trials if trial.status == "finished"]
+            done = [trial for trial in sweep_arms(sweep, trials) if trial.status == "finished"]
             done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
+            most = max((trial.num_seeds for trial in done), default=0)
+            done = [trial for trial in done if trial.num_seeds == most]
             best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
             best = best if all(trial.measured == done[0].measured for trial in done) else None
             leader, num_trials = best.number if best else None, max(self._started.num_trials, len(trials))
@@ -195,7 +197,7 @@ class SweepProgress:
     trials: Sequence[Trial]
     """Every planned trial, by number."""
     leader: int | None
-    """Number of the best finished trial, by the first metric."""
+    """Number of the best finished trial, or arm, by the first metric."""
     num_trials: int
     """Number of trials of the whole sweep."""
     ended_before: frozenset[int]
@@ -287,7 +289,7 @@ class TunerThread(threading.Thread):
         race = make_race(sweep, len(arms), started.prepared.total_steps)
         plan = partial(folder.plan_trial, home)
         noise = partial(held_out_noise, home, sweep.metrics[0])
-        return RaceTrials(sweep, race, arms, self._past.trials, plan, on_decision, noise)
+        return RaceTrials(sweep, race, arms, self._past.runs, plan, on_decision, noise)
 
 
 class _IdleStopper(tune.Stopper):

@@ -133,7 +133,7 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
     line that names it or says why none is."""
     why = ""
     for record in list_runs(home):
-        if record.trials and record.name == given.name:
+        if record.trials and not record.is_group and record.name == given.name:
             stored = SweepFolder(home.run(record.run_id)).load_sweep()
             changed, run_id = differences(stored, portable_sweep(given, home, stored)[0]), record.run_id
             if not changed and record.status != "finished":

@@ -229,7 +229,10 @@ class SweepNote:
     num_trials: int
     """0: not known yet."""
     ranking: Mapping[str, Sequence[Any]]
-    """Columns `trial`, `run`, `status`, `step`, the metrics and the axes, the best trial first; empty before any."""
+    """Columns `trial` (of several seeds `arm`), `run`, `status`, `step`, the metrics and the axes, the best first.
+
+    Empty before any.
+    """
     best: str = ""
     """The best trial, as `trial 3 (run 1a2b3c4d)`; empty where no trial has a value."""
     best_spec: Mapping[str, str] = field(default_factory=dict)
@@ -245,7 +248,8 @@ class SweepNote:
         size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
         parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
         if self.ranking:
-            known = ("trial", "run", "status", "step", *self.metrics)
+            figures = [name for name in self.ranking if name.startswith((*self.metrics, "to the best"))]
+            known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
             axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
             names = [*(name for name in known if name in self.ranking), *axes]
             rows, length = [], 0
@@ -256,7 +260,7 @@ class SweepNote:
                 if length <= _LONGEST_RANKING:
                     rows.append(row)
             parts.append(table([plain(name, 60) for name in names], rows))
-            if left := len(self.ranking["trial"]) - len(rows):
+            if left := len(self.ranking["run"]) - len(rows):
                 parts.append(f"{left} more in `ranking.json`.")
         if self.best:
             parts += [f"Best: {plain(self.best)}", listed(spec_lines(self.best_spec))]

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -273,25 +273,37 @@ def find_run(home: Home, text: str) -> FoundRun:
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:
-    """Find a run as `find_run` does; raises UserError for a sweep, naming its trials."""
+    """Find a run as `find_run` does; raises UserError for a sweep or a group of seeds, naming its runs."""
     found = find_run(home, text)
     if found.record.trials:
         trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
         trials = f"name one of its trials: {', '.join(trial_ids[:8])}" if trial_ids else "none of its trials has begun"
+        if found.record.is_group:
+            runs = f"name one of its runs: {', '.join(trial_ids[:8])}" if trial_ids else "none of its runs has begun"
+            raise UserError(f"run '{text}' is a group of {found.record.trials} seeds; {runs}.")
         raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
     return found
 
 
-def find_unfinished(home: Home, name: str, spec_hash: str) -> RunFolder | None:
-    """Find the newest unfinished run of this name and spec hash, for `--resume auto`."""
+def find_unfinished(home: Home, name: str, spec_hash: str, *, is_group: bool = False) -> RunFolder | None:
+    """Find the newest unfinished run, or group of seeds, of this name and spec hash, for `--resume auto`."""
     runs = scan_runs(home)
     if runs.unreadable:
         _log.warning("%s; a run to go on with may be among them", record_remarks(runs)[0].rstrip("."))
     for record in runs.records:
-        is_open = record.status not in ("finished", "stopped") and not record.trials
+        is_open = record.status not in ("finished", "stopped") and (record.is_group if is_group else not record.trials)
         if is_open and record.name == name and record.spec_hash == spec_hash:
             return home.run(record.run_id)
     return None
+
+
+def group_members(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Return the runs of each group of two or more by its id, in the order of their numbers."""
+    found: dict[str, list[RunRecord]] = {}
+    for record in records:
+        if record.group and not record.trials:
+            found.setdefault(record.group, []).append(record)
+    return {group: sorted(each, key=lambda one: one.trial) for group, each in found.items() if len(each) > 1}
 
 
 def record_remarks(runs: RunList) -> list[str]:

@@ -268,7 +268,7 @@ def lost_start(folder: RunFolder) -> JournalRecord | None:
     """Make a journal's `start` record from the run's record and spec; None where these are damaged, too."""
     try:
         record = read_record(folder)
-        if record.trials:
+        if record.trials and not record.is_group:
             base = load_sweep(folder.path / "sweep.yaml", ()).base
             experiment = build_experiment(base, str(folder.path)).tracking.experiment
         else:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from denoisers.figures import Figure, Text
-from ditlab.analysis.comparison import draw, open_runs, summarise
+from ditlab.analysis.comparison import draw, open_groups, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
@@ -192,7 +192,7 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
         return network
 
     monkeypatch.setattr(SavedRun, "network", watched)
-    (small, _) = open_runs(["small", "second"], Home(mine), print)
+    small = open_groups(["small", "second"], Home(mine), print)[0].runs[0]
     saved = small.saved()
     drawn = [draw(saved, 0, 9, 3, batch, torch.device("cpu")) for batch in (4, 64)]
     assert set(sizes) == {4, 1, 9}
@@ -215,13 +215,13 @@ def write_records(journal, records):
 def test_a_resumed_run_counts_its_own_steps_alone(mine):
     """An hour between step 2 and step 3, and a start at its end."""
     journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
-    before = summarise(open_runs(["small", "second"], Home(mine), print)[0]).seconds
+    before = summarise(open_groups(["small", "second"], Home(mine), print)[0].runs[0]).seconds
     records = records_of(journal)
     third = next(i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3)
     later = [{**record, "time": record["time"] + hour} for record in records[third:]]
     again = {**records[0], "time": records[third - 1]["time"] + hour}
     write_records(journal, [*records[:third], again, *later])
-    after = summarise(open_runs(["small", "second"], Home(mine), print)[0])
+    after = summarise(open_groups(["small", "second"], Home(mine), print)[0].runs[0])
     assert before is not None and after.seconds is not None
     assert after.step == 4 and after.seconds < before + 60
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ditlab.analysis.comparison import open_runs, summarise
+from ditlab.analysis.comparison import open_groups, summarise
 from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -65,7 +65,7 @@ def test_a_fork_whose_record_is_damaged_still_needs_its_parent(home, family):
 
 
 def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
-    runs = [summarise(run) for run in open_runs(["base", "middle", "last"], home, print)]
+    runs = [summarise(each.runs[0]) for each in open_groups(["base", "middle", "last"], home, print)]
     comparison = Comparison(runs, 0, 64, "cpu")
     text = summary_text(comparison)
     assert text.startswith("middle goes on from base at step 3. last goes on from middle at step 6. ")

@@ -1,0 +1,74 @@
+"""Groups of seeds at the command line: one line in the listing, and a training, its resume and its comparison."""
+
+import mlflow
+import pytest
+
+import ditlab as api
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.tracking.records import create_run, find_training_run, update_record
+from support.sweeps import log
+
+
+def written_group(home, values, group):
+    """Records and journals of runs that differ in the seed alone."""
+    for seed, value in enumerate(values):
+        folder = create_run(home, f"fast-seed{seed}", family="dit", spec_hash="", trial=seed, group=group)
+        log(folder, {step: {"train/loss": value} for step in (1, 2)})
+        update_record(folder, status="finished", step=2, total_steps=2)
+
+
+def test_a_group_is_one_line(home, ditlab):
+    written_group(Home(home), [1.0, 2.0, 3.0], group="5eed.4")
+    written_group(Home(home), [5.0], group="5eed.5")  # an arm of one seed is a run
+    single, group = ditlab("runs", "--json").json["runs"]
+    assert single["name"] == "fast-seed0" and "seeds" not in single
+    assert (group["run_id"], group["name"], group["seeds"], len(group["runs"])) == ("5eed.4", "fast", 3, 3)
+    assert group["train_loss"] == 2.0 and group["half_widths"]["train_loss"] == pytest.approx(4.303 / 3**0.5, 1e-3)
+    assert len(ditlab("runs", "--each", "--json").json["runs"]) == 4
+
+
+@pytest.mark.slow
+def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
+    changes = ["training.steps=4", "evaluation.every=2"]
+    options = {"local": True, "seeds": 2}
+    first = api.train_seeds(spec, changes, **options)
+    group = Home(home).run(first.run_id)
+    with pytest.raises(UserError, match=r"is a group of 2 seeds; name one of its runs"):
+        find_training_run(Home(home), first.run_id)
+    again = api.train_seeds(spec, changes, **{**options, "seeds": 3}, resume="auto")
+    assert again.run_id != first.run_id and len(again.results) == 3  # the first has finished, so a new one begins
+    more = api.train_seeds(spec, changes, **{**options, "seeds": 3}, resume=first.run_id)
+    assert [result.run.spec.seed for result in more.results] == [2]
+    values = [result.metrics["eval/velocity"] for result in (*first.results, *more.results)]
+    assert more.intervals["eval/velocity"].mean == pytest.approx(sum(values) / 3)
+    assert values == [result.metrics["eval/velocity"] for result in again.results]  # runs of equal seeds are equal
+    api.train_seeds(spec, [*changes, "optimizer.lr=0.01", "name=other"], **options)
+
+    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
+    experiments = [each.experiment_id for each in client.search_experiments()]
+    (parent,) = client.search_runs(experiments, f"tags.`ditlab.run` = '{group.run_id}'")
+    assert parent.data.metrics["eval/velocity"] == pytest.approx(sum(values) / 3)
+    assert parent.data.metrics["low/eval/velocity"] < parent.data.metrics["eval/velocity"]
+    children = client.search_runs(experiments, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    assert sorted(child.data.tags["ditlab.seed"] for child in children) == ["0", "1", "2"]
+
+    found = api.compare(first.run_id, "other", samples=0, grid=0, log=False)
+    assert [len(run.members) for run in found.runs] == [3, 2] and "2 pairs" in found.summary
+    seeds = api.compare(first.run_id, samples=0, grid=0, log=False)  # of one group: each seed by itself
+    assert [len(run.members) for run in seeds.runs] == [0, 0, 0]
+    assert ditlab("runs", "rm", "--yes", group.run_id).code == 0 and not group.path.exists()
+
+
+@pytest.mark.slow
+def test_mistakes_of_a_group(home, spec):
+    group = api.train_seeds(spec, ["training.steps=2", "evaluation.every=null"], local=True, seeds=2)
+    for seeds, changes, run, message in [
+        (2, ["training.steps=2", "evaluation.every=null", "optimizer.lr=0.5"], group.run_id, "as another experiment"),
+        (2, ["training.steps=2", "evaluation.every=null"], group.results[0].run_id, "and run .* is none"),
+        (1, [], None, "seeds=1 makes no group"),
+        (2, ["seed=9223372036854775807"], None, "--seeds 2 counts up to seed 9223372036854775808"),
+    ]:
+        with pytest.raises(UserError, match=message) as found:
+            api.train_seeds(spec, changes, local=True, seeds=seeds, resume=run)
+        assert "\n" not in str(found.value)

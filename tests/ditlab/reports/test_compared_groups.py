@@ -1,0 +1,63 @@
+"""Groups of seeds in a comparison: mean curves, differences from pairs or from means, and their sentences."""
+
+import numpy as np
+import pytest
+
+from ditlab.reports.comparison import ComparedRun, Comparison, RunCurve, group_of
+from ditlab.reports.comparison_page import summary_text, write_comparison
+
+STEPS = np.array([0.0, 50.0, 100.0])
+SHARED = (0.3, -0.2, 0.1, 0.25)
+
+
+def member(name, seed, last, **draws):
+    values = np.array([2.0, 1.5, last])
+    return ComparedRun(
+        f"{name}{seed}", f"{name}-seed{seed}", "dit", "finished", 100, 10, {"seed": str(seed), "model.family": "dit"},
+        ["velocity"], "digits", {"head": 10}, curves={"eval/velocity": RunCurve(STEPS, STEPS * 10, STEPS, values)},
+        draws={"seed": seed, "batch.size": 10, **draws},
+    )  # fmt: skip
+
+
+def group(name, offset, num=3, noise=(0.01, -0.01, 0.0, 0.0), **draws):
+    members = [member(name, seed, 1 + SHARED[seed] + offset + noise[seed], **draws) for seed in range(num)]
+    return group_of(name, name, members)
+
+
+def compared(*runs):
+    return Comparison(runs, seed=0, batch=64, device="cpu")
+
+
+def steps_difference(*runs):
+    comparison = compared(*runs)
+    return comparison.difference(comparison.budgets[0])
+
+
+def test_groups_are_compared_by_pairs(tmp_path):
+    one, two = group("one", 0.0), group("two", 0.1, noise=(0.0, 0.0, 0.0))
+    assert one.curves["eval/velocity"].values.tolist() == pytest.approx([2.0, 1.5, 1 + sum(SHARED[:3]) / 3])
+    found = steps_difference(one, two)
+    assert (found.num, found.num_other) == (3, 0) and found.mean == pytest.approx(-0.1) and found.excludes_zero
+    text = summary_text(compared(one, two))
+    assert "one before two by 0.100 +- 0.025 in velocity (95 %, 3 pairs)" in text and "Each is one run" not in text
+    page = write_comparison(compared(one, two), tmp_path)[1].read_text()
+    assert "| seeds | 0, 1, 2 | 0, 1, 2 |" in page and "1.07 +- 0.6" in page
+
+
+def test_two_pairs_have_a_wide_interval_and_one_has_none():
+    found = steps_difference(group("one", 0.0, 2), group("two", 0.1, 2))
+    assert found.num == 2 and np.isfinite(found.half_width)
+    assert steps_difference(group("one", 0.0), member("two", 0, 1.5)) is None
+
+
+def test_only_seeds_that_both_have_are_pairs():
+    assert steps_difference(group("one", 0.0, 4), group("two", 0.1, 3)).num == 3
+
+
+def test_groups_without_common_draws_are_compared_by_means():
+    one, two = group("one", 0.0), group("two", 0.1, **{"batch.size": 20})
+    found = steps_difference(one, two)
+    assert (found.num, found.num_other) == (3, 3) and not found.excludes_zero
+    text = summary_text(compared(one, two))
+    assert "no difference larger than" in text and "3 and 3 seeds, unpaired" in text
+    assert "Groups that differ in batch.size do not share draws" in text

@@ -1,0 +1,93 @@
+"""Seeds of a sweep: arms crossed with seeds in the ledger, in a resumed sweep and in Optuna's study, and mistakes."""
+
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.spec.quick import shorten_sweep
+from ditlab.spec.sweep_space import check_sweep
+from ditlab.sweeps.folder import trial_experiment
+from ditlab.sweeps.prepare import unshared_axes
+from ditlab.sweeps.results import summarize_sweep
+from ditlab.sweeps.search import OptunaTrials
+from ditlab.sweeps.start import find_stored_sweep, resume_sweep
+from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
+
+OPTUNA = {"search": {"kind": "optuna", "startup": 1}, "trials": 2, "seeds": 3}
+
+
+def test_all_arms_come_at_the_first_seed_first(home):
+    one = started(sweep_of(seeds=2, trials=3, fixed={"seed": 5}))
+    found = planned(one)
+    assert [(trial.arm, trial.seed) for trial in found] == [(0, 5), (1, 5), (2, 5), (0, 6), (1, 6), (2, 6)]
+    assert found[0].values == found[3].values and one.num_trials == 6
+    experiment = trial_experiment(one.sweep, found[4])
+    assert (experiment.name, experiment.seed) == ("rates-001-seed6", 6)
+    assert one.prepared.notes[1] == "3 arms under 2 seeds (5 to 6): 6 runs"
+    for trial in found:
+        trial_run(home, one.sweep, trial, "finished", {6: trial.arm + 0.5 * (trial.seed - 5)})
+    arms = summarize_sweep(one, 1.0).trials
+    assert [arm.metrics[METRIC] for arm in arms] == [0.25, 1.25, 2.25]
+
+
+def test_a_resumed_sweep_may_have_more_arms_and_seeds(home):
+    one = started(sweep_of(trials=2))
+    before = planned(one)
+    more = find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3, seeds=2)).sweep
+    after = planned(resume_sweep(prepared(more), one.folder))
+    assert after[:2] == before  # the seed of the base is the first one
+    assert [(trial.number, trial.arm, trial.seed) for trial in after[2:]] == [
+        (2, 2, 0),
+        (3, 0, 1),
+        (4, 1, 1),
+        (5, 2, 1),
+    ]
+    with pytest.raises(UserError, match=r"seeds=1 \(was 2\)"):
+        find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3))
+
+
+def test_the_study_gets_the_mean_of_an_arm(home):
+    one = started(sweep_of(**OPTUNA))
+    search = OptunaTrials(one.sweep, [], lambda *trial: one.folder.plan_trial(home, *trial))
+    asked = [search.suggest(f"tune-{number}")["trial"] for number in range(3)]
+    assert [(trial["arm"], trial["seed"]) for trial in asked] == [(0, 0), (0, 1), (0, 2)]
+    assert len({str(trial["values"]) for trial in asked}) == 1
+    for number, value in enumerate((1.0, 2.0, 6.0)):
+        assert not [trial for trial in search._study.trials if trial.state.is_finished()]
+        search.on_trial_complete(f"tune-{number}", {METRIC: value, "step": 6, "status": "finished"})
+    assert search._study.trials[0].value == 3.0
+    assert search.suggest("tune-3")["trial"]["arm"] == 1 and len(planned(one)) == 6
+
+
+@pytest.mark.parametrize(
+    ("space", "changes", "message"),
+    [
+        ({"seed": {"kind": "grid", "values": [0, 1]}}, {}, "space.seed and seeds=3 both set the seed of a trial"),
+        (None, {"scheduler": {"kind": "pbt", "interval": 2}}, "seeds=3 repeats an arm, and under scheduler.kind=pbt"),
+        (None, {"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 arms"),
+        (None, {"fixed": {"seed": 2**63 - 1}}, "seeds=3 counts up to seed 9223372036854775809"),
+    ],
+)
+def test_mistakes(space, changes, message):
+    with pytest.raises(UserError) as found:
+        check_sweep(sweep_of(space, **{"seeds": 3, **changes}), "sweep.yaml")
+    assert message in str(found.value) and "\n" not in str(found.value)
+
+
+def test_a_number_of_seeds_is_asked_for():
+    with pytest.raises(UserError, match="seeds"):
+        sweep_of(seeds=0)
+
+
+def test_axes_by_which_draws_differ_are_named():
+    space = {
+        "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+        "batch.size": {"kind": "choice", "values": [16, 32]},
+        "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]},
+        "objective.weights.direction": {"kind": "uniform", "low": 0.0, "high": 0.3},
+        "data.hold_out": {"kind": "choice", "values": [0.1, 0.2]},
+    }
+    assert unshared_axes(sweep_of(space)) == ["batch.size", "objective.time", "data.hold_out"]
+
+
+def test_a_quick_sweep_has_two_seeds():
+    assert shorten_sweep(sweep_of(seeds=5)).spec.seeds == 2
