@@ -70,7 +70,8 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
                 num = (sweep.trials or 0) if planned is None else len(planned)
                 remark = f" (sweep, {num:,} trials)"
                 if sweep.num_seeds > 1:
-                    remark = f" (sweep, {num:,} arms under {len(sweep.first_seeds)} seeds, {num * len(sweep.first_seeds):,} runs)"
+                    seeds = len(sweep.first_seeds)
+                    remark = f" (sweep, {num:,} arms under {seeds} seeds, {num * seeds:,} runs)"
             else:
                 hashes[str(path)] = load(path, overrides).content_hash()
         except UserError as error:

@@ -1,19 +1,16 @@
-"""A race on Ray Tune: a searcher whose trials train runs from one rung to the next, and its rules and results.
+"""A race of a sweep's trials: its rules, the values of its runs at rungs, and its effects on runs.
 
-Each of Tune's trials is one leg: it trains the run of an arm and a seed up to a rung, where the run waits with a
-checkpoint and without a process. Once every leg of a look has ended, `Race.decide` says which runs train on, which arms
-are dropped and which seeds are added. All of it follows from the runs' journals, so that a race that was killed, in
-whichever phase, goes on to the same decisions.
+Each of Ray Tune's trials is one leg (`search.RaceTrials`): it trains the run of an arm and a seed up to a rung, where the
+run waits with a checkpoint and without a process. Once every leg of a look has ended, `Race.decide` says which runs
+train on, which arms are dropped and which seeds are added. All of it follows from the runs' journals, so that a race
+that was killed, in whichever phase, goes on to the same decisions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
-
-from ray.tune.search import Searcher
 
 from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
@@ -21,7 +18,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.spec.sweep import Race as RaceSpec
 from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record
-from ditlab.sweeps.race import Race, RaceDecision, RaceRules, RungValue, TrialTarget
+from ditlab.sweeps.race import Race, RaceDecision, RaceRules, RungValue
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import end_run
 from ditlab.tracking.tracker import RunTracker
@@ -85,76 +82,6 @@ def race_sentences(sweep: Sweep, trials: Sequence[Trial], total_steps: int, home
     race = make_race(sweep, 1 + max(trial.arm for trial in trials), total_steps)
     values = rung_values(sweep, race, trials, partial(held_out_noise, home, sweep.metrics[0]))
     return race.decide(values).describe(race.rules)
-
-
-class RaceTrials(Searcher):
-    """Tune's searcher of a race."""
-
-    def __init__(
-        self, sweep: Sweep, race: Race, arms: Mapping[int, Mapping[str, Any]], past: Sequence[Trial],
-        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial], on_decision: Callable[[RaceDecision], None],
-        noise: Callable[[Trial, int], float | None],
-    ) -> None:  # fmt: skip
-        """`arms` has values by number, `past` all trials of the ledger with their curves. `plan` writes a new trial, by
-        number, values, arm and seed, to the ledger; `on_decision` is told every decision, the first and the last too.
-        """
-        super().__init__(metric=None, mode=None)
-        self._sweep, self._race, self._arms, self._plan = sweep, race, arms, plan
-        self._on_decision, self._noise = on_decision, noise
-        self._trials = {(arm_name(trial.arm), sweep.seed_list.index(trial.seed)): trial for trial in past}
-        self._numbers = (number for number in range(10**9) if number not in {trial.number for trial in past})
-        self._values = {self._key(value): value for value in rung_values(sweep, race, past, noise)}
-        self._running: dict[str, TrialTarget] = {}
-        self._waiting: list[TrialTarget] = []
-        self._is_interrupted = False
-        self.decision = self._decide()
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Configure the next leg; None while the legs of a look still train, `FINISHED` at the end of the race."""
-        if not self._waiting:
-            return None if self._running else Searcher.FINISHED
-        target = self._running[trial_id] = self._waiting.pop(0)
-        place = target.arm, target.seed
-        if place not in self._trials:
-            arm = next(arm for arm in self._arms if arm_name(arm) == target.arm)
-            seed = self._sweep.seed_list[target.seed]
-            self._trials[place] = self._plan(next(self._numbers), self._arms[arm], arm, seed)
-        until = {"until": target.step} if target.step < self._race.rules.rungs[-1] else {}
-        return {"trial": {**self._trials[place].to_dict(), **until}}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        target = self._running.pop(trial_id, None)
-        if target is None:
-            return
-        last = result or {}
-        status, metric = "failed" if error else str(last.get("status", "failed")), self._race.rules.metric
-        if status == "interrupted":  # it is resumed in the next session, and the race with it
-            self._is_interrupted = True
-            self._waiting = []
-        elif status == "failed" or int(last.get("step", 0)) >= target.step:
-            trial = self._trials[target.arm, target.seed]
-            measured = math.nan if status == "failed" else float(last.get(metric, math.nan))
-            noise = self._noise(trial, target.step) if math.isfinite(measured) else None
-            value = RungValue(target.arm, target.seed, target.step, measured, noise)
-            self._values[self._key(value)] = value
-        if not self._running and not self._waiting and not self._is_interrupted:
-            self.decision = self._decide()
-
-    def save(self, checkpoint_path: str) -> None: ...
-
-    def restore(self, checkpoint_path: str) -> None: ...
-
-    def _decide(self) -> RaceDecision:
-        decision = self._race.decide(self._values.values())
-        self._waiting = list(decision.train)
-        self._on_decision(decision)
-        return decision
-
-    @staticmethod
-    def _key(value: RungValue) -> tuple[str, int, int]:
-        return value.arm, value.seed, value.step
 
 
 def held_out_noise(home: Home, metric: str, trial: Trial, step: int) -> float | None:

@@ -32,6 +32,8 @@ from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.folder import free_numbers
+from ditlab.sweeps.race import Race, RaceDecision, RungValue, TrialTarget
+from ditlab.sweeps.racing import arm_name, rung_values
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -104,6 +106,76 @@ class OptunaTrials(Searcher):
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
+
+
+class RaceTrials(Searcher):
+    """Tune's searcher of a race, whose trials train runs from one rung to the next."""
+
+    def __init__(
+        self, sweep: Sweep, race: Race, arms: Mapping[int, Mapping[str, Any]], past: Sequence[Trial],
+        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial], on_decision: Callable[[RaceDecision], None],
+        noise: Callable[[Trial, int], float | None],
+    ) -> None:  # fmt: skip
+        """`arms` has values by number, `past` all trials of the ledger with their curves. `plan` writes a new trial, by
+        number, values, arm and seed, to the ledger; `on_decision` is told every decision, the first and the last too.
+        """
+        super().__init__(metric=None, mode=None)
+        self._sweep, self._race, self._arms, self._plan = sweep, race, arms, plan
+        self._on_decision, self._noise = on_decision, noise
+        self._trials = {(arm_name(trial.arm), sweep.seed_list.index(trial.seed)): trial for trial in past}
+        self._numbers = free_numbers(past)
+        self._values = {self._key(value): value for value in rung_values(sweep, race, past, noise)}
+        self._running: dict[str, TrialTarget] = {}
+        self._waiting: list[TrialTarget] = []
+        self._is_interrupted = False
+        self.decision = self._decide()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Configure the next leg; None while the legs of a look still train, `FINISHED` at the end of the race."""
+        if not self._waiting:
+            return None if self._running else Searcher.FINISHED
+        target = self._running[trial_id] = self._waiting.pop(0)
+        place = target.arm, target.seed
+        if place not in self._trials:
+            arm = next(arm for arm in self._arms if arm_name(arm) == target.arm)
+            seed = self._sweep.seed_list[target.seed]
+            self._trials[place] = self._plan(next(self._numbers), self._arms[arm], arm, seed)
+        until = {"until": target.step} if target.step < self._race.rules.rungs[-1] else {}
+        return {"trial": {**self._trials[place].to_dict(), **until}}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        target = self._running.pop(trial_id, None)
+        if target is None:
+            return
+        last = result or {}
+        status, metric = "failed" if error else str(last.get("status", "failed")), self._race.rules.metric
+        if status == "interrupted":  # it is resumed in the next session, and the race with it
+            self._is_interrupted = True
+            self._waiting = []
+        elif status == "failed" or int(last.get("step", 0)) >= target.step:
+            trial = self._trials[target.arm, target.seed]
+            measured = math.nan if status == "failed" else float(last.get(metric, math.nan))
+            noise = self._noise(trial, target.step) if math.isfinite(measured) else None
+            value = RungValue(target.arm, target.seed, target.step, measured, noise)
+            self._values[self._key(value)] = value
+        if not self._running and not self._waiting and not self._is_interrupted:
+            self.decision = self._decide()
+
+    def save(self, checkpoint_path: str) -> None: ...
+
+    def restore(self, checkpoint_path: str) -> None: ...
+
+    def _decide(self) -> RaceDecision:
+        decision = self._race.decide(self._values.values())
+        self._waiting = list(decision.train)
+        self._on_decision(decision)
+        return decision
+
+    @staticmethod
+    def _key(value: RungValue) -> tuple[str, int, int]:
+        return value.arm, value.seed, value.step
 
 
 def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:

@@ -31,7 +31,7 @@ from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import OptunaSearch, Race, Sweep
 from ditlab.sweeps.folder import SweepFolder, current_values, find_record, sweep_arms
 from ditlab.sweeps.race import RaceDecision
-from ditlab.sweeps.racing import RaceTrials, held_out_noise, make_race, stop_dropped
+from ditlab.sweeps.racing import held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
@@ -41,7 +41,7 @@ from ditlab.sweeps.results import (
     read_results,
     summarize_sweep,
 )
-from ditlab.sweeps.search import OptunaTrials, make_scheduler
+from ditlab.sweeps.search import OptunaTrials, RaceTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.history import final_values

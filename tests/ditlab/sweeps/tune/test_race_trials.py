@@ -9,7 +9,8 @@ from ray.tune.search import Searcher
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep_space import check_sweep
-from ditlab.sweeps.racing import RaceTrials, make_race, race_rungs
+from ditlab.sweeps.racing import make_race, race_rungs
+from ditlab.sweeps.search import RaceTrials
 from support.sweeps import METRIC, prepared, sweep_of
 
 LAST = 81
