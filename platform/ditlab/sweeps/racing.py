@@ -1,7 +1,7 @@
 """A race of a sweep's trials: its rules, the values of its runs at rungs, and its effects on runs.
 
-Each of Ray Tune's trials is one leg (`search.RaceTrials`): it trains the run of an arm and a seed up to a rung, where the
-run waits with a checkpoint and without a process. Once every leg of a look has ended, `Race.decide` says which runs
+Each of Ray Tune's trials is one leg (`search.RaceTrials`): it trains the run of an arm and a seed up to a rung, where
+the run waits with a checkpoint and without a process. Once every leg of a look has ended, `Race.decide` says which runs
 train on, which arms are dropped and which seeds are added. All of it follows from the runs' journals, so that a race
 that was killed, in whichever phase, goes on to the same decisions.
 """
