@@ -131,7 +131,7 @@ def write_sweep_report(
     mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    found = [*([" ".join(summary.race)] if summary.race else []), *conclusions(summary)]
+    found = conclusions(summary)
     sections = [Section("Conclusions", [*map(Paragraphs, found), Paragraphs(TESTS)])] if found else []
     sections.append(_ranking(summary, heads))
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
@@ -256,7 +256,9 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     """Summarise the result and the next step; `shares` are the importances by axis path."""
     first, sentences = best(summary), []
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
-    if first is not None:
+    if summary.race:
+        sentences = [*summary.race]
+    elif first is not None:
         sentences = _verdict(summary, first, shares)
     elif reason := why_incomparable(summary):
         sentences = [reason, *best_of_groups(summary)]
@@ -355,6 +357,8 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     first, differences = best(summary), differences_to_best(summary)
     if first is None:
         return []
+    if summary.race:
+        return [f"best mean: {where}", *summary.race]
     open_ones = not_told_apart(differences)
     head = f"best mean, not told apart from {_others(open_ones)}" if open_ones else "best"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]

@@ -139,8 +139,11 @@ class RaceDecision:
                 written["difference"]["interval"] = arm.difference.interval.to_dict()
         return record
 
-    def describe(self, rules: RaceRules) -> list[str]:
-        """Describe dropped arms, the differences of those left, failed trials and the end, a sentence each."""
+    def describe(self, rules: RaceRules, seeds: Sequence[int | None] = ()) -> list[str]:
+        """Describe dropped arms, the differences of those left, failed trials and the end, a sentence each.
+
+        `seeds` are the seeds by number; without them their numbers are named.
+        """
         sentences = []
         for arm in self.dropped:
             if arm.difference:
@@ -149,7 +152,7 @@ class RaceDecision:
                 sentences.append(f"{arm.arm} failed with all {arm.num_seeds} seeds by step {arm.step:,}.")
         sentences += [f"At step {each.step:,}, {_sentence(each, rules)}." for each in self.differences]
         if self.failed_trials:
-            trials = ", ".join(f"{arm} with seed {seed}" for arm, seed in self.failed_trials)
+            trials = ", ".join(f"{arm} with seed {seeds[seed] if seeds else seed}" for arm, seed in self.failed_trials)
             sentences.append(f"Pairs are missing, as these trials failed or diverged: {trials}.")
         names = ", ".join(self.left)
         ends: dict[RaceEnd | None, str] = {
@@ -161,7 +164,7 @@ class RaceDecision:
             "budget used up": f"The budget ends before step {self.step:,} of {self.num_seeds} seeds; left: {names}.",
             "all failed": "Every arm failed.",
         }
-        return [*sentences, ends[self.end]]
+        return [f"{each[0].upper()}{each[1:]}" for each in (*sentences, ends[self.end])]
 
 
 def _sentence(difference: ArmDifference, rules: RaceRules) -> str:

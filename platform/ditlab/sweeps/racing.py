@@ -81,7 +81,7 @@ def race_sentences(sweep: Sweep, trials: Sequence[Trial], total_steps: int, home
         return []
     race = make_race(sweep, 1 + max(trial.arm for trial in trials), total_steps)
     values = rung_values(sweep, race, trials, partial(held_out_noise, home, sweep.metrics[0]))
-    return race.decide(values).describe(race.rules)
+    return race.decide(values).describe(race.rules, sweep.seed_list)
 
 
 def held_out_noise(home: Home, metric: str, trial: Trial, step: int) -> float | None:

@@ -167,6 +167,12 @@ class RaceTrials(Searcher):
 
     def restore(self, checkpoint_path: str) -> None: ...
 
+    def __deepcopy__(self, memo: Any) -> RaceTrials:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
+        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
+
     def _decide(self) -> RaceDecision:
         decision = self._race.decide(self._values.values())
         self._waiting = list(decision.train)

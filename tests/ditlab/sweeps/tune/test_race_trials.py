@@ -2,14 +2,16 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from ray.tune.search import Searcher
 
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep_space import check_sweep
-from ditlab.sweeps.racing import make_race, race_rungs
+from ditlab.sweeps.racing import make_race, race_rungs, race_sentences
 from ditlab.sweeps.search import RaceTrials
 from support.sweeps import METRIC, prepared, sweep_of
 
@@ -100,6 +102,15 @@ def test_neither_order_nor_kills_change_a_decision(kill):
     expected = Session(race_sweep(), 0).run()
     for seed in range(1, 4):
         assert Session(race_sweep(), seed).run(kill).to_dict() == expected.to_dict()
+
+
+def test_a_race_is_told_in_its_own_intervals():
+    one = Session(race_sweep(), 0)
+    one.run()
+    trials = [replace(trial, metrics={METRIC: trial.curves[METRIC].values[-1]}) for trial in one.trials.values()]
+    told = race_sentences(one.sweep, trials, LAST, Home(Path("none")))
+    assert told[0].startswith("Arm 3 is behind at step 9: arm") and "(99." in told[0]
+    assert told[-1] == "No winner among arm 0, arm 1 with 8 seeds, the most, at step 81."
 
 
 def test_a_failed_trial_takes_its_pair_and_the_race_goes_on():
