@@ -164,6 +164,11 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
             texts.append((user, read_plain(path, 16 * MIB)))
     for run_id in leaving:
         sweep_id, number = trial_of.get(run_id, ("", -1))
+        if sweep_id in users and any(record.run_id == sweep_id and record.is_group for record in staying):
+            raise UserError(
+                f"run {run_id} is run {number} of the group of seeds {users[sweep_id]}, whose means need it; delete "
+                "the group, and its runs go with it."
+            )
         if sweep_id in users:
             raise UserError(
                 f"run {run_id} is trial {number} of sweep {users[sweep_id]}, whose ranking, report and "

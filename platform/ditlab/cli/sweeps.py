@@ -146,6 +146,7 @@ class SweepTable(LiveDisplay):
             if trial.status in ENDED and trial.number not in self._printed | progress.ended_before:
                 self._printed.add(trial.number)
                 values = ", ".join(f"{names[path]}={describe_value(value)}" for path, value in trial.values.items())
+                values += f", seed {trial.seed}" if trial.seed is not None else ""
                 metrics = (name for name in progress.sweep.metrics if name in trial.metrics)
                 measured = " ".join(f"{name} {trial.metrics[name]:.5g}" for name in metrics)
                 result = trial.note if trial.status == "failed" else measured

@@ -73,13 +73,13 @@ def difference_sentence(summary: SweepSummary, difference: ArmDifference, first:
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
     """Write a sentence for each arm whose mean is over fewer seeds than another's; one for all where there are many."""
     arms = [arm for arm in summary.trials if objectives(summary, arm) is not None]
-    most = max((arm.num_seeds for arm in arms), default=0)
-    fewer = [arm for arm in arms if arm.num_seeds < most]
+    most = {status: max(arm.num_seeds for arm in arms if arm.status == status) for status in {a.status for a in arms}}
+    fewer = [arm for arm in arms if arm.num_seeds < most[arm.status]]
     if len(fewer) > 4:
         return [f"{len(fewer)} arms have values of fewer seeds than others, and are ranked behind those."]
     return [
         f"Arm {arm.number} has values of {arm.num_seeds} of {summary.num_seeds} seeds"
-        f"{_why_fewer(arm)}, and is ranked behind arms with {most}."
+        f"{_why_fewer(arm)}, and is ranked behind arms with {most[arm.status]}."
         for arm in fewer
     ]
 

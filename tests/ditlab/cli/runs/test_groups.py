@@ -1,11 +1,14 @@
 """Groups of seeds at the command line: one line in the listing, and a training, its resume and its comparison."""
 
+from itertools import chain
+
 import mlflow
 import pytest
 
 import ditlab as api
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.receipts.records import intact_rows
 from ditlab.tracking.records import create_run, find_training_run, update_record
 from support.sweeps import log
 
@@ -16,6 +19,11 @@ def written_group(home, values, group):
         folder = create_run(home, f"fast-seed{seed}", family="dit", spec_hash="", trial=seed, group=group)
         log(folder, {step: {"train/loss": value} for step in (1, 2)})
         update_record(folder, status="finished", step=2, total_steps=2)
+
+
+def digests(result):
+    """Digests of the samples and random numbers of each step, from a run's receipts."""
+    return intact_rows((result.folder / "receipts" / "steps.bin").read_bytes())["samples"].tolist()
 
 
 def test_a_group_is_one_line(home, ditlab):
@@ -43,7 +51,13 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
     values = [result.metrics["eval/velocity"] for result in (*first.results, *more.results)]
     assert more.intervals["eval/velocity"].mean == pytest.approx(sum(values) / 3)
     assert values == [result.metrics["eval/velocity"] for result in again.results]  # runs of equal seeds are equal
-    api.train_seeds(spec, [*changes, "optimizer.lr=0.01", "name=other"], **options)
+    other = api.train_seeds(spec, [*changes, "optimizer.lr=0.01", "name=other"], **options)
+    larger = api.train_seeds(spec, [*changes, "batch.micro=4", "name=larger"], **options)
+    ours, theirs, others = ([digests(each) for each in group.results] for group in (first, other, larger))
+    assert ours == theirs  # samples and noise are the same
+    assert not {*chain(*ours)} & {*chain(*others)}
+    specs = [group.results[0].run.spec.draws() for group in (first, other, larger)]
+    assert specs[0] == specs[1] and [key for key in specs[0] if specs[0][key] != specs[2][key]] == ["batch.micro"]
 
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [each.experiment_id for each in client.search_experiments()]
