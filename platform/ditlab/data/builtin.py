@@ -211,10 +211,10 @@ def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, veri
             columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
             batch = {"image": draw_points(spec).reshape(-1, *shape)}
         else:
-            about, shape = f"{spec.num:,} times {spec.regions} points of a mixture", (spec.regions, spec.dimensions)
+            about, window = f"{spec.num:,} times {spec.regions} points of a mixture", (spec.regions, spec.dimensions)
             columns = {
-                "regions": Column(dtype="float32", shape=shape, unit="coordinate"),
-                "present": Column(dtype="bool", shape=shape[:1]),
+                "regions": Column(dtype="float32", shape=window, unit="coordinate"),
+                "present": Column(dtype="bool", shape=window[:1]),
             }
             batch = {"regions": draw_points(spec), "present": np.ones((spec.num, spec.regions), bool)}
         source = Source(

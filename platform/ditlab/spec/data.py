@@ -226,8 +226,8 @@ class GaussianMixtureData(Spec):
         numbers = self.num * (self.regions or 1) * self.dimensions
         if numbers > _MOST_AT_ONCE:
             raise ValueError(
-                f"data.num={self.num}, data.regions={self.regions or 'null'} and data.dimensions={self.dimensions} give "
-                f"{numbers:,} numbers, and at most {_MOST_AT_ONCE:,} are made; lower one of the three."
+                f"data.num={self.num}, data.regions={self.regions or 'null'} and data.dimensions={self.dimensions} "
+                f"give {numbers:,} numbers, and at most {_MOST_AT_ONCE:,} are made; lower one of the three."
             )
         return self
 
@@ -255,8 +255,8 @@ class MarkovChainData(Spec):
     def _fits_a_disk(self) -> "MarkovChainData":
         if self.num * self.length > _MOST_AT_ONCE:
             raise ValueError(
-                f"data.num={self.num} and data.length={self.length} give {self.num * self.length:,} tokens, and at most "
-                f"{_MOST_AT_ONCE:,} are made; lower one of the two."
+                f"data.num={self.num} and data.length={self.length} give {self.num * self.length:,} tokens, and at "
+                f"most {_MOST_AT_ONCE:,} are made; lower one of the two."
             )
         return self
 
