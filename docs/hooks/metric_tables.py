@@ -65,6 +65,8 @@ QUALITY = {
 OTHERS = {
     "held_out/...": "what `eval/...` is, where `ditlab evaluate` measures something else than training: all held-out "
     "rows of more than `evaluation.limit`, or weights in float32 after training in another precision",
+    "eval/regret": "held-out loss above the least possible one, on [data with a known optimum]"
+    "(../data.md#data-with-a-known-optimum)",
     "assessed/...": "the family's own measurements by `ditlab evaluate`, beside baselines: see the families' guides",
     "best/...": "of a sweep: the best value so far, by number of trials",
     "pbt/...": "of a trial of a population: the values it trains with, by step",

@@ -324,6 +324,20 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class KnownOptimumObjective(Protocol):
+    """An objective that knows how far a network is from the best one, on data of some laws."""
+
+    def knows_optimum(self, law: Any) -> bool:
+        """Return True where the best network on data of this law has a closed form."""
+        ...
+
+    def regret(self, network: nn.Module, law: Any, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> Tensor:
+        """Return the held-out loss above the least possible one, (B,), expected given the corrupted inputs that
+        `metrics` draws: it is never below 0, and free of the noise of their targets."""
+        ...
+
+
+@runtime_checkable
 class RetiringObjective(Protocol):
     """An objective one of whose components ends during training, so that the source of its fields can be freed."""
 

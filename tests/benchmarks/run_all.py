@@ -46,6 +46,8 @@ NEEDS = {
     "step/receipts_cost": ("deepspeed",),
     "step/step_time": ("deepspeed",),
     "step/workers_step": ("deepspeed",),
+    "sweeps/pair_correlation": ("deepspeed",),
+    "sweeps/regret": ("ray", "optuna", "deepspeed"),
     "tracking/journal_cost": ("mlflow", "deepspeed"),
     "tracking/long_run_in_mlflow": ("mlflow", "playwright"),
     "tracking/tracking_outage": ("mlflow", "deepspeed"),

@@ -33,6 +33,8 @@ SMALL = {
     "step/workers_step": ["--rounds", "2", "--block", "1"],
     "sweeps/coverage": ["--groups", "500"],
     "sweeps/race_errors": ["--races", "20", "--verdicts", "10", "--best-arms", "2", "--seeds", "12"],
+    "sweeps/pair_correlation": ["--seeds", "2", "--steps", "21", "--only", "digits"],
+    "sweeps/regret": ["--seeds", "1", "--trials", "2", "--steps", "24"],
     "tracking/journal_cost": ["--seconds", "2"],
     "tracking/long_journal": ["--steps", "30000", "--runs", "50", "--points", "6000", "--rounds", "1"],
     "tracking/long_run_in_mlflow": ["--steps", "2000", "--rounds", "1"],

@@ -20,7 +20,8 @@ whole sequence. Where attention stays within documents (`data.packing: masked`) 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,10 @@ from denoisers.dlm.figures import figure_makers
 from denoisers.dlm.network import NoiseLevels, TokenNoise, by_token
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figure_makers import FigureDrawer
+from denoisers.processes.known_laws import MarkovChain, score_entropy_regret
 from denoisers.processes.score_entropy import TokenLosses
 from denoisers.processes.specs import NUM_QUARTERS, quarter_names
-from denoisers.processes.uniform_graph import kl_from_uniform
+from denoisers.processes.uniform_graph import corrupt, kl_from_uniform
 
 QUARTERS = quarter_names("score_entropy")
 BOUND = ("bound", "perplexity", "bits_per_token", "bits_per_byte")
@@ -73,17 +75,43 @@ class DLMObjective(FigureDrawer):
         x0 = batch["tokens"]
         quarters = []
         for quarter in range(NUM_QUARTERS):
-            uniform = noise_source.uniform(f"time_t{quarter}", self._noise.time_shape(x0))
             pair = []
-            for side, u in enumerate((uniform, 1 - uniform)):
-                levels = self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
-                per_token = self._losses(network, x0, levels, noise_source, f"_t{quarter}_{side}").per_token
+            for suffix, levels in self._held_out_levels(x0, noise_source, quarter):
+                per_token = self._losses(network, x0, levels, noise_source, suffix).per_token
                 weights = (by_token(each, x0) for each in (levels.weight, levels.weight / levels.rate))
                 pair.append(torch.stack([(per_token * weight).mean(1) for weight in weights]))
             quarters.append(torch.stack(pair).mean(0))
         weighted, unweighted = torch.stack(quarters).mean(0)
         by_quarter = {name: values[0] for name, values in zip(QUARTERS, quarters, strict=True)}
         return {"score_entropy": weighted, "unweighted": unweighted, **by_quarter}
+
+    def knows_optimum(self, law: Any) -> bool:
+        """Return True for a Markov chain, whole sequences of which share a time, and log scores."""
+        whole = self._noise.block_size is None and self._noise.score == "log"
+        return isinstance(law, MarkovChain) and whole and self._noise.document_end is None
+
+    @torch.no_grad()
+    def regret(
+        self, network: nn.Module, law: MarkovChain, batch: Mapping[str, Tensor], noise_source: NoiseSource
+    ) -> Tensor:
+        """Compute the integral over sigma of the score entropy above that of the true scores, nats a token, (B,)."""
+        x0 = batch["tokens"]
+        parts = []
+        for quarter in range(NUM_QUARTERS):
+            for suffix, levels in self._held_out_levels(x0, noise_source, quarter):
+                move, jump = (noise_source.uniform(name + suffix, x0.shape) for name in ("move", "jump"))
+                x = corrupt(x0, by_token(levels.sigma, x0), move, jump, self._noise.vocabulary)
+                excess = score_entropy_regret(network(x, levels.sigma).double(), law.log_scores(x, levels.sigma))
+                parts.append((excess * levels.weight).mean(1))
+        return torch.stack(parts).mean(0)
+
+    def _held_out_levels(
+        self, x0: Tensor, noise_source: NoiseSource, quarter: int
+    ) -> Iterator[tuple[str, NoiseLevels]]:
+        """Yield two antithetic noise levels in a quarter of the times, with the suffix of their draws' names."""
+        uniform = noise_source.uniform(f"time_t{quarter}", self._noise.time_shape(x0))
+        for side, u in enumerate((uniform, 1 - uniform)):
+            yield f"_t{quarter}_{side}", self._noise.within(quarter / NUM_QUARTERS, (quarter + 1) / NUM_QUARTERS, u)
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return `metrics`, `bound` in nats a token, `perplexity` = e^bound and `bits_per_token` = bound / ln 2.

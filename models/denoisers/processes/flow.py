@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.layers.embeddings import drop_labels
 from denoisers.processes.draws import draw_times, mean_over_quarters
+from denoisers.processes.known_laws import GaussianMixture
 from denoisers.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights, quarter_names
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -129,14 +130,33 @@ class VelocityObjective(FigureDrawer):
 
         Every image is seen once in each quarter, under its own label. Costs four forward passes.
         """
-        image, label = batch["image"], self._label(batch)
+        label = self._label(batch)
 
         def errors(quarter: int) -> dict[str, Tensor]:
-            t = draw_times(noise_source, quarter, len(image))
-            noise = noise_source.normal(f"noise_t{quarter}", image.shape)
+            image, noise, t = _held_out_draws(batch, noise_source, quarter)
             return self._errors(network, image, noise, t, label, self._measured)
 
         return mean_over_quarters(errors, "velocity")
+
+    def knows_optimum(self, law: Any) -> bool:
+        """Return True for a mixture of Gaussians without classes."""
+        return isinstance(law, GaussianMixture) and self._null_label is None
+
+    @torch.no_grad()
+    def regret(
+        self, network: nn.Module, law: GaussianMixture, batch: Mapping[str, Tensor], noise_source: NoiseSource
+    ) -> Tensor:
+        """Compute the mean squared distance to the optimal velocity E[noise - data | x_t], per pixel, (B,)."""
+
+        def errors(quarter: int) -> dict[str, Tensor]:
+            image, noise, t = _held_out_draws(batch, noise_source, quarter)
+            time = t.double()[:, None]
+            x_t = interpolate(image, noise, t)
+            data, noise = law.expectations(x_t.flatten(1), 1 - time, time)
+            best = velocity_target(data, noise).view_as(image)
+            return {"regret": velocity_errors(self._predict(network, x_t, t, None).to(best.dtype), best)}
+
+        return mean_over_quarters(errors, "regret")["regret"]
 
     def metric_names(self) -> Sequence[str]:
         """Return the names of `metrics`."""
@@ -150,8 +170,21 @@ class VelocityObjective(FigureDrawer):
         components: Mapping[str, ErrorFunction],
     ) -> dict[str, Tensor]:  # fmt: skip
         """Compute errors of the network's velocity at x_t, in float32 or better whatever the parameters' dtype."""
-        x_t = interpolate(image, noise, t).to(next(network.parameters()).dtype)
-        predicted = network(x_t, t) if label is None else network(x_t, t, label)
-        predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
+        predicted = self._predict(network, interpolate(image, noise, t), t, label)
         target = velocity_target(image, noise).to(predicted.dtype)
         return {name: component(predicted, target) for name, component in components.items()}
+
+    @staticmethod
+    def _predict(network: nn.Module, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+        x_t = x_t.to(next(network.parameters()).dtype)
+        predicted: Tensor = network(x_t, t) if label is None else network(x_t, t, label)
+        return predicted.to(torch.promote_types(predicted.dtype, torch.float32))
+
+
+def _held_out_draws(
+    batch: Mapping[str, Tensor], noise_source: NoiseSource, quarter: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, noise and times (B,) of a quarter."""
+    image = batch["image"]
+    noise = noise_source.normal(f"noise_t{quarter}", image.shape)
+    return image, noise, draw_times(noise_source, quarter, len(image))

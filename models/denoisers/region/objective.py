@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from denoisers.contract import NoiseSource
 from denoisers.figure_makers import FigureDrawer
 from denoisers.processes.draws import draw_times, mean_over_quarters
 from denoisers.processes.gaussian import linear_schedule
+from denoisers.processes.known_laws import GaussianMixture
 from denoisers.processes.specs import quarter_names
 from denoisers.region.figures import figure_makers
 from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
@@ -103,6 +105,44 @@ class RegionObjective(FigureDrawer):
         quarters = quarter_names("masked") if self._model.corruption == "ddpm" else ()
         return (*COMPONENTS, *quarters, "spread", *AGREEMENT)
 
+    def knows_optimum(self, law: Any) -> bool:
+        """Return True for independent points of a mixture, and under `corruption: mask` for planted modules."""
+        return isinstance(law, GaussianMixture) or (callable(law) and self._model.corruption == "mask")
+
+    @torch.no_grad()
+    def regret(self, network: nn.Module, law: Any, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> Tensor:
+        """Compute the mean squared distance to the expected features of masked regions, per feature, (B,).
+
+        `law`: a mixture, whose points inform about themselves alone; or x (B, R, F), mask, present (B, R) -> expected
+        features (B, R, F), NumPy arrays all.
+        """
+        x, mask = batch["regions"], draw_mask(batch, noise_source, EVALUATION_RATIO)
+        rows, present = masked_rows(mask), present_or_none(batch["present"])
+
+        def errors(x_t: Tensor, t: Tensor) -> Tensor:
+            prediction = evaluate_network(network, x_t, mask, t, present, rows)
+            best = self._optimum(law, x_t, mask, batch["present"], t)
+            return errors_by_window(prediction, {"regions": best}, rows, ("masked",))["masked"]
+
+        def of_quarter(quarter: int) -> dict[str, Tensor]:
+            time = draw_times(noise_source, quarter, len(mask))
+            return {"regret": errors(*self._corrupt(x, mask, time, partial(noise_source.normal, f"noise_t{quarter}")))}
+
+        if self._model.corruption == "mask":
+            return errors(*one_step_inputs(self._model, self._schedule.num_steps, x, mask, noise_source))
+        return mean_over_quarters(of_quarter, "regret")["regret"]
+
+    def _optimum(self, law: Any, x_t: Tensor, mask: Tensor, present: Tensor, t: Tensor) -> Tensor:
+        """Compute the expected features of masked regions given x_t at timesteps t (B,): (B, R, F)."""
+        if not isinstance(law, GaussianMixture):
+            return torch.from_numpy(law(*(each.cpu().numpy() for each in (x_t, mask, present)))).to(x_t.device)
+        schedule = self._schedule
+        tables = (schedule.sqrt_alphas_cumprod, schedule.sqrt_one_minus_alphas_cumprod)
+        signal, spread = (table.to(t.device)[t][:, None, None] for table in tables)
+        if self._model.corruption == "mask":
+            signal, spread = torch.zeros_like(signal), torch.ones_like(spread)  # a masked point tells nothing
+        return law.expectations(x_t, signal, spread)[0]
+
     def _predict(
         self,
         network: nn.Module,
@@ -114,11 +154,18 @@ class RegionObjective(FigureDrawer):
         noise: Callable[[Sequence[int]], Tensor],
     ) -> Tensor:
         """Predict the regions at `rows`, (B, Q, F), at the timesteps of times (B,) in [0, 1), noised under `ddpm`."""
+        x_t, t = self._corrupt(x, mask, time, noise)
+        return evaluate_network(network, x_t, mask, t, present, rows)
+
+    def _corrupt(
+        self, x: Tensor, mask: Tensor, time: Tensor, noise: Callable[[Sequence[int]], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return x_t and the timesteps (B,) int64 of times (B,) in [0, 1]; under `mask`, x as it is."""
         num = self._schedule.num_steps
         t = (time * num).long().clamp(max=num - 1)  # in float32, 0.99999997 times a large number is that number
-        if self._model.corruption == "ddpm":
-            x = torch.where(mask[..., None], self._schedule.noised(x, noise(x.shape), t), x)
-        return evaluate_network(network, x, mask, t, present, rows)
+        if self._model.corruption == "mask":
+            return x, t
+        return torch.where(mask[..., None], self._schedule.noised(x, noise(x.shape), t), x), t
 
 
 def draw_mask(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratio: float) -> Tensor:

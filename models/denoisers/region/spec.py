@@ -153,7 +153,7 @@ class RegionObjectiveSpec(ObjectiveSpec):
         reduction are fixed in held-out metrics.
         """
         assert isinstance(model, RegionSpec)
-        means = ("masked", "accessibility", *quarter_names("masked")) if model.corruption == "ddpm" else ()
+        means = ("masked", "accessibility", "regret", *quarter_names("masked")) if model.corruption == "ddpm" else ()
         return {"": {"corruption": model.corruption}, **dict.fromkeys(means, self.noise.model_dump(mode="json"))}
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:

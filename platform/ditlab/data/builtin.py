@@ -1,7 +1,8 @@
 """Built-in data: stores that need no download, written at their first use.
 
 The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998), plain or in several colours
-with captions; generated regions with planted motif modules; the documentation of the Python installation.
+with captions; generated regions with planted motif modules, points of a mixture and tokens of a chain, all with a known
+optimum; the documentation of the Python installation.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ditlab.data.genome.planted_modules import VERSION, PlantedModules, feature_
 from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.importing import ImportRequest
+from ditlab.data.known_laws import VERSION as LAWS_VERSION
+from ditlab.data.known_laws import draw_points, draw_tokens
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
@@ -33,7 +36,7 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore_progress
-from ditlab.spec.data import CaptionedDigitsData, MotifsData, TextData
+from ditlab.spec.data import CaptionedDigitsData, GaussianMixtureData, MarkovChainData, MotifsData, TextData
 from ditlab.spec.importing import DigitsOptions
 
 DIGITS_COLUMNS = {
@@ -158,8 +161,7 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
     """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on."""
-    drawn_from = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
-    described = f"version={VERSION}, " + ", ".join(f"{name}={value}" for name, value in drawn_from)
+    described, store_name = _drawn_from(spec, VERSION)
 
     def write(path: Path) -> None:
         law, names = PlantedModules(spec), feature_names(spec.motifs)
@@ -180,7 +182,47 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             source=Source(kind="motifs", license=license, note=note),
         )
 
-    return _opened(home, f"motifs-{hashlib.sha256(described.encode()).hexdigest()[:12]}", verify, write)
+    return _opened(home, store_name, verify, write)
+
+
+def _drawn_from(spec: MotifsData | GaussianMixtureData | MarkovChainData, version: int) -> tuple[str, str]:
+    """Describe what generated data are drawn from, and name their store by a hash of it."""
+    fields = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
+    described = f"version={version}, " + ", ".join(f"{name}={value}" for name, value in fields)
+    return described, f"{spec.kind.replace('_', '-')}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+
+
+def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, verify: bool = True) -> Store:
+    """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on.
+
+    Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions) and present bool
+    (regions,). Of a chain: tokens uint8 (length,).
+    """
+    described, store_name = _drawn_from(spec, LAWS_VERSION)
+
+    def write(path: Path) -> None:
+        columns: dict[str, Column]
+        if isinstance(spec, MarkovChainData):
+            about = f"{spec.num:,} sequences of a Markov chain"
+            columns = {"tokens": Column(dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token")}
+            batch = {"tokens": draw_tokens(spec)}
+        elif spec.regions is None:
+            about, shape = f"{spec.num:,} points of a mixture of Gaussians", (spec.dimensions, 1, 1)
+            columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
+            batch = {"image": draw_points(spec).reshape(-1, *shape)}
+        else:
+            about, window = f"{spec.num:,} times {spec.regions} points of a mixture", (spec.regions, spec.dimensions)
+            columns = {
+                "regions": Column(dtype="float32", shape=window, unit="coordinate"),
+                "present": Column(dtype="bool", shape=window[:1]),
+            }
+            batch = {"regions": draw_points(spec), "present": np.ones((spec.num, spec.regions), bool)}
+        source = Source(
+            kind=spec.kind, license="none: the numbers are generated", note=f"drawn from {described} by ditlab"
+        )
+        write_store(path, columns, [batch], name=path.name, description=about, source=source)
+
+    return _opened(home, store_name, verify, write)
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:

@@ -11,10 +11,18 @@ from typing import Any
 import numpy as np
 
 from denoisers.contract import TextCodec
-from ditlab.data.builtin import chromosome_names, open_captioned_digits, open_digits, open_motifs, open_python_docs
+from ditlab.data.builtin import (
+    chromosome_names,
+    open_captioned_digits,
+    open_digits,
+    open_known_law,
+    open_motifs,
+    open_python_docs,
+)
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.images.captions import LABEL
+from ditlab.data.known_laws import chain_of, mixture_of
 from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,
@@ -40,8 +48,10 @@ from ditlab.spec.data import (
     CaptionedDigitsData,
     DigitsData,
     FullOrderSpec,
+    GaussianMixtureData,
     HoldOutClasses,
     LanesOrderSpec,
+    MarkovChainData,
     MnistData,
     MotifsData,
     OrderSpec,
@@ -74,7 +84,8 @@ class DataSplits:
     note: str = ""
     """Remark on this split for people, or nothing."""
     references: Mapping[str, Any] = field(default_factory=dict)
-    """References to measure a model against, by name: `optimal` of generated regions (`PlantedModules.predict`)."""
+    """References to measure a model against, by name: `optimal` of generated data is their law (`GaussianMixture`,
+    `MarkovChain`, or `PlantedModules.predict`)."""
     text: TextCodec | None = None
     """Codec of its tokens; None where it holds no text."""
     mixture: Mixture | None = None
@@ -156,6 +167,10 @@ def open_data(
             references = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
             splits = dataclasses.replace(splits, references=references)
+        case GaussianMixtureData() | MarkovChainData():
+            law = mixture_of(spec) if isinstance(spec, GaussianMixtureData) else chain_of(spec)
+            splits = _split(open_known_law(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
+            splits = dataclasses.replace(splits, references={"optimal": law})
         case MixtureData():
             splits = _mixture(
                 spec,

@@ -13,6 +13,8 @@ HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 Packing = Literal["joined", "masked"]
 """Attention among the documents of a row of tokens."""
 _MOST_NUMBERS = 2**32
+_MOST_AT_ONCE = 2**27
+"""Numbers that are drawn at once, 1 GiB in float64."""
 
 
 class HoldOutClasses(Spec):
@@ -197,6 +199,68 @@ class MotifsData(Spec):
         return self
 
 
+class GaussianMixtureData(Spec):
+    """Generated points of a mixture of Gaussians, whose optimal denoiser is known. Needs no download."""
+
+    kind: Literal["gaussian_mixture"] = "gaussian_mixture"
+    """Generated data: points around a few centres."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the centres and of every draw; it does not follow the experiment's seed."""
+    components: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Gaussians, equally likely. Their means are uniform in [-0.5, 0.5] along each dimension."""
+    dimensions: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Numbers of a point."""
+    std: Annotated[float, Field(gt=0, le=0.0625)] = 0.05
+    """Standard deviation of each Gaussian, at most 1/16, so that all points lie in [-1, 1]."""
+    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    """Samples."""
+    regions: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Points of a sample. Null: a sample is one point, an image of one pixel with a channel for each dimension (`dit`:
+    model.image_size=1, model.patch_size=1, model.channels = dimensions). A number: so many points that do not depend on
+    each other, regions with a feature for each dimension (`region`)."""
+    hold_out: HoldOut = 0.1
+    """Share of the samples kept out of training, for evaluation."""
+
+    @model_validator(mode="after")
+    def _fits_a_disk(self) -> "GaussianMixtureData":
+        numbers = self.num * (self.regions or 1) * self.dimensions
+        if numbers > _MOST_AT_ONCE:
+            raise ValueError(
+                f"data.num={self.num}, data.regions={self.regions or 'null'} and data.dimensions={self.dimensions} "
+                f"give {numbers:,} numbers, and at most {_MOST_AT_ONCE:,} are made; lower one of the three."
+            )
+        return self
+
+
+class MarkovChainData(Spec):
+    """Generated tokens of a Markov chain, whose true scores are known. Needs no download."""
+
+    kind: Literal["markov_chain"] = "markov_chain"
+    """Generated data: sequences in which each token depends on the one before."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the transitions and of every draw; it does not follow the experiment's seed."""
+    states: Annotated[int, Field(ge=2, le=64)] = 8
+    """Tokens of the chain (model.vocabulary)."""
+    concentration: Annotated[float, Field(gt=0, le=1000)] = 0.3
+    """Parameter of the Dirichlet distribution of each token's transitions: below 1 a few successors are likely, far
+    above 1 all of them are alike. A hundredth of each transition is uniform."""
+    length: Annotated[int, Field(ge=2, le=100_000)] = 16
+    """Tokens of a sample (model.length)."""
+    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    """Samples."""
+    hold_out: HoldOut = 0.1
+    """Share of the samples kept out of training, for evaluation."""
+
+    @model_validator(mode="after")
+    def _fits_a_disk(self) -> "MarkovChainData":
+        if self.num * self.length > _MOST_AT_ONCE:
+            raise ValueError(
+                f"data.num={self.num} and data.length={self.length} give {self.num * self.length:,} tokens, and at "
+                f"most {_MOST_AT_ONCE:,} are made; lower one of the two."
+            )
+        return self
+
+
 class TextData(Spec):
     """Text that is there already: the documentation that this Python carries. Needs no download.
 
@@ -223,6 +287,14 @@ class TextData(Spec):
 
 
 SourceSpec = Annotated[
-    DigitsData | CaptionedDigitsData | MnistData | ArrowData | MotifsData | TextData, Field(discriminator="kind")
+    DigitsData
+    | CaptionedDigitsData
+    | MnistData
+    | ArrowData
+    | MotifsData
+    | GaussianMixtureData
+    | MarkovChainData
+    | TextData,
+    Field(discriminator="kind"),
 ]
 """One source of samples: the data of an experiment, or a part of a mixture (`mixture.DataSpec` is either)."""

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
+from denoisers.contract import KnownOptimumObjective
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -29,6 +30,8 @@ from ditlab.training.state import TrainingState
 
 NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
+REGRET = "regret"
+"""Held-out loss above the least possible one, reported where the data's law has a closed form for the objective."""
 BySample = dict[str, np.ndarray]
 """Values of metrics by name for each held-out sample, in order, (num,) float64."""
 
@@ -99,8 +102,9 @@ def metrics_by_part(
     """
     if data.mixture is None:
         return held_out_metrics(
-            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, by_sample
-        )
+            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, by_sample,
+            known_law(data, objective),
+        )  # fmt: skip
     together: dict[str, float] = {}
     of_parts: dict[str, float] = {}
     for name, num in data.mixture.measured(limit).items():
@@ -117,24 +121,31 @@ def metrics_by_part(
     return summary_of(together, objective) | of_parts
 
 
+def known_law(data: DataSplits, objective: Any) -> Any:
+    """Return the law of generated data whose optimum has a closed form for this objective; None for all others."""
+    law = data.references.get("optimal")
+    return law if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law) else None
+
+
 def held_out_metrics(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress = ignore_progress, by_sample: BySample | None = None,
+    channel: ControlChannel, progress: Progress = ignore_progress, by_sample: BySample | None = None, law: Any = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the objective's metrics by name, over the first `limit` held-out samples of a view; none without any."""
-    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress, by_sample)
+    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress, by_sample, law)
     return summary_of(sums, objective)
 
 
 def held_out_sums(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress, by_sample: BySample | None = None,
+    channel: ControlChannel, progress: Progress, by_sample: BySample | None = None, law: Any = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. To
-    `by_sample` are added the values of each sample, where the objective gives them.
+    `by_sample` are added the values of each sample, where the objective gives them. `law`: that of `known_law`, above
+    whose optimum the regret is measured.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
@@ -148,6 +159,8 @@ def held_out_sums(
         size = len(rows.indices)
         noise = fixed_noise(rows.first, rank.device, rows.bucket)
         values = objective.metrics(network, batch, noise)
+        if law is not None:
+            values = values | {REGRET: objective.regret(network, law, batch, noise)}
         progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
         if counts:
             sums[NUM] += size

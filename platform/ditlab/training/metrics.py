@@ -14,6 +14,7 @@ from ditlab.engine.phase_clock import PHASES
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.openmetrics import RunGauges
+from ditlab.training.evaluation import REGRET, known_law
 from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import NonFiniteMonitor
@@ -201,6 +202,7 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
         names += [
             f"eval/{part}{name}" for part in ("", *(f"{part}/" for part in parts)) for name in objective.metric_names()
         ]
+        names += [f"eval/{REGRET}"] if known_law(data, objective) is not None else []
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()
     return names
 

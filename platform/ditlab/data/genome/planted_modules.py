@@ -7,13 +7,13 @@ magnitude whose law is the same everywhere. Other regions therefore inform about
 forward-backward over the pairs (Rabiner 1989, section III) gives the exact conditional expectation.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ditlab.data.genome.region_windows import make_peaks
+from ditlab.data.known_laws import KeyedDraws
 from ditlab.spec.data import MotifsData
 
 VERSION = 1
@@ -141,21 +141,11 @@ def _transitions(states: int, length: int) -> np.ndarray:
     return np.where(np.eye(states, dtype=bool), 1 - 1 / length, 1 / (length * (states - 1)))
 
 
-class _Draws:
-    """Random numbers that are a function of a text: Philox's raw words, which NumPy promises for good."""
+class _Draws(KeyedDraws):
+    """Draws of this version of the law."""
 
-    def __init__(self, key: str):
-        digest = hashlib.blake2b(f"ditlab.motifs/{VERSION}/{key}".encode(), digest_size=16).digest()
-        self._words = np.random.Philox(key=np.frombuffer(digest, "<u8"))
-
-    def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw U[0, 1) float64: the 53 high bits of a word each."""
-        words = self._words.random_raw(int(np.prod(shape)))
-        return (words >> np.uint64(11)).reshape(shape) * 2.0**-53
-
-    def integers(self, below: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw whole numbers in [0, below), int64."""
-        return (self.uniform(shape) * below).astype(np.int64)
+    def __init__(self, key: str) -> None:
+        super().__init__(f"ditlab.motifs/{VERSION}/{key}")
 
     def walk(self, states: int, length: int, peaks: int) -> np.ndarray:
         """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its stationary law."""

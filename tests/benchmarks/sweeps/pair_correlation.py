@@ -1,0 +1,102 @@
+"""Gain of pairing: correlation over seeds of two arms that differ along one axis, by kind of axis, on digits and text.
+
+Arms of one seed share the start of the network, the order of samples and all random numbers, as far as the axis leaves
+them alike. With a correlation r (and equal variances) the variance of a difference of two arms is 1 - r times that
+between arms of different seeds. The figure of an axis is the standard deviation of paired differences over that of
+unpaired ones; `other seed` pairs seeds that have nothing to do with each other: 1 but for chance.
+
+    python tests/benchmarks/sweeps/pair_correlation.py [--seeds 12] [--processes 2] [--only digits]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+import numpy as np
+
+from benchmarks.rounds import report
+from benchmarks.short_trainings import final_value, in_processes
+from ditlab.spec.files import build_experiment
+
+COMMON: dict[str, Any] = {
+    "optimizer": {"kind": "adamw", "lr": 2e-3, "weight_decay": 0.01},
+    "schedule": {"kind": "warmup_cosine", "warmup": 20, "final": 0.05},
+    "checkpoint": {"every": None},
+    "tracking": {"system_metrics": False},
+}
+DIT = {"family": "dit", "image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2}
+DLM = {"family": "dlm", "length": 64, "vocabulary": 256, "width": 32, "depth": 2, "num_heads": 2}
+BASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "digits": ("eval/velocity", {"model": DIT, "data": {"kind": "digits"}, "batch": {"size": 64}}),
+    "text": (
+        "eval/bound",
+        {
+            "model": {**DLM, "condition_width": 32, "time_width": 32},
+            "objective": {"noise": {"sigma_max": 20.0}},
+            "data": {"kind": "text", "length": 64},
+            "batch": {"size": 16},
+        },
+    ),
+}
+"""Metric and experiment of each data set."""
+AXES: dict[str, dict[str, Any]] = {
+    "rate": {"optimizer.lr": 3e-3},
+    "schedule": {"schedule": {"kind": "constant", "warmup": 20}},
+    "loss weight": {"objective.weights.direction": 0.5},
+    "time density": {"objective.time": {"kind": "logit_normal"}},
+    "width": {"model.width": 48},
+    "micro-batch": {"batch.micro": 8},
+    "other seed": {},
+}
+"""Changes of the second arm; the micro-batch is what random numbers but the order and the start are keyed by."""
+OTHER = 1_000_000
+"""Distance of the seeds of `other seed`."""
+
+
+def arm(job: tuple[str, str, int], steps: int) -> float:
+    """Train one arm of a seed (axis "": the base), and return its metric."""
+    name, axis, seed = job
+    metric, own = BASES[name]
+    evaluation = {"every": steps, "samples": 0, "limit": 180}
+    training = {"steps": steps, "ema": {"decay": 0.97}}
+    base = build_experiment({"name": name, **COMMON, **own, "training": training, "evaluation": evaluation}, name)
+    changes = {**AXES.get(axis, {}), "seed": seed + (OTHER if axis == "other seed" else 0)}
+    return final_value(base.replace_all(changes), metric)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", choices=BASES)
+    options = parser.parse_args()
+    pairs = [
+        (name, axis)
+        for name in BASES
+        for axis in AXES
+        if options.only in (None, name) and (name, axis) != ("text", "loss weight")  # it has one component
+    ]
+    arms = [*dict.fromkeys((name, "") for name, _ in pairs), *pairs]
+    jobs = [(*each, seed) for each in arms for seed in range(options.seeds)]
+    values = np.array(in_processes(partial(arm, steps=options.steps), jobs, options.processes))
+    by_arm = dict(zip(arms, values.reshape(len(arms), -1), strict=True))
+    print("correlation of the arms, mean difference and its standard deviation over seeds, paired and unpaired:")
+    for name, axis in pairs:
+        one, two = by_arm[name, ""], by_arm[name, axis]
+        difference, apart = (two - one).std(ddof=1), (one.var(ddof=1) + two.var(ddof=1)) ** 0.5
+        correlation = np.corrcoef(one, two)[0, 1]
+        note = (
+            f"correlation {correlation:.2f}; difference {(two - one).mean():+.4f}, std {difference:.4f} ({apart:.4f})"
+        )
+        report(f"{name}, {axis}: std of paired over unpaired differences", [float(difference / apart)], note=note)
+
+
+if __name__ == "__main__":
+    main()

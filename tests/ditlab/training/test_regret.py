@@ -1,0 +1,118 @@
+"""Regret of held-out samples of data whose optimum is known, from the data's spec to the metric's name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from denoisers.processes.score_entropy import LossTargets, TokenLosses, score_entropy
+from ditlab.data.known_laws import chain_of, mixture_of
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.spec.data import GaussianMixtureData, MarkovChainData
+from ditlab.spec.files import build_experiment
+from ditlab.training.evaluation import metrics_by_part
+from ditlab.training.metrics import metric_names
+
+CPU = torch.device("cpu")
+REGION = {"family": "region", "num_regions": 8, "width": 16, "depth": 1, "num_heads": 2, "time_width": 8}
+MOTIFS = {"kind": "motifs", "motifs": 3, "chromosomes": 4, "peaks": 400, "regions": 8, "domains": 3, "programs": 2}
+CHAIN = {"kind": "markov_chain", "num": 4000, "length": 12, "states": 5, "hold_out": 0.5}
+DLM = {"family": "dlm", "length": 12, "vocabulary": 5, "width": 16, "depth": 1, "num_heads": 2}
+NOISE = {"noise": {"sigma_min": 1e-4, "sigma_max": 20.0}}
+
+
+def measured(home: Path, network: nn.Module | None = None, **spec: object) -> dict[str, float]:
+    """Held-out metrics of a network (None: untrained); a sweep may name the regret where there is one."""
+    experiment = build_experiment({"name": "known", "training": {"steps": 1}, **spec}, "known")
+    data, rank = open_data(experiment.data, Home(home)), Rank(0, 1, 0, CPU)
+    objective = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    network = network or experiment.family.build_network(experiment.model)
+    inputs = ModelInputs(experiment.batch_fields(), data.train.columns, CPU)
+    with torch.no_grad():
+        found = metrics_by_part(network, objective, experiment, data, inputs, 500, 2000, rank, ControlChannel(rank))
+    assert ("eval/regret" in metric_names(experiment, data, objective)) == ("regret" in found)
+    return found
+
+
+class PosteriorMeans(nn.Module):
+    """Clean points that the law expects, `by` too large."""
+
+    def __init__(self, spec: GaussianMixtureData, schedule: Tensor, by: float) -> None:
+        super().__init__()
+        self.law, self.signal, self.by = mixture_of(spec), schedule.sqrt(), nn.Parameter(torch.tensor(by))
+
+    def forward(self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None, index: Tensor) -> Tensor:
+        signal = self.signal[t][:, None, None]
+        best = self.law.expectations(x, signal, (1 - signal**2).sqrt())[0] + self.by
+        return best.gather(1, index[..., None].expand(-1, -1, best.shape[-1]))
+
+
+def test_points_under_the_gaussian_process(tmp_path):
+    data = {"kind": "gaussian_mixture", "num": 4000, "regions": 8, "hold_out": 0.5}
+    model = {**REGION, "num_features": 2, "corruption": "ddpm"}
+    betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
+    perturbed, best = (
+        measured(
+            tmp_path, PosteriorMeans(GaussianMixtureData(**data), (1 - betas).cumprod(0), by), model=model, data=data
+        )
+        for by in (0.2, 0.0)
+    )
+    share = 1 - 0.5**8  # windows without a masked region count as 0
+    assert perturbed["regret"] == pytest.approx(0.04 * share, rel=2e-3) and best["regret"] < 1e-9
+    assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["regret"], rel=0.08)  # 3 standard errors
+
+
+class TrueScores(nn.Module):
+    """The chain's log scores, or their losses."""
+
+    def __init__(self, spec: MarkovChainData) -> None:
+        super().__init__()
+        self.law = chain_of(spec)
+
+    def forward(
+        self, x: Tensor, sigma: Tensor, targets: LossTargets | None = None, documents: Tensor | None = None
+    ) -> Tensor | TokenLosses:
+        scores = self.law.log_scores(x, sigma)
+        if targets is None:
+            return scores
+        losses = score_entropy(scores, x, targets.x0, targets.sigma.double())
+        return TokenLosses((losses * targets.weight).sum(), losses)
+
+
+def test_tokens_of_a_chain_whose_least_bound_is_their_entropy(tmp_path):
+    spec = MarkovChainData(**CHAIN)
+    found = measured(tmp_path, TrueScores(spec), model=DLM, data=CHAIN, objective=NOISE)
+    law = chain_of(spec)
+    np.testing.assert_allclose(law.initial @ law.transition, law.initial, atol=1e-12)
+    rate = -(law.initial[:, None] * law.transition * np.log(law.transition)).sum()
+    entropy = (11 * rate - law.initial @ np.log(law.initial)) / 12
+    assert found["regret"] == pytest.approx(0, abs=1e-12)
+    assert found["bound"] == pytest.approx(entropy, rel=0.02)
+    untrained = measured(tmp_path, model=DLM, data=CHAIN, objective=NOISE)
+    difference = untrained["score_entropy"] - found["score_entropy"]
+    assert untrained["regret"] == pytest.approx(difference, rel=0.03) and difference > 0.3
+
+
+def test_planted_modules(tmp_path):
+    found = measured(tmp_path, model={**REGION, "num_features": 4, "positions": "sinusoidal"}, data=MOTIFS)
+    assert 0 < found["regret"] < found["masked"]
+    ddpm = {**REGION, "num_features": 4, "corruption": "ddpm"}
+    assert "regret" not in measured(tmp_path, model=ddpm, data=MOTIFS)  # no closed form
+
+
+def test_points_too_many_to_draw_and_too_wide():
+    def refusal(**data: object) -> str:
+        with pytest.raises(UserError) as error:
+            build_experiment({"name": "known", "model": {"family": "dit"}, "data": data}, "known")
+        return str(error.value)
+
+    said = refusal(kind="gaussian_mixture", num=1_000_000, dimensions=200)
+    assert "data.num=1000000" in said and "lower one of the three" in said
+    assert "data.std" in refusal(kind="gaussian_mixture", std=0.2)
+    assert "data.length=100000" in refusal(kind="markov_chain", num=1_000_000, length=100_000)
