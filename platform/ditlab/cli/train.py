@@ -66,13 +66,13 @@ def train(
     if dry_run:
         if prove:
             raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
+        output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
         with ProgressBars("loading PyTorch"):
             from ditlab.api.training import plan_training
 
             plan = plan_training(experiment, local=local, address=address, resume=resume)
         for text in plan.notes:
             output.say(text)
-        output.print_yaml(experiment.to_dict(), as_json)
         numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
         output.emit({"status": "dry-run", **numbers, **changes}, as_json)
         output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))

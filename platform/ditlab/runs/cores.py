@@ -91,13 +91,13 @@ def recorded_threads(folder: RunFolder) -> int | None:
     return (attempts[min(attempts)].threads or None) if attempts else None
 
 
-def worker_threads(resources: Resources, recorded: int | None = None) -> Threads:
-    """Choose the threads of each worker on this machine.
+def worker_threads(resources: Resources, recorded: int | None = None, concurrent: int = 1) -> Threads:
+    """Choose the threads of each worker on this machine, of `concurrent` runs that start at once.
 
     These are `resources.cpus_per_worker`, those of the run's earlier attempts, or an even share of the cores that this
     process may use and that others do not keep busy now, at most OMP_NUM_THREADS.
     """
-    (cores, limit), workers, machine = allowed_cores(), resources.max_workers, os.cpu_count() or 1
+    (cores, limit), workers, machine = allowed_cores(), resources.max_workers * concurrent, os.cpu_count() or 1
     allowed = f"{limit} allows {cores} of {machine} cores" if limit else f"this machine has {cores} cores"
     if number := resources.cpus_per_worker or recorded:
         if number * resources.min_workers <= cores:

@@ -204,9 +204,10 @@ def prepare_sweep(
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
     concurrency = plan_concurrency(sweep, base.resources, nodes, len(trials) or sweep.trials or 1)
-    share = concurrency.share
+    share, fewer = concurrency.share, ""
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
-        threads = min(share.threads, worker_threads(base.resources).number)  # other work may keep cores busy
+        threads, reason = worker_threads(base.resources, concurrent=concurrency.num_trials)
+        fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
     if threads and not base.resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
     threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
@@ -217,7 +218,7 @@ def prepare_sweep(
         f"with {where} a trial"
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *filter(None, [concurrency.note, warning]), *messages]
+    notes = [about, *filter(None, [concurrency.note, fewer, warning]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
 
 
