@@ -15,7 +15,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.progress import ignore
-from ditlab.runs.cores import recorded_threads, worker_threads
+from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
@@ -170,6 +170,8 @@ def train(
             written = json.dumps(proof.to_dict(), indent=1) + "\n"
             recorded = RecordedProof(proof.summary, written, "\n".join(proof_lines(proof)) + "\n")
         launch = begin_launch(checked, recorded)
+        if launch.threads:
+            sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
         if server:
             server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):

@@ -16,6 +16,7 @@ from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
     from ditlab.api.training import TrainingResult
+    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
@@ -78,6 +79,8 @@ def train(
         output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
         return 0
 
+    if local:
+        _sleep_at_barriers(experiment, resume)
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
 
@@ -112,6 +115,17 @@ def train(
         arguments = [str(own), *output.repeated_arguments(*left_out)]
     output.hint(False, "train", *arguments, "--resume", result.run_id)  # also under `--json`: logs keep it
     return 130
+
+
+def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
+    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads it once."""
+    from ditlab.runs.cores import recorded_threads, sleep_at_barriers
+    from ditlab.tracking.records import find_training_run
+
+    threads = experiment.resources.cpus_per_worker
+    if resume and resume != "auto" and not threads:
+        threads = recorded_threads(find_training_run(Home.from_environment(), resume).folder)
+    sleep_at_barriers(threads or 1)
 
 
 def _summary(result: TrainingResult) -> list[str]:

@@ -10,7 +10,7 @@ from ditlab.api.training import train
 from ditlab.home import Home
 from ditlab.receipts.reading import read_attempts
 from ditlab.runs import cores
-from ditlab.runs.cores import allowed_cores, busy_cores, worker_threads
+from ditlab.runs.cores import allowed_cores, busy_cores, sleep_at_barriers, worker_threads
 from ditlab.spec.resources import Resources
 from support.trainings.workers import tiny
 
@@ -38,6 +38,21 @@ def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
     assert worker_threads(Resources()).number == 1 and allowed_cores() == (2, "the affinity mask")
     number, reason = worker_threads(Resources(), 7)
     assert number == 7 and "its sums depend on their number, though the affinity mask allows 2 of 8 cores" in reason
+
+
+def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that what is set is undone
+        monkeypatch.delenv(name)
+    machine[0] = 2.6
+    sleep_at_barriers(5)
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    sleep_at_barriers(6)
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    sleep_at_barriers(2, workers=3)
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
 
 
 @pytest.mark.parametrize(
