@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from ditlab.api.sweeps import plan_sweep
 from ditlab.api.training import train
 from ditlab.home import Home
 from ditlab.receipts.reading import read_attempts
 from ditlab.runs import cores
 from ditlab.runs.cores import allowed_cores, busy_cores, sleep_at_barriers, worker_threads
 from ditlab.spec.resources import Resources
+from support.sweeps import sweep_of
 from support.trainings.workers import tiny
 
 
@@ -79,6 +81,14 @@ def test_others_take_from_a_quota_only_where_no_core_is_free(machine, monkeypatc
     assert worker_threads(Resources()) == (3, "the control group allows 3 of 8 cores")
     machine[0] = 6.2
     assert worker_threads(Resources()).number == 2
+
+
+def test_a_sweep_says_why_its_workers_have_fewer_threads(machine, home, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    machine[0] = 4.0
+    about, why, *_ = plan_sweep(sweep_of(trials=2, concurrent=2)).notes
+    assert about.endswith("1 worker with 2 CPU threads a trial")
+    assert why.startswith("threads of each worker: 2, as other processes keep 4.0 of 8 cores busy")
 
 
 def test_a_busy_process_is_counted_and_this_one_is_not():
