@@ -25,18 +25,23 @@ _log = logging.getLogger("ditlab")
 
 
 def prove(
-    experiment: Experiment | str | Path, overrides: Sequence[str] = (), *, on_progress: Progress = ignore_progress
+    experiment: Experiment | str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    threads: int | None = None,
+    on_progress: Progress = ignore_progress,
 ) -> Proof:
     """Compare each of twenty steps of the engine that an experiment configures with a reference trainer's.
 
     `experiment`: validated, or the path of its YAML, with `overrides` (`field.path=value`). A large one is proved on a
-    scaled-down spec (`Proof.scaled_down`). The proof leaves no run behind and runs in processes of its own: a program
-    that calls this keeps its start behind `if __name__ == "__main__"`. Raises UserError for a wrong spec, data that are
-    not here, or more workers than this machine starts, and RunFailed where a step does not fit into memory.
+    scaled-down spec (`Proof.scaled_down`). `threads`: of each worker on a CPU; None: a new run's. The
+    proof leaves no run behind and runs in processes of its own: a program that calls this keeps its start behind `if
+    __name__ == "__main__"`. Raises UserError for a wrong spec, data that are not here, or more workers than this
+    machine starts, and RunFailed where a step does not fit into memory.
     """
     from ditlab.checking.prove.proving import prove_experiment
 
-    return prove_experiment(validated(experiment, overrides), Home.from_environment(), on_progress)
+    return prove_experiment(validated(experiment, overrides), Home.from_environment(), on_progress, threads)
 
 
 def replay(

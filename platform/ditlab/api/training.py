@@ -15,8 +15,8 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.progress import ignore
-from ditlab.runs.cores import recorded_threads, worker_threads
-from ditlab.runs.launch import RecordedProof, RunCallbacks
+from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
+from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
@@ -183,23 +183,22 @@ def train(
         check_stop_wait(grace, warn)
         on_stage("preparing data")
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
+        checked = _with_threads(checked, local)
         if prove:
             from ditlab.api import checks
             from ditlab.checking.prove.findings import proof_lines
 
             say("proving the engine on twenty steps before the run begins")
             on_stage("proving the engine")
-            proof = checks.prove(experiment)
+            proof = checks.prove(experiment, threads=checked.threads and checked.threads.number)
             if not proof.holds:
                 raise ProofFailed(proof)
             say(f"proof: {proof.verdict}")
             written = json.dumps(proof.to_dict(), indent=1) + "\n"
             recorded = RecordedProof(proof.summary, written, "\n".join(proof_lines(proof)) + "\n")
-        resources = checked.experiment.resources
-        if not resources.gpus_per_worker and (local or not is_connected()):
-            before = recorded_threads(checked.folder) if checked.resumed else None
-            checked = checked.changed(threads=worker_threads(resources, before))
         launch = begin_launch(checked, recorded, place)
+        if launch.threads:
+            sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
         if server:
             server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):
@@ -311,9 +310,21 @@ def plan_training(
 ) -> TrainingPlan:
     """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
-    launch = check_launch(experiment, resume, local=local, remote=_cluster(local, address) is not None)
+    address = _cluster(local, address)
+    launch = check_launch(experiment, resume, local=local, remote=address is not None)
+    if not address:
+        launch = _with_threads(launch, local)
     total = launch.model.counts.total
     return TrainingPlan(experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch))
+
+
+def _with_threads(launch: Launch, local: bool) -> Launch:
+    """The launch with its threads on this machine's CPUs; as it is with GPUs, and on a cluster."""
+    resources = launch.experiment.resources
+    if resources.gpus_per_worker or not (local or not is_connected()):
+        return launch
+    before = recorded_threads(launch.folder) if launch.resumed else None
+    return launch.changed(threads=worker_threads(resources, before))
 
 
 def _validated(

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -22,29 +23,40 @@ from ditlab.engine.deepspeed_internals import release_process_group
 from ditlab.engine.distributed import current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
+from ditlab.progress import ignore
+from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, class_for
 
 CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
+_send_done: Callable[[int], object] = ignore  # in a worker's process, to the one that began the group
+
+
+def report_done(number: int) -> None:
+    """Report from the body of a worker how many units of its work are done; elsewhere nothing happens."""
+    _send_done(number)
 
 
 def run_workers(
     body: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, use_gpu: bool = False,
-    threads: int | None = None, timeout: float = 1800.0,
+    threads: int | None = None, timeout: float = 1800.0, on_done: Callable[[int], object] = ignore,
 ) -> list[Any]:  # fmt: skip
     """Run `body(rank, *arguments)` in so many new processes of one process group, and return their results by rank.
 
     `body` is a function of a module, which travels by its name. A worker has a GPU and NCCL with `use_gpu`, else CPU
     and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and collectives that wait up to `timeout`
-    seconds. No process is left when this returns or raises, nor when this process is interrupted or killed.
+    seconds. `on_done` receives what the bodies report by `report_done`. No process is left when this returns or raises,
+    nor when this process is interrupted or killed.
 
     Raises:
         RunFailed: a worker was killed.
         Exception: the first error of a worker, of its own type where that travels, with its traceback as a note.
     """
     context = _context()
+    if threads:
+        sleep_at_barriers(threads, world_size)
     with tempfile.TemporaryDirectory(prefix="ditlab-") as folder:
         processes, connections = [], []
         try:
@@ -56,7 +68,7 @@ def run_workers(
                 theirs.close()
                 processes.append(process)
                 connections.append(connection)
-            results = _collect(processes, connections)
+            results = _collect(processes, connections, on_done)
             for connection in connections:
                 connection.send_bytes(b"end")
             deadline = time.monotonic() + END_TIMEOUT
@@ -82,11 +94,15 @@ def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home
     return experiment, home, open_data(experiment.data, home, verify=False, notify=lambda *_: None)
 
 
+def _send(connection: Connection, kind: str, value: object) -> None:
+    connection.send((kind, value))
+
+
 def _context() -> Any:
     return multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
 
 
-def _collect(processes: list[Any], connections: list[Connection]) -> list[Any]:
+def _collect(processes: list[Any], connections: list[Connection], on_done: Callable[[int], object]) -> list[Any]:
     """Wait for every worker's result. Raises the first error; a loss of contact gives way to its cause."""
     results: dict[int, Any] = {}
     lost: BaseException | None = None
@@ -99,13 +115,17 @@ def _collect(processes: list[Any], connections: list[Connection]) -> list[Any]:
         for rank in [rank for rank, connection in waiting.items() if connection in ready]:
             try:
                 # of a process that this one started: nobody else can write to the pipe
-                kind, value = waiting.pop(rank).recv()
+                kind, value = waiting[rank].recv()
             except (EOFError, ConnectionError):
                 processes[rank].join(END_TIMEOUT)
                 code = processes[rank].exitcode
                 how = f"was killed by signal {-code}" if code and code < 0 else f"ended with exit code {code}"
                 remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
                 raise RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker") from None
+            if kind == "done":
+                on_done(value)
+                continue
+            del waiting[rank]
             if kind == "error":
                 raise value
             if kind == "result":
@@ -134,6 +154,8 @@ def _run_worker(
             os._exit(1)
 
     threading.Thread(target=follow_parent, daemon=True).start()
+    global _send_done
+    _send_done = partial(_send, connection, "done")
     try:
         if threads is not None:
             torch.set_num_threads(threads)

@@ -20,8 +20,8 @@ _CONTROLS = (
     0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
 )  # fmt: skip
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
-FIRST_LINE = 2.0
-"""Seconds after which the first line is printed: what takes less needs none."""
+FIRST_LINE = 1.0
+"""Seconds after which the first line is printed: with the start of the command before, within 2 s."""
 INTERVAL_VARIABLE = "DITLAB_PROGRESS_SECONDS"
 """Environment variable with the longest time between two lines in the first hour; 0: no lines."""
 INTERVAL = 30.0  # seconds, where the variable is not set
@@ -43,8 +43,8 @@ def escape_line(text: str) -> str:
 class PlainLines:
     """Lines of progress from a thread, also where nothing has been reported since the last. Use as a context manager.
 
-    One comes 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour. It begins with the
-    time since the start: `[0:32] step 120/600 · ...`.
+    One comes 1, 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour. It begins with
+    the time since the start: `[0:32] step 120/600 · ...`.
     """
 
     def __init__(self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:

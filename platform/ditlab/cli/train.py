@@ -16,6 +16,7 @@ from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
     from ditlab.api.training import GroupResult, TrainingResult
+    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
@@ -71,6 +72,7 @@ def train(
     if dry_run:
         if prove:
             raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
+        output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
         with ProgressBars("loading PyTorch"):
             from ditlab.api.training import plan_training
 
@@ -80,12 +82,13 @@ def train(
         if seeds:
             last = experiment.seed + seeds - 1
             output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
-        output.print_yaml(experiment.to_dict(), as_json)
         numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
         output.emit({"status": "dry-run", **numbers, **changes}, as_json)
         output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
         return 0
 
+    if local:
+        _sleep_at_barriers(experiment, resume)
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
 
@@ -140,6 +143,17 @@ def _group_lines(group: GroupResult) -> list[str]:
         if name.startswith(("train/loss", "eval/", "quality/")):
             lines.append(f"  {name}: {interval.text()} (mean of {interval.num} seeds, 95 %)")
     return lines
+
+
+def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
+    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads it once."""
+    from ditlab.runs.cores import recorded_threads, sleep_at_barriers
+    from ditlab.tracking.records import find_training_run
+
+    threads = experiment.resources.cpus_per_worker
+    if resume and resume != "auto" and not threads:
+        threads = recorded_threads(find_training_run(Home.from_environment(), resume).folder)
+    sleep_at_barriers(threads or 1)
 
 
 def _summary(result: TrainingResult) -> list[str]:

@@ -28,24 +28,30 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE = 32 * 2**20
 """Bytes from which tensors still come from the system and go back to it: the most that glibc takes here."""
 
+_num_keeping = 0  # contexts of `kept_memory` that are open
+
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
     """Keep what is freed for the process' next tensors inside, and give it back at the end.
 
-    Does nothing under C libraries other than glibc. Of contexts one inside the other, the first end is that of all.
+    Does nothing under C libraries other than glibc. Of contexts one inside the other, the last end is that of all.
     """
+    global _num_keeping
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
         yield
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
     libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
+    _num_keeping += 1
     try:
         yield
     finally:
-        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE)  # where glibc's own adjustment ends
-        libc.malloc_trim(0)
+        _num_keeping -= 1
+        if not _num_keeping:
+            libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE)  # where glibc's own adjustment ends
+            libc.malloc_trim(0)
 
 
 def checkpoint_activations(modules: Iterable[nn.Module], recomputed: bool, offloaded: bool) -> None:

@@ -23,6 +23,7 @@ from denoisers.processes.draws import draw_samples
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest
+from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.conditions import SampleConditions, sample_conditions
@@ -234,7 +235,11 @@ def _all_right(expected: Classes, recognised: Classes) -> Tensor:
 def draw_reported(
     progress: Progress, sampler: Any, network: nn.Module, conditions: Mapping[str, Tensor], num: int, *rest: Any
 ) -> Samples:
-    """Draw samples as `draw_samples` does, and report evaluations of the network in the first batch, then samples."""
+    """Draw samples as `draw_samples` does, and report evaluations of the network in the first batch, then samples.
+
+    On a CPU the memory of an evaluation of the network is kept for the next one: bringing it in again was half of the
+    time of mnist/unet with 200 pictures of 32 x 32 (1.94 s of processor, and 1.47 s so).
+    """
     done = evaluations = 0
 
     def count_evaluation(*_: object) -> None:
@@ -250,7 +255,8 @@ def draw_reported(
 
     hook = network.register_forward_pre_hook(count_evaluation)
     try:
-        return draw_samples(sampler, network, conditions, num, *rest, drawn=count_samples)
+        with kept_memory():
+            return draw_samples(sampler, network, conditions, num, *rest, drawn=count_samples)
     finally:
         hook.remove()
 

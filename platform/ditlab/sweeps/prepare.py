@@ -216,9 +216,10 @@ def prepare_sweep(
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
     concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs)
-    share = concurrency.share
+    share, fewer = concurrency.share, ""
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
-        threads = min(share.threads, worker_threads(base.resources).number)  # other work may keep cores busy
+        threads, reason = worker_threads(base.resources, concurrent=concurrency.num_trials)
+        fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
     if threads and not base.resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
     threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
@@ -229,7 +230,7 @@ def prepare_sweep(
         f"with {where} a trial"
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, warning]), *messages]
+    notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, fewer, warning]), *messages]
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
 
 

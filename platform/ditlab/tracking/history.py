@@ -36,6 +36,7 @@ RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
 SPEED = "train/samples_per_second"
 ENERGY = "perf/energy"
 """Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""
+_KEPT = (*RESULT_PREFIXES, SPEED, ENERGY)
 PACE = ("time/", "perf/")
 """Beginnings of the names of metrics of a run's speed."""
 
@@ -163,8 +164,14 @@ class RunResults(dict[str, MetricSpan]):
         """Add a point; metrics that are no results are left out."""
         if span := self.get(name):
             span.add(point)
-        elif name.startswith((*RESULT_PREFIXES, SPEED, ENERGY)):
+        elif name.startswith(_KEPT):
             self[name] = MetricSpan(point, point, point, point)
+
+    def add_step(self, step: int, values: Mapping[str, float], time: int) -> None:
+        """Add a step's points, of which most are of no result."""
+        for name, value in values.items():
+            if name.startswith(_KEPT):
+                self.add(name, ResultPoint(step, value, time))
 
     def load(self, content: JournalContent) -> None:
         """Add the points of a journal."""

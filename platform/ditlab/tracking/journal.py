@@ -35,6 +35,7 @@ Step = Annotated[int, Field(ge=0, lt=1 << 53)]
 Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity", "-Infinity"]
 Texts = dict[str, str]
 JournalRecord = dict[str, Any]
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 FIRST_LINES = 1000
 """Lines of a journal among which the data of training are recorded."""
@@ -97,12 +98,13 @@ def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
     """A record as one line, of this moment unless `fields` have a time. Values of metrics are `encode_values`'."""
     moment = fields["time"] if "time" in fields else current_time()
     record = {"kind": kind, "time": moment, **fields}
-    text = json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return add_checksum(text.encode(errors="replace")) + b"\n"
+    return add_checksum(_ENCODER.encode(record).encode(errors="replace")) + b"\n"
 
 
 def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
     """Metrics as JSON takes them: NaN and infinities as strings."""
+    if all(map(math.isfinite, values.values())):
+        return dict(values)
     return {key: value if math.isfinite(value) else _NON_FINITE[str(value)] for key, value in values.items()}
 
 

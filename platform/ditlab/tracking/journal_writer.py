@@ -19,7 +19,7 @@ from typing import Any
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.storage.plain_files import open_for_append
-from ditlab.tracking.history import ENERGY, JournalFacts, ResultPoint, RunResults
+from ditlab.tracking.history import ENERGY, JournalFacts, RunResults
 from ditlab.tracking.journal import (
     current_time,
     damaged_lines,
@@ -148,10 +148,11 @@ class JournalWriter:
         with self._lock:
             sent: dict[str, float] = {}
             held: dict[str, float] = {}
+            last_steps, thinnings = self._last_steps, self._thinnings
             for key, raw in values.items():
-                if self._last_steps.get(key, -1) < step:
+                if last_steps.get(key, -1) < step:
                     value = float(raw)
-                    (sent if self._thinnings[key].selects(value) else held)[key] = value
+                    (sent if thinnings[key].selects(value) else held)[key] = value
             if not sent and not held:
                 return
             now = current_time()
@@ -159,9 +160,9 @@ class JournalWriter:
             if held:
                 fields["held"] = encode_values(held)
             if self._write(encode_record("metrics", fields)):
-                for key, value in (sent | held).items():
-                    self._last_steps[key] = step
-                    self.results.add(key, ResultPoint(step, value, now))
+                logged = sent | held if held else sent
+                last_steps.update(dict.fromkeys(logged, step))
+                self.results.add_step(step, logged, now)
 
     def log_overview(self, step: int, values: Mapping[str, float]) -> None:
         """Record figures for MLflow's list of runs, without those logged for this step or a later one."""

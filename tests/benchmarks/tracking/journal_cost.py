@@ -1,14 +1,17 @@
-"""Cost of journaling a step's metrics, relative to the step: `JournalWriter.log_metrics` as the step loop calls
+"""Cost of journaling a step's metrics, relative to the step and beside three lines of JSON written by hand.
 
     python tests/benchmarks/tracking/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
 
 Every step of one training run is timed in two parts, the call and the rest, while the tracker's threads put the journal
 on the disk and send it to a SQLite store; so both parts meet the same machine, and the call the caches that a real step
 leaves. What those threads take from the step itself is not in this figure; `tracking_outage.py` compares whole steps.
-Nothing is asserted here.
+Then the same metrics are logged step after step by `JournalWriter.log_metrics` alone, in turns with a plain loop that
+writes each step as three unbuffered lines of JSON, a third of the metrics each. Nothing is asserted here.
 """
 
 import argparse
+import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -18,10 +21,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.rounds import report
+from benchmarks.rounds import beside, report
 from ditlab.engine.distributed import single_process
 from ditlab.home import Home
 from ditlab.spec.files import load_experiment
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.reporting import ProgressMarker, Reporter
@@ -30,6 +34,8 @@ from support.trainings.workers import training_run
 
 WARM_UP = 20
 """Steps that are not counted."""
+LOGGED = 2000
+"""Steps of a round that are logged one after another."""
 
 
 class Timed(Reporter):
@@ -40,7 +46,7 @@ class Timed(Reporter):
         self.metrics = self._log
         self.calls: list[float] = []
         self.rests: list[float] = []
-        self.num_metrics = 0
+        self.values: Mapping[str, float] = {}
         self._tracker = tracker
         self._seconds = seconds
         self._begin = self._since = time.perf_counter()
@@ -55,7 +61,7 @@ class Timed(Reporter):
         else:
             self._begin = end
         self._since = end
-        self.num_metrics = len(values)
+        self.values = values
 
     def _is_over(self) -> bool:
         return bool(self.calls) and time.perf_counter() - self._begin > self._seconds
@@ -80,12 +86,34 @@ def main() -> None:
         with single_process(use_gpu=False) as rank:
             train(training_run(experiment, home.root, Path(folder, "checkpoints")), rank, timed)
         left = tracker.close(30)
-    print(f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling {timed.num_metrics} "
+    print(f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling {len(timed.values)} "
           f"metrics {statistics.median(timed.calls) * 1e6:.0f} us (median; longest {max(timed.calls) * 1e3:.2f} ms), "
           f"{len(timed.calls)} steps, {left} records left unsent")  # fmt: skip
     share = statistics.fmean(timed.calls) / statistics.median(timed.rests)
     print(f"mean call over median step {share:.5f}")
     report("a step with its line in the journal over one without", [1 + share], note="target at most 1.005")
+    with tempfile.TemporaryDirectory() as folder:
+        report_beside_lines(Path(folder), timed.values)
+
+
+def report_beside_lines(folder: Path, values: Mapping[str, float]) -> None:
+    """Log steps with these metrics in turns with three unbuffered lines of JSON a step."""
+    home, steps = Home(folder).ensure(), itertools.count()
+    writer = JournalWriter(create_run(home, "logged", family="dit", spec_hash=""))
+    thirds = [dict(list(values.items())[part::3]) for part in range(3)]
+    with Path(folder, "lines.jsonl").open("ab", buffering=0) as file:
+
+        def by_hand() -> None:
+            for step in itertools.islice(steps, LOGGED):
+                for part in thirds:
+                    file.write(json.dumps({"time": time.time(), "step": step, **part}).encode() + b"\n")
+
+        def ours() -> None:
+            for step in itertools.islice(steps, LOGGED):
+                writer.log_metrics(step, values)
+
+        beside(f"a logged step of {len(values)} metrics", "three JSON lines by hand", ours, by_hand, at_most=1.0)
+    writer.close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from ditlab.checking import process_group
-from ditlab.checking.process_group import run_workers
+from ditlab.checking.process_group import report_done, run_workers
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from support.trainings.groups import warm_processes
@@ -29,6 +29,7 @@ class Untravelled(Exception):
 def add_up(rank: Rank, values: np.ndarray) -> tuple[int, float, int]:
     total = torch.tensor(values) * (rank.rank + 1)
     distributed.all_reduce(total)
+    report_done(rank.rank + 1)
     return rank.rank, float(total.sum()), torch.get_num_threads()
 
 
@@ -78,7 +79,9 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_and_errors_of_workers(warm: None, tmp_path: Path) -> None:
     values = np.arange(3.0)
-    assert run_workers(add_up, (values,), 2, threads=1) == [(0, 9.0, 1), (1, 9.0, 1)]
+    done: list[int] = []
+    assert run_workers(add_up, (values,), 2, threads=1, on_done=done.append) == [(0, 9.0, 1), (1, 9.0, 1)]
+    assert sorted(done) == [1, 2]
     with pytest.raises(UserError, match=r"batch\.size=7") as raised:
         run_workers(fail, ("user", str(tmp_path)), 2)
     assert "in fail" in raised.value.__notes__[0]

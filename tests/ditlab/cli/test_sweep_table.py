@@ -143,7 +143,7 @@ def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
     table.update(progress([trial(0, "running"), trial(1, "waiting")]))
     now[0] = FIRST_LINE
     table.tick()
-    assert capsys.readouterr().err == "[0:02] 1 running of 8 · trial 0 at step 1,000/6,000\n"
+    assert capsys.readouterr().err == "[0:01] 1 running of 8 · trial 0 at step 1,000/6,000\n"
 
 
 def test_line_of_many_running_trials_names_the_first():

@@ -45,7 +45,7 @@ def test_dry_run_starts_nothing(ditlab, home, spec):
     assert said.code == 0 and said.out.count("\n") == 1
     assert said.json["status"] == "dry-run" and said.json["steps"] == 4
     assert said.json["total"] == ditlab("params", spec, "--json").json["total"]
-    assert "name: small" in said.err
+    assert "name: small" in said.err and "1 CPU worker with 1 thread" in said.err
     assert not (home / "train").exists()
 
 

@@ -29,6 +29,8 @@ def fill():
 
 found = [resident()]
 with kept_memory():
+    with kept_memory():
+        pass
     found.append(fill())
 found.append(resident())
 with single_process(use_gpu=False) as rank:

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from ditlab.api.sweeps import plan_sweep
 from ditlab.api.training import train
 from ditlab.home import Home
 from ditlab.receipts.reading import read_attempts
 from ditlab.runs import cores
-from ditlab.runs.cores import allowed_cores, busy_cores, worker_threads
+from ditlab.runs.cores import allowed_cores, busy_cores, sleep_at_barriers, worker_threads
 from ditlab.spec.resources import Resources
+from support.sweeps import sweep_of
 from support.trainings.workers import tiny
 
 
@@ -40,6 +42,21 @@ def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
     assert number == 7 and "its sums depend on their number, though the affinity mask allows 2 of 8 cores" in reason
 
 
+def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that what is set is undone
+        monkeypatch.delenv(name)
+    machine[0] = 2.6
+    sleep_at_barriers(5)
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    sleep_at_barriers(6)
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    sleep_at_barriers(2, workers=3)
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
 @pytest.mark.parametrize(
     ("files", "found"),
     [
@@ -64,6 +81,14 @@ def test_others_take_from_a_quota_only_where_no_core_is_free(machine, monkeypatc
     assert worker_threads(Resources()) == (3, "the control group allows 3 of 8 cores")
     machine[0] = 6.2
     assert worker_threads(Resources()).number == 2
+
+
+def test_a_sweep_says_why_its_workers_have_fewer_threads(machine, home, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    machine[0] = 4.0
+    about, why, *_ = plan_sweep(sweep_of(trials=2, concurrent=2)).notes
+    assert about.endswith("1 worker with 2 CPU threads a trial")
+    assert why.startswith("threads of each worker: 2, as other processes keep 4.0 of 8 cores busy")
 
 
 def test_a_busy_process_is_counted_and_this_one_is_not():

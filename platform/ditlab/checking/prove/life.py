@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import SampleRequest
+from ditlab.checking.process_group import report_done
 from ditlab.checking.prove.findings import Findings, ProofComparison, equal_values
 from ditlab.checking.prove.observing import RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
 from ditlab.checking.prove.reference import (
@@ -64,6 +65,11 @@ class RunStages(NamedTuple):
     saved: int
     killed: int
     last: int
+
+    @property
+    def num_compared(self) -> int:
+        """Steps that are compared, each once."""
+        return self.fresh + self.last - self.begun
 
     @classmethod
     def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
@@ -125,6 +131,7 @@ class _RunProof:
         self._recorder = StepRecorder(self._channel, self._compare, measured)
         self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
         self._slope: tuple[int, Whole] | None = None
+        self._num_compared = 0
 
     def run(self) -> list[str]:
         """Train, compare, and return what cannot be told."""
@@ -183,6 +190,8 @@ class _RunProof:
             self._slope = whole.step, {**whole.before["master"], **whole.before.get("buffer", {})}
         in_two_precisions = 0, 1, stages.begun, stages.begun + 1, stages.killed, stages.last - 1
         self._comparer.compare(whole, whole.step in in_two_precisions)
+        self._num_compared += 1
+        report_done(self._num_compared)
 
     def _whole(self, state: CopiedState, kind: str) -> Whole:
         """Put the workers' slices of one field together, flat tensors by name, with buffers. All workers call."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from denoisers.parameters import count_parameters
 from ditlab.checking.process_group import open_in_worker, run_workers
 from ditlab.checking.prove.findings import Proof, ProofComparison
-from ditlab.checking.prove.life import prove_run
+from ditlab.checking.prove.life import RunStages, prove_run
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
@@ -22,6 +23,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import worker_threads
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.plan import TrainingRun, plan_run
@@ -43,8 +45,12 @@ _WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
 """Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
 
 
-def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ignore_progress) -> Proof:
+def prove_experiment(
+    experiment: Experiment, home: Home, progress: Progress = ignore_progress, threads: int | None = None
+) -> Proof:
     """Prove an experiment's engine on this machine, with as many workers as it has; nothing of it is kept.
+
+    `threads`: of each worker on a CPU; None: as many as a new run would take.
 
     Raises:
         UserError: the data are not here, or there are more workers than this machine starts.
@@ -63,13 +69,16 @@ def prove_experiment(experiment: Experiment, home: Home, progress: Progress = ig
     on_cpu = wants_gpu and not use_gpu
     scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment)
     own = scaled_down.experiment
-    plan_run(own, open_data(own.data, home, verify=False))  # a mistake shows before processes start
-    noun = f"{workers} worker{'s' if workers > 1 else ''}"
-    progress(f"training twenty steps on {noun}, and comparing each with the reference", 0, None, "")
+    plan = plan_run(own, open_data(own.data, home, verify=False))  # a mistake shows before processes start
+    what = f"training steps on {workers} worker{'s' if workers > 1 else ''}, and comparing each with the reference"
+    compared = partial(progress, what, total=RunStages.of(own, plan).num_compared, unit="steps")
+    compared(0)
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
-        threads = None if use_gpu else max(1, torch.get_num_threads() // workers)
+        threads = None if use_gpu else threads or worker_threads(own.resources).number
         try:
-            parts = run_workers(prove_worker, (own.to_dict(), str(home.root), folder), workers, use_gpu, threads)
+            parts = run_workers(
+                prove_worker, (own.to_dict(), str(home.root), folder), workers, use_gpu, threads, on_done=compared
+            )
         except OutOfMemory as error:
             raise RunFailed(
                 f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",

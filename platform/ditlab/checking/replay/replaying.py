@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -191,10 +191,14 @@ def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()
             is_last = segment is plan.segments[-1] or segment.is_changed
             steps = f"{segment.first:,} to {segment.last:,}" if segment.first < segment.last else f"{segment.last:,}"
             other = " under another spec" if segment.is_changed else ""
-            run.progress(f"replaying step {steps}{other}; workers: {segment.workers}", 0, None, "")
+            what = f"replaying step {steps}{other}; workers: {segment.workers}"
+            replayed = partial(run.progress, what, total=segment.last - segment.first + 1, unit="steps")
+            replayed(0)
             task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), not is_last
             try:
-                parts = run_workers(replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads)
+                parts = run_workers(
+                    replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads, on_done=replayed
+                )
             except OutOfMemory as error:
                 raise RunFailed(
                     f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ditlab.checking.process_group import report_done
 from ditlab.checking.replay.history import Execution
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
@@ -166,6 +167,8 @@ class StepObserver(Reporter):
             self.seen[step].digest = passes_digest(passes)
 
     def step_ended(self, step: int) -> None:
+        if self._stepper.rank.is_first:
+            report_done(step - self._steps.start + 1)
         if norms := self._norms:
             self.attempt_ended()
             self.seen[step].norms = norms.read(self._stepper.rank.device)
