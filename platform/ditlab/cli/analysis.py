@@ -64,6 +64,11 @@ from ditlab.errors import UserError
     help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
 )  # fmt: skip
 @options.batch(256)
+@click.option(
+    "--compile/--no-compile", default=None,
+    help="Compile the network's blocks first, for some seconds to a minute: faster passes, whose samples differ by "
+    "rounding [default: where the run's blocks were compiled, and the draw is long enough for that to pay].",
+)  # fmt: skip
 @options.ema
 @options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")

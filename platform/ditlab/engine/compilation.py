@@ -6,8 +6,10 @@ leaves half of the processor's width unused.
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -72,6 +74,17 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             module.forward = MethodType(compiled, module)
             if whole_gathers:
                 import_deepspeed().utils.set_z3_leaf_module(module, True)
+
+
+@contextmanager
+def compiled_blocks(network: Any, device: torch.device) -> Iterator[None]:
+    """Compile a network's blocks inside, as `compile_blocks` does, for passes without gradients."""
+    compile_blocks(network, device, whole_gathers=False)
+    try:
+        yield
+    finally:
+        for module in chain(*network.compiled_modules().values()):
+            vars(module).pop("forward", None)
 
 
 # Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.

@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V]
 
 Our side is the family's sampler, with blocks as they are or compiled as `ditlab sample` has them. The other is Euler's
-method written over diffusers' `DiTTransformer2DModel` of the same width, depth and heads under `inference_mode`, as it is
-or compiled as a whole by `torch.compile`. Both draw the same batch in the same steps, guided in one pass of twice the
-batch. Sides run in processes of their own, which take turns. `step/dit_peers.py` says how the networks differ. Nothing
-is asserted here.
+method written over diffusers' `DiTTransformer2DModel` of the same width, depth and heads under `inference_mode`, as it
+is or compiled as a whole by `torch.compile`. Both draw the same batch in the same steps, guided in one pass of twice
+the batch. Sides run in processes of their own, which take turns. `step/dit_peers.py` says how the networks differ.
+Nothing is asserted here.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,17 @@ CHANGES = ("sampling={solver: euler, steps: 10, guidance: 4.0}",)
 
 def sample_ours(changes: Sequence[str], is_compiled: bool, turns: Turns) -> None:
     """Draw batches by the family's sampler."""
-    from ditlab.engine.compilation import compile_blocks
+    from ditlab.analysis.drawing import fast_passes
 
     experiment = experiment_of([*CHANGES, *changes])
     num, family = experiment.batch.size, experiment.family
     network: Any = family.build_network(experiment.model).eval()
-    if is_compiled:
-        compile_blocks(network, torch.device("cpu"), whole_gathers=False)
     sampler = family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
-    while True:
-        sampler.sample(network, sampler.conditions(num), num, torch.Generator().manual_seed(0))
-        if turns.stepped():
-            return
+    with fast_passes(network, torch.device("cpu"), is_compiled):
+        while True:
+            sampler.sample(network, sampler.conditions(num), num, torch.Generator().manual_seed(0))
+            if turns.stepped():
+                return
 
 
 def sample_theirs(changes: Sequence[str], is_compiled: bool, turns: Turns) -> None:
@@ -63,7 +63,7 @@ def euler(network: Any, experiment: Any) -> Tensor:
     labels = torch.arange(num) % model.num_classes
     labels = torch.cat((labels, torch.full_like(labels, model.num_classes)))
     times = torch.linspace(1, 0, experiment.sampling.steps + 1).tolist()
-    for t, t_next in zip(times, times[1:], strict=False):
+    for t, t_next in pairwise(times):
         found = network(torch.cat((x, x)), torch.full((2 * num,), 1000 * t), labels, return_dict=False)[0]
         v, v_null = found.chunk(2)
         x = x + (t_next - t) * (v_null + scale * (v - v_null))

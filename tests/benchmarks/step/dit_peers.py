@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.rounds import Measured, Timed, Turns, report_beside, take_turns
+from benchmarks.rounds import Measured, Turns, report_beside, take_turns
 from benchmarks.step.step_time import generated_store
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
