@@ -84,7 +84,7 @@ def test_sides_take_turns_and_processor_time_is_of_this_process():
 
 def test_a_side_in_its_own_process_steps_as_it_is_told():
     class Pipe:
-        told, sent = [2, 3, 0], []  # noqa: RUF012
+        told, sent = [2, 3, 0], []
 
         def recv(self):
             return self.told.pop(0)

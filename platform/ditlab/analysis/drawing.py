@@ -60,7 +60,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
-from ditlab.spec.compiling import compile_decision
+from ditlab.spec.compiling import compile_decision, cpp_compiler
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
@@ -169,11 +169,15 @@ def draw_set(
 
 
 def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
-    """Decide whether `num` samples are drawn with compiled blocks, by the spec and the number of samples alone.
+    """Decide whether `num` samples are drawn with compiled blocks: by the spec and the number of samples, not by timing.
 
-    They are where the run's own blocks are compiled, and the draw has as many operations as `COMPILED_FROM`.
+    They are where the run's own blocks are compiled, the draw has as many operations as `COMPILED_FROM`, and a C++
+    compiler is there.
     """
-    if not compile_decision(experiment, device_type).is_compiled:
+    try:
+        if not compile_decision(experiment, device_type).is_compiled or cpp_compiler() is None:
+            return False
+    except UserError:  # no training could compile them here
         return False
     sampling: Any = experiment.sampling
     passes = num * getattr(sampling, "steps", 1) * (1 if getattr(sampling, "guidance", 1) == 1 else 2)

@@ -5,7 +5,6 @@ leaves half of the processor's width unused.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +19,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 
 from ditlab.engine.deepspeed_internals import import_deepspeed
 from ditlab.errors import UserError
+from ditlab.spec.compiling import cpp_compiler
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
@@ -39,11 +39,10 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             f"engine.compile compiles blocks, and the network {type(network).__name__} names none; give it a method "
             "`compiled_modules`, or set engine.compile to false."
         )
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
-    if not any(shutil.which(name) for name in candidates):  # torch's generated kernels need one, on a GPU too
+    if cpp_compiler() is None:
         raise UserError(
-            f"engine.compile needs a C++ compiler, and this machine has no `{candidates[0]}`; install g++ (or point "
-            "CXX at a compiler), or set engine.compile to false."
+            f"engine.compile needs a C++ compiler, and this machine has no `{os.environ.get('CXX') or 'g++'}`; install "
+            "g++ (or point CXX at a compiler), or set engine.compile to false; `ditlab sample` takes --no-compile."
         )
     kinds: Mapping[str, Sequence[nn.Module]] = network.compiled_modules()
     # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.
