@@ -169,7 +169,7 @@ def draw_set(
 
 
 def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
-    """Decide whether `num` samples are drawn with compiled blocks: by the spec and the number of samples, not by timing.
+    """Decide whether `num` samples are drawn with compiled blocks, without any timing.
 
     They are where the run's own blocks are compiled, the draw has as many operations as `COMPILED_FROM`, and a C++
     compiler is there.
