@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -123,12 +124,23 @@ def describe_ratios(ratios: Sequence[float]) -> str:
     return f"ratio {middle:.3f} (median of {len(ratios)} rounds; {kind} {low:.3f} to {high:.3f})"
 
 
+class Stopwatch:
+    """Clock that runs from its making on."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._begin = _busy(), _processor(), time.perf_counter()
+
+    def read(self) -> Timed:
+        """Return what this process and the others took since."""
+        seconds, processor = time.perf_counter() - self._begin, _processor() - self._own
+        return Timed(seconds, processor, max(0.0, _busy() - self._busy - processor) / seconds)
+
+
 def timed(work: Callable[[], object]) -> Timed:
     """Do a piece of work, and return what it took."""
-    busy, own, begin = _busy(), _processor(), time.perf_counter()
+    watch = Stopwatch()
     work()
-    seconds, processor = time.perf_counter() - begin, _processor() - own
-    return Timed(seconds, processor, max(0.0, _busy() - busy - processor) / seconds)
+    return watch.read()
 
 
 def beside(
@@ -148,6 +160,62 @@ def beside(
         for side in (number % 2, 1 - number % 2):
             took[side].append(timed(sides[side]))
     report_beside(row, peer, *took, at_least=at_least, at_most=at_most, measured=measured)
+
+
+class Turns:
+    """Steps of a side in a process of its own: a block of them at each of its turns.
+
+    A loop asks `stepped` before each step but the warming-up ones, or behind each step of a loop that is not its own.
+    """
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self._left, self._watch = pipe, 0, Stopwatch()
+
+    def stepped(self) -> bool:
+        """Count a step; at a block's end tell what it took, and wait for the next turn. Return True when all are over.
+
+        The first call says that the side is ready.
+        """
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._pipe.send(self._watch.read())
+        self._left = self._pipe.recv()
+        self._watch = Stopwatch()
+        return self._left == 0
+
+
+def take_turns(
+    sides: Mapping[str, Callable[[Turns], object]], rounds: int, block: int, warm_up: int = 1
+) -> dict[str, list[Timed]]:
+    """Let sides take turns, each in a process of its own, so that no library's settings or memory are another's.
+
+    `sides`: functions of a module, or `partial`s of such, which step as long as `Turns` says. They are started one
+    after the other. A turn is a block of steps; the side that begins changes with each round. Returns what each block
+    took, without the first `warm_up` rounds. Raises EOFError for a side that ends early.
+    """
+    context, pipes = multiprocessing.get_context("spawn"), dict[str, Any]()
+    for name, side in sides.items():
+        pipes[name], theirs = context.Pipe()
+        context.Process(target=_run_side, args=(side, theirs), daemon=True).start()
+        theirs.close()  # or the end of the process would not be seen here
+        pipes[name].recv()
+    took: dict[str, list[Timed]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(warm_up + rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            pipes[name].send(block)
+            took[name].append(pipes[name].recv())
+    for pipe in pipes.values():
+        pipe.send(0)
+    for process in multiprocessing.active_children():
+        process.join()
+    return {name: each[warm_up:] for name, each in took.items()}
+
+
+def _run_side(side: Callable[[Turns], object], pipe: Any) -> None:
+    side(Turns(pipe))
 
 
 def report_beside(

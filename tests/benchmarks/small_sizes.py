@@ -1,5 +1,6 @@
 """Every benchmark, with the arguments of a size that runs all of its code and measures nothing."""
 
+_SMALL_DIT = ["--rounds", "1", "--set", "model={width: 32, depth: 1, num_heads: 2}", "--set", "batch.size=4"]
 SMALL = {
     "data/import_images": ["--pictures", "200", "--rounds", "1"],
     "data/import_rate": ["--rounds", "1", "--seconds", "1"],
@@ -14,11 +15,13 @@ SMALL = {
     "runs/recovery_time": ["--rounds", "1"],
     "runs/start_up": ["--rounds", "1", "--ray-rounds", "1"],
     "runs/sweep_cost": ["--trials", "2", "--fresh", "2", "--beside", "2", "--rounds", "1"],
+    "sampling/dit_peers": [*_SMALL_DIT, "--set", "sampling.steps=2"],
     "sampling/dlm_block_sampling": ["--quick", "--rounds", "2"],
     "sampling/family_sampling": ["--quick", "--rounds", "2"],
     "sampling/pixelhdm_guidance": ["--quick", "--rounds", "2"],
     "step/averages_cost": ["--rounds", "2", "--block", "1", "--set", "batch.size=16"],
     "step/caption_padding": ["--quick", "--rounds", "2"],
+    "step/dit_peers": [*_SMALL_DIT, "--block", "1"],
     "step/dlm_loss": ["--quick", "--rounds", "2"],
     "step/engine_cost": ["--rounds", "2", "--set", "batch.size=16"],
     "step/family_step": ["--quick", "--rounds", "2"],

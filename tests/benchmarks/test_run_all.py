@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.peak_memory import step_peak
-from benchmarks.rounds import BenchmarkFigure, Measured, Timed, beside, median_interval, report, report_beside
+from benchmarks.rounds import BenchmarkFigure, Measured, Timed, Turns, beside, median_interval, report, report_beside
 from benchmarks.run_all import (
     NEEDS,
     TAKES_DEVICE,
@@ -80,6 +80,22 @@ def test_sides_take_turns_and_processor_time_is_of_this_process():
     assert turns == ["ours", "theirs"] * 2 + ["theirs", "ours"]
     with pytest.raises(ValueError, match="one aim"):
         report_beside("row", "plain", [], [])
+
+
+def test_a_side_in_its_own_process_steps_as_it_is_told():
+    class Pipe:
+        told, sent = [2, 3, 0], []
+
+        def recv(self):
+            return self.told.pop(0)
+
+        def send(self, value):
+            self.sent.append(value)
+
+    turns, steps = Turns(Pipe()), 0
+    while not turns.stepped():
+        steps += 1
+    assert steps == 5 and len(Pipe.sent) == 3 and all(isinstance(each, Timed) for each in Pipe.sent)
 
 
 def test_what_cannot_run_is_skipped():

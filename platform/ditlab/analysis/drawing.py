@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -47,15 +49,18 @@ from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
+from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError, first_line
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.notebook_html import card, code, never_failing, paragraph, picture, row_of
+from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
+from ditlab.spec.compiling import compile_decision, cpp_compiler
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
@@ -67,6 +72,8 @@ from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_c
 
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
+COMPILED_FROM = {"cpu": 4e12, "cuda": 4e15}
+"""Operations of a draw, by type of device, from which compiled blocks pay: those of some 30 s."""
 MOST_PICTURES = 64
 MOST_TEXTS = 16
 _MOST_NAMES = 30
@@ -97,6 +104,9 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
         view = rows_for_samples(saved.data())
     columns = view.columns if view else ()
     inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
+    if options.compile or experiment.engine.compile:
+        for name, value in saved.home.cache_variables().items():
+            os.environ.setdefault(name, value)
 
     def network() -> nn.Module:
         with with_average(saved, options.ema) as averaged:
@@ -141,16 +151,50 @@ def draw_set(
     seed = experiment.seed if options.seed is None else options.seed
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
     given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
+    is_compiled = options.compile
+    if is_compiled is None:
+        is_compiled = compiling_pays(experiment, conditions.num, device.type)
     try:
-        drawn = draw_reported(progress, sampler, network, *given)
+        with fast_passes(network, device, is_compiled):
+            drawn = draw_reported(progress, sampler, network, *given)
     except ValueError as error:
         if options.noise is None:
             raise
         raise UserError(str(error)) from error
     name = folder_name(step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
+    name += "-compiled" if is_compiled else ""
     origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
     return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts)
+
+
+def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
+    """Decide whether `num` samples are drawn with compiled blocks, without any timing.
+
+    They are where the run's own blocks are compiled, the draw has as many operations as `COMPILED_FROM`, and a C++
+    compiler is there.
+    """
+    try:
+        if not compile_decision(experiment, device_type).is_compiled or cpp_compiler() is None:
+            return False
+    except UserError:  # no training could compile them here
+        return False
+    sampling: Any = experiment.sampling
+    passes = num * getattr(sampling, "steps", 1) * (1 if getattr(sampling, "guidance", 1) == 1 else 2)
+    return passes * step_flops(experiment).forward / experiment.batch.size >= COMPILED_FROM[device_type]
+
+
+@contextmanager
+def fast_passes(network: nn.Module, device: torch.device, is_compiled: bool) -> Iterator[None]:
+    """Keep memory from pass to pass on a CPU inside, and compile the network's blocks where that is asked for."""
+    with ExitStack() as held:
+        if device.type == "cpu":
+            held.enter_context(kept_memory())
+        if is_compiled:
+            from ditlab.engine.compilation import compiled_blocks  # imports torch's compiler: a second
+
+            held.enter_context(compiled_blocks(network, device))
+        yield
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
+from ditlab.spec.compiling import cpp_compiler
 from ditlab.spec.values import format_bytes
 
 # Oldest versions that the platform was run with; the same floors as the package's own metadata.
@@ -86,7 +87,7 @@ def _devices() -> Iterator[Finding]:
 def _rest() -> Iterator[Finding]:
     from denoisers.families import families
 
-    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+    found = cpp_compiler()
     remedy = "" if found else "only engine.compile=true or auto needs one: install g++"
     yield Finding("note" if remedy else "ok", "C++ compiler", found or "none", remedy)
     home = Home.from_environment()

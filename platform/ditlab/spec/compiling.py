@@ -1,5 +1,7 @@
 """Decision whether a run's blocks are compiled, by spec, device type and torch's version alone. Imports no torch."""
 
+import os
+import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -42,6 +44,12 @@ def compile_decision(experiment: Experiment, device_type: str, torch_version: st
         reason += f": torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
     numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else "eager"
     return CompileDecision(is_compiled, reason, numbers)
+
+
+def cpp_compiler() -> str | None:
+    """Return the path of the compiler that builds torch's generated kernels, on a GPU too; None: there is none."""
+    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    return next(filter(None, map(shutil.which, candidates)), None)
 
 
 def compiled_warning(written: str, present: str) -> str:

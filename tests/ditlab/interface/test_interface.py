@@ -209,6 +209,16 @@ def test_an_export_is_a_network_ready_to_use(small, tmp_path):
         model.sample(1, guidance=2.0)
 
 
+@pytest.mark.slow
+def test_samples_are_drawn_with_compiled_blocks_where_that_is_asked_for(small, tmp_path):
+    model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
+    drawn = small.sample(3, seed=7)
+    for compiled in (small.sample(3, seed=7, compile=True), model.sample(3, seed=7, compile=True)):
+        torch.testing.assert_close(compiled.values, drawn.values, rtol=1e-4, atol=1e-4)
+        assert compiled.folder.name == f"{drawn.folder.name}-compiled"
+    assert torch.equal(model.sample(3, seed=7, compile=False).values, drawn.values)
+
+
 def test_samples_begin_with_given_noise(small, tmp_path):
     """Samples of a run and of its export are equal, however many are drawn at once; computed in float64."""
     model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
