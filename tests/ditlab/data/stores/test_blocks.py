@@ -80,7 +80,7 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
     store.verifies_blocks = True
     store.gather("image", np.arange(35, 42))
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its SHA-256"):
+        with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its hash"):
             store.gather("image", np.array([0, 35 + 7]))
     with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256"):
         store.verify()
