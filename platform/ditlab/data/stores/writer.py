@@ -58,6 +58,8 @@ class WrittenShard(ManifestRecord):
 class ShardSeries:
     """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time; all have names at the end alone.
 
+    Beside each of more than LEAST_PIECED_BYTES lies `PREFIX-NNNNN-HASH.pieces`, the digests of its pieces.
+
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
 
@@ -154,20 +156,22 @@ class ShardSeries:
         size = sync_file(self._open)
         with self._open.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        name = f"{self._prefix}-{len(self._written):05d}-{digest[:12]}"
-        self._files[self._open] = f"{name}.arrow"
-        blocks, pieces = hashlib.sha256(self._entries).hexdigest(), None
-        if size > LEAST_PIECED_BYTES:
-            file = self._temporary()
-            file.write_bytes(self._pieces)
-            self._files[file] = f"{name}.pieces"
-            sha256 = hashlib.sha256(self._pieces).hexdigest()
-            pieces = HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
+        stem = f"{self._prefix}-{len(self._written):05d}"
+        self._files[self._open] = f"{stem}-{digest[:12]}.arrow"
+        pieces = self._write_pieces(stem) if size > LEAST_PIECED_BYTES else None
+        blocks = hashlib.sha256(self._entries).hexdigest()
         shard = StoreShard(
             file=self._files[self._open], rows=self._rows, bytes=size, sha256=digest, blocks=blocks, pieces=pieces
         )
         entries = b64encode(self._entries).decode()
         self._written.append(WrittenShard(shard=shard, block_rows=self._size, entries=entries, moments=self._moments))
+
+    def _write_pieces(self, stem: str) -> HashFile:
+        """Write the digests of the open shard's pieces."""
+        file, sha256 = self._temporary(), hashlib.sha256(self._pieces).hexdigest()
+        file.write_bytes(self._pieces)
+        self._files[file] = f"{stem}-{sha256[:12]}.pieces"
+        return HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
 
 
 def write_shards(
