@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, piece_rows, unpack_entries
-from ditlab.data.stores.blocks import arrow_schema, checked, digests, piece_digest
+from ditlab.data.stores.blocks import arrow_array, arrow_schema, checked, digests, piece_digest
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
@@ -130,10 +130,7 @@ class ShardSeries:
             self._moments = {name: Moments() for name in self._columns}
         for name, values in block.items():
             self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
-        arrays = [
-            pa.FixedShapeTensorArray.from_numpy_ndarray(block[name]) if column.shape else pa.array(block[name])
-            for name, column in self._columns.items()
-        ]
+        arrays = [arrow_array(field.type, block[field.name]) for field in self._schema]
         self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
         end = self._sink.tell()
         self._entries += BlockEntry(self._bytes, end - self._bytes, digests(block)).pack()
