@@ -165,8 +165,9 @@ def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
     try:
         receipt = BlockReceipt.model_validate(parse_json_line(read_plain(folder / block.receipt, 64 * MIB)))
-        shards = ((part, each.shard) for part, written in receipt.parts.items() for each in written)
-        sizes_fit = all((folder / part / shard.file).stat().st_size == shard.bytes for part, shard in shards)
+        files = ((part, *file) for part, written in receipt.parts.items() for each in written
+                 for file in each.shard.stored_files)  # fmt: skip
+        sizes_fit = all((folder / part / name).stat().st_size == size for part, name, size, _ in files)
     except (OSError, ValidationError):
         return None
     return receipt if sizes_fit and receipt.block == block.number else None
@@ -370,12 +371,8 @@ def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) ->
         of_column[name] = moments
     shards = []
     for number, shard in enumerate(store.manifest.shards):
-        target = folder / shard.file
-        target.unlink(missing_ok=True)
-        try:
-            target.hardlink_to(store.path / shard.file)
-        except OSError:
-            shutil.copyfile(store.path / shard.file, target)
+        for name, _, _ in shard.stored_files:
+            _link(store.path / name, folder / name, shutil.copyfile)
         entries = b64encode(b"".join(entry.pack() for entry in store.entries(number))).decode()
         # the moments of all rows are known, not of each shard's
         moments_here = dict.fromkeys(of_column, Moments()) if number else of_column
@@ -393,11 +390,16 @@ def _place_store(
     with writing_into(place):
         place.mkdir(parents=True, exist_ok=True)
         for written in shards:
-            shard, target = folder / written.shard.file, place / written.shard.file
-            target.unlink(missing_ok=True)
-            try:
-                target.hardlink_to(shard)
-            except OSError:
-                shard.replace(target)
+            for name, _, _ in written.shard.stored_files:
+                _link(folder / name, place / name, Path.replace)
         finish_store(place, columns, shards, **facts)
     return Store.open(place, verify=False)
+
+
+def _link(file: Path, target: Path, otherwise: Callable[[Path, Path], object]) -> None:
+    """Link a file to a place, in place of what is there; on a file system without links, do something else."""
+    target.unlink(missing_ok=True)
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        otherwise(file, target)

@@ -94,8 +94,6 @@ class Loader:
         """First batch whose rows were not announced to the store."""
         self._pending: deque[Future[Block]] = deque()
         self._threads.submit(self._announce)
-        if self._batch < self._stop and any(part.verifies_blocks for part in batches.view.store.parts):
-            self._threads.submit(self._gather, self._batch, 1)  # what the first step waits for is hashed by two threads
         self._fill()
 
     def __iter__(self) -> Loader:

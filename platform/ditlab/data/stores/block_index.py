@@ -15,6 +15,9 @@ BLOCK_BYTES = 4 * 2**20
 """Size of a block: one request of an object store, whose latency of 50 ms is then little beside the transfer."""
 WHOLE_BYTES = 64 * 2**20
 """Most bytes of a store that is written as a single block, and of one that is verified whole when it is opened."""
+PIECE_BYTES = 64 * 2**10
+"""Size of a piece of a block, which is hashed alone: the 128 rows of a shuffled batch lie in at most 8 MiB of pieces, a
+few milliseconds of BLAKE3, and in half a gigabyte of blocks."""
 DIGEST_BYTES = 32
 KEPT_SHARDS = 4096
 """Shards whose entries are kept in memory: some 20 MB, where a shard of 256 MiB has 64 blocks of 4 MiB."""
@@ -25,6 +28,11 @@ ReadRanges = Callable[[Mapping[int, tuple[int, int]]], Mapping[int, bytes]]
 def block_rows(row_bytes: int) -> int:
     """Return the rows of a block, by the bytes of a row."""
     return max(1, BLOCK_BYTES // max(1, row_bytes))
+
+
+def piece_rows(row_bytes: int) -> int:
+    """Return the rows of a block's piece, by the bytes of a row of all columns; its last one may have fewer."""
+    return max(1, PIECE_BYTES // max(1, row_bytes))
 
 
 def group_places(numbers: np.ndarray) -> dict[int, np.ndarray]:

@@ -21,8 +21,10 @@ from ditlab.storage.plain_files import MIB, parse_json, read_plain
 
 MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
-FORMAT_VERSION = 4
-"""Version that is written and read: manifests that hold the import's receipt."""
+FORMAT_VERSION = 5
+"""Version that is written: shards have digests of pieces of their blocks."""
+READ_VERSIONS = (4, FORMAT_VERSION)
+"""Versions that are read; version 4 has no digests of pieces."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 MANIFEST_BYTES = 64 * MIB
 """Most bytes of a manifest: a store of 60 TB has about as many."""
@@ -147,6 +149,14 @@ class StoredColumn(Column):
     """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
 
 
+class HashFile(ManifestRecord):
+    """File of hashes: a store's index (see `block_index`), or the digests of a shard's pieces."""
+
+    file: PlainName
+    bytes: NonNegativeInt
+    sha256: str
+
+
 class StoreShard(ManifestRecord):
     """Arrow IPC file: a record batch for each of its blocks."""
 
@@ -156,14 +166,14 @@ class StoreShard(ManifestRecord):
     sha256: str
     blocks: str
     """SHA-256 of its blocks' entries in the index file."""
+    pieces: HashFile | None = None
+    """File of the digests of its blocks' pieces; null for a small shard, and for one of format 4."""
 
-
-class IndexFile(ManifestRecord):
-    """File of the blocks' places and hashes: see `block_index`."""
-
-    file: PlainName
-    bytes: int
-    sha256: str
+    @property
+    def stored_files(self) -> tuple[tuple[str, int, str], ...]:
+        """Name, size and SHA-256 of its files."""
+        pieces = () if self.pieces is None else ((self.pieces.file, self.pieces.bytes, self.pieces.sha256),)
+        return (self.file, self.bytes, self.sha256), *pieces
 
 
 class ImportedFile(ManifestRecord):
@@ -217,7 +227,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[4] = 4
+    version: Literal[4, 5] = 5
     name: PlainName
     description: str
     rows: PositiveInt
@@ -225,7 +235,7 @@ class StoreManifest(ManifestRecord):
     shards: tuple[StoreShard, ...]
     block_rows: PositiveInt
     """Rows of a block; the last one of a shard may have fewer."""
-    index: IndexFile
+    index: HashFile
     """Places and hashes of the blocks."""
     source: Source
     text: TextFacts | None = None
@@ -242,7 +252,7 @@ class StoreManifest(ManifestRecord):
     @property
     def stored_files(self) -> Iterator[tuple[str, int | None, str]]:
         """Name, size (None where it is not known) and SHA-256 of each file beside the manifest."""
-        yield from ((shard.file, shard.bytes, shard.sha256) for shard in self.shards)
+        yield from (file for shard in self.shards for file in shard.stored_files)
         yield self.index.file, self.index.bytes, self.index.sha256
         yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
 
@@ -289,7 +299,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[4] = 4
+    version: Literal[4, 5] = 5
     name: PlainName
     description: str
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
@@ -372,10 +382,10 @@ def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy:
     """
     try:
         keys = parse_json(content)
-        if (version := keys["version"]) != FORMAT_VERSION:
+        if (version := keys["version"]) not in READ_VERSIONS:
             raise UserError(
-                f"{place} is of format version {version!r:.20}, and this ditlab reads version {FORMAT_VERSION}; "
-                f"{remedy}."
+                f"{place} is of format version {version!r:.20}, and this ditlab reads versions "
+                f"{' and '.join(map(str, READ_VERSIONS))}; {remedy}."
             )
         manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import threading
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout
-from ditlab.data.stores.blocks import arrow_schema, digests, read_block
+from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, piece_rows
+from ditlab.data.stores.blocks import PIECE_DIGEST_BYTES, arrow_schema, digests, piece_digest, read_block
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import open_regular_file
@@ -41,7 +41,7 @@ Rows = Mapping[str, np.ndarray]
 
 
 class Store:
-    """Open Arrow store. Shards are mapped when they are first read, and blocks verified then."""
+    """Open Arrow store. Shards are mapped when they are first read, and pieces of blocks verified then."""
 
     def __init__(self, path: Path, manifest: StoreManifest):
         """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
@@ -52,11 +52,8 @@ class Store:
         """Bytes of all shards."""
         self._schema = arrow_schema(manifest.columns)
         self.verifies_blocks = False
-        """True where the hashes of each block are compared when it is first read."""
-        self._verified = set[int]()
-        """Blocks whose hashes were compared."""
-        self._hashing = [threading.Lock() for _ in range(64)]
-        """Locks of the blocks that are being hashed, by their numbers modulo 64."""
+        """True where each piece of a block is hashed when it is first read, until all of them were."""
+        self._pieces = lru_cache(MAPPED_SHARDS)(self._read_pieces)
         self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, Rows]]] = OrderedDict()
         """Map of each shard that is mapped, entries of its blocks, and the blocks that were read."""
 
@@ -142,6 +139,10 @@ class Store:
         blocks, row_bytes = self.layout.blocks_of(rows), stored.row_bytes
         numbers = np.flatnonzero(np.bincount(blocks))
         firsts, loaded = self.layout.first_row(numbers), self._load(numbers)
+        if self.verifies_blocks and len(numbers):
+            starts = np.empty(int(numbers[-1]) + 1, np.int64)
+            starts[numbers] = firsts
+            self._verify(blocks, rows - starts[blocks], loaded)
         if len(numbers) == 1:  # mode="raise" goes through a copy
             np.take(loaded[int(numbers[0])][column], rows - firsts[0], axis=0, out=target, mode="clip")
         elif len(numbers):
@@ -153,7 +154,7 @@ class Store:
         return out
 
     def _load(self, blocks: np.ndarray) -> Mapping[int, Rows]:
-        """Return blocks by number, over maps of their shards. Raises UserError for one that was altered."""
+        """Return blocks by number, over maps of their shards. Raises UserError for one that cannot be read."""
         found: dict[int, Rows] = {}
         for number, shard in zip(blocks.tolist(), self.layout.shard_of(blocks).tolist(), strict=True):
             try:
@@ -173,29 +174,59 @@ class Store:
                     f"{self._file(shard)} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
                 ) from error
             found[number] = known[number]
-        unverified = [number for number in found if number not in self._verified] if self.verifies_blocks else ()
-        for waits in (False, True):  # threads that need the same blocks share these out
-            for number in unverified:
-                lock = self._hashing[number % len(self._hashing)]
-                if number not in self._verified and lock.acquire(waits):
-                    try:
-                        self._verify(number, found[number])
-                    finally:
-                        lock.release()
         return found
 
-    def _verify(self, number: int, rows: Rows) -> None:
-        """Hash a block, unless it was. Raises UserError where it was altered."""
-        if number not in self._verified:
-            block = np.array([number])
-            if digests(rows) != self._index.of_blocks(block)[number].digests:
-                shard = int(self.layout.shard_of(block)[0])
-                inside, num = number - self.layout.first_blocks[shard], self.layout.shard_blocks[shard]
+    @cached_property
+    def _piece_rows(self) -> int:
+        return piece_rows(sum(column.row_bytes for column in self.columns.values()))
+
+    @cached_property
+    def _verified(self) -> np.ndarray:
+        """True for the pieces that were hashed, bool (blocks * pieces of a whole block,)."""
+        return np.zeros(self.layout.num_blocks * self._block_pieces, bool)
+
+    @property
+    def _block_pieces(self) -> int:
+        return -(-self.layout.block_rows // self._piece_rows)
+
+    def _verify(self, blocks: np.ndarray, inside: np.ndarray, loaded: Mapping[int, Rows]) -> None:
+        """Hash the pieces that hold rows (their blocks, and places in these), unless they were.
+
+        Where a shard has no digests of pieces, the whole block is hashed. Two threads may hash the same piece. Raises
+        UserError for one that was altered.
+        """
+        num = self._block_pieces
+        pieces = blocks * num + inside // self._piece_rows
+        for piece in np.unique(pieces[~self._verified[pieces]]).tolist():
+            if self._verified[piece]:  # with its block
+                continue
+            block, in_block = divmod(piece, num)
+            shard = int(self.layout.shard_of(np.array([block]))[0])
+            in_shard, hashed = block - int(self.layout.first_blocks[shard]), slice(piece, piece + 1)
+            if table := self._pieces(shard):
+                held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
+                digest = piece_digest({name: values[held] for name, values in loaded[block].items()})
+                is_same = digest == table[in_shard * num + in_block]
+            else:
+                is_same = digests(loaded[block]) == self.entries(shard)[in_shard].digests
+                hashed = slice(block * num, (block + 1) * num)
+            if not is_same:
                 raise UserError(
-                    f"{self._file(shard)} was altered: block {inside + 1:,} of {num:,} differs from its SHA-256; "
-                    f"{REMEDY}"
+                    f"{self._file(shard)} was altered: block {in_shard + 1:,} of "
+                    f"{self.layout.shard_blocks[shard]:,} differs from its hash; {REMEDY}"
                 )
-            self._verified.add(number)
+            self._verified[hashed] = True
+        self.verifies_blocks = not self._verified.all()
+
+    def _read_pieces(self, shard: int) -> list[bytes]:
+        """Return the digests of a shard's pieces; none where it has none. Raises UserError where they were altered."""
+        if (pieces := self.manifest.shards[shard].pieces) is None:
+            return []
+        with opened(self.path / pieces.file) as file:
+            content = file.read()
+        if hashlib.sha256(content).hexdigest() != pieces.sha256:
+            raise UserError(f"{self.path / pieces.file} was altered: it differs from its manifest's SHA-256; {REMEDY}")
+        return [digest for (digest,) in struct.iter_unpack(f"{PIECE_DIGEST_BYTES}s", content)]
 
     def _file(self, shard: int) -> Path:
         return self.path / self.manifest.shards[shard].file

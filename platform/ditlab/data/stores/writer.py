@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, unpack_entries
-from ditlab.data.stores.blocks import arrow_schema, checked, digests
+from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, piece_rows, unpack_entries
+from ditlab.data.stores.blocks import arrow_array, arrow_schema, checked, digests, piece_digest
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Column,
-    IndexFile,
+    HashFile,
     Moments,
     Source,
     StoredColumn,
@@ -37,6 +37,8 @@ PART_VALUES = 2**18
 """Values that are squared at once, in float64: 2 MiB."""
 SHARD_BYTES = 256 * 2**20
 """Size from which a shard is closed."""
+LEAST_PIECED_BYTES = 2**20
+"""Size from which a shard's pieces have digests: a smaller one is hashed whole in half a millisecond."""
 _ARROW_MAGIC_BYTES = 8
 """Bytes before the schema of an Arrow IPC file."""
 
@@ -56,6 +58,8 @@ class WrittenShard(ManifestRecord):
 class ShardSeries:
     """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time; all have names at the end alone.
 
+    Beside each of more than LEAST_PIECED_BYTES lies `PREFIX-NNNNN-HASH.pieces`, the digests of its pieces.
+
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
 
@@ -65,8 +69,9 @@ class ShardSeries:
         self._buffers: dict[str, np.ndarray] = {}
         """Memory of a block for rows that fill none yet, once there are any."""
         self._num_held = 0
-        self._files: list[Path] = []
-        """Shards under temporary names, the open one last."""
+        self._files: dict[Path, str] = {}
+        """Name that each file under a temporary one will have; none for the open shard."""
+        self._piece_rows = piece_rows(sum(column.row_bytes for column in columns.values()))
         self._written: list[WrittenShard] = []
         self._sink: pa.OSFile | None = None
 
@@ -99,9 +104,9 @@ class ShardSeries:
             self._add({name: values[: self._num_held] for name, values in self._buffers.items()})
         if self._sink is not None:
             self._close_shard()
-        for file, written in zip(self._files, self._written, strict=True):
-            file.replace(self._folder / written.shard.file)
-        self._files = []
+        for file, name in self._files.items():
+            file.replace(self._folder / name)
+        self._files = {}
         sync_folder(self._folder)
         return self._written
 
@@ -111,41 +116,59 @@ class ShardSeries:
             self._sink.close()
         for file in self._files:
             file.unlink(missing_ok=True)
-        self._sink, self._files = None, []
+        self._sink, self._files = None, {}
 
     def _add(self, block: dict[str, np.ndarray]) -> None:
         """Write a block, C-contiguous in its stored dtypes."""
         if self._sink is None:
-            self._files.append(self._folder / f".{uuid.uuid4().hex}.partial")
-            self._sink = pa.OSFile(str(self._files[-1]), "wb")
+            self._open = self._temporary()
+            self._sink = pa.OSFile(str(self._open), "wb")
             self._stream = pa.ipc.new_file(self._sink, self._schema)
             # the writer writes the schema together with the first block
             self._rows, self._bytes = 0, _ARROW_MAGIC_BYTES + self._schema.serialize().size
-            self._entries, self._moments = b"", {name: Moments() for name in self._columns}
+            self._entries, self._pieces = b"", bytearray()
+            self._moments = {name: Moments() for name in self._columns}
         for name, values in block.items():
             self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
-        arrays = [
-            pa.FixedShapeTensorArray.from_numpy_ndarray(block[name]) if column.shape else pa.array(block[name])
-            for name, column in self._columns.items()
-        ]
+        arrays = [arrow_array(field.type, block[field.name]) for field in self._schema]
         self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
         end = self._sink.tell()
         self._entries += BlockEntry(self._bytes, end - self._bytes, digests(block)).pack()
-        self._bytes, self._rows = end, self._rows + len(next(iter(block.values())))
+        rows = len(next(iter(block.values())))
+        for first in range(0, rows, self._piece_rows):
+            piece = slice(first, first + self._piece_rows)
+            self._pieces += piece_digest({name: values[piece] for name, values in block.items()})
+        self._bytes, self._rows = end, self._rows + rows
+
+    def _temporary(self) -> Path:
+        file = self._folder / f".{uuid.uuid4().hex}.partial"
+        self._files[file] = ""
+        return file
 
     def _close_shard(self) -> None:
         assert self._sink is not None
         self._stream.close()
         self._sink.close()
-        self._sink, file = None, self._files[-1]
-        size = sync_file(file)
-        with file.open("rb") as content:
+        self._sink = None
+        size = sync_file(self._open)
+        with self._open.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        name = f"{self._prefix}-{len(self._written):05d}-{digest[:12]}.arrow"
+        stem = f"{self._prefix}-{len(self._written):05d}"
+        self._files[self._open] = f"{stem}-{digest[:12]}.arrow"
+        pieces = self._write_pieces(stem) if size > LEAST_PIECED_BYTES else None
         blocks = hashlib.sha256(self._entries).hexdigest()
-        shard = StoreShard(file=name, rows=self._rows, bytes=size, sha256=digest, blocks=blocks)
+        shard = StoreShard(
+            file=self._files[self._open], rows=self._rows, bytes=size, sha256=digest, blocks=blocks, pieces=pieces
+        )
         entries = b64encode(self._entries).decode()
         self._written.append(WrittenShard(shard=shard, block_rows=self._size, entries=entries, moments=self._moments))
+
+    def _write_pieces(self, stem: str) -> HashFile:
+        """Write the digests of the open shard's pieces."""
+        file, sha256 = self._temporary(), hashlib.sha256(self._pieces).hexdigest()
+        file.write_bytes(self._pieces)
+        self._files[file] = f"{stem}-{sha256[:12]}.pieces"
+        return HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
 
 
 def write_shards(
@@ -319,7 +342,7 @@ def finish_store(
         columns=stored,
         shards=tuple(each.shard for each in shards),
         block_rows=shards[0].block_rows,
-        index=IndexFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
+        index=HashFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
         source=source,
         text=text,
         attachments=hashes,
@@ -331,8 +354,8 @@ def finish_store(
     files = {manifest.index.file: index, **attached, **listed, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)
-    named = {manifest.index.file, *(shard.file for shard in manifest.shards), *listed}
-    for stray in (*path.glob("*.arrow"), *path.glob("blocks-*.bin"), *path.glob(LEFT_OUT_LISTS)):
-        if stray.name not in named:
+    named = {*(name for name, _, _ in manifest.stored_files), *listed}
+    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
+        for stray in (each for each in path.glob(pattern) if each.name not in named):
             stray.unlink(missing_ok=True)  # open maps of it stay valid
     return manifest

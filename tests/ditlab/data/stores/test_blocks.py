@@ -1,6 +1,7 @@
 """Stores in blocks: the index against hashes worked out by hand, damage found at the first use."""
 
 import hashlib
+import json
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import WrittenShard, finish_store, write_batches, write_shards
 from ditlab.errors import UserError
+from support.datasets.manifests import write_manifest
 
 COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
 MakeStore = Callable[..., Store]
@@ -76,11 +78,10 @@ def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeSt
     image = Store.open(path).tensor("image")[35 + 8].numpy().tobytes()  # of the shard's second block
     content[bytes(content).index(image)] ^= 1
     shard.write_bytes(content)
-    store = Store.open(path, verify=False)
-    store.verifies_blocks = True
+    store = verifying(path)
     store.gather("image", np.arange(35, 42))
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its SHA-256"):
+        with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its hash"):
             store.gather("image", np.array([0, 35 + 7]))
     with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256"):
         store.verify()
@@ -95,12 +96,69 @@ def test_of_threads_that_read_a_flipped_block_none_gets_its_rows(make_store: Mak
     image = Store.open(path).tensor("image")[50].numpy().tobytes()
     content[bytes(content).index(image)] ^= 1
     (path / shard.file).write_bytes(content)
-    store = Store.open(path, verify=False)
-    store.verifies_blocks = True
+    store = verifying(path)
     with ThreadPoolExecutor(4) as threads:
         found = [threads.submit(store.gather, "image", np.arange(100)) for _ in range(8)]
     assert all(isinstance(each.exception(), UserError) for each in found)
     assert len(store.gather("image", np.arange(49))) == 49
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A store of one shard of three blocks of 1,000 rows, in pieces of 65; a byte of row 1,500 is flipped."""
+    image = np.random.default_rng(0).integers(0, 256, (3000, 1000), dtype=np.uint8)
+    columns = {"image": Column(dtype="uint8", shape=(1000,))}
+    store = tmp_path / "large"
+    write_batches(store, columns, [{"image": image}], name="large", source=Source(kind="test"), rows_per_block=1000)
+    (shard,) = store.glob("*.arrow")
+    content = bytearray(shard.read_bytes())
+    content[bytes(content).index(image[1500].tobytes())] ^= 1
+    shard.write_bytes(content)
+    return store
+
+
+def verifying(path: Path) -> Store:
+    """Open a small store as a large one is opened."""
+    store = Store.open(path, verify=False)
+    store.verifies_blocks = True
+    return store
+
+
+def test_a_flipped_byte_costs_its_piece_and_rows_of_others_are_read(large: Path) -> None:
+    store = verifying(large)
+    assert len(store.gather("image", np.array([0, 2999, 1400, 1560]))) == 4
+    for row in (1500, 1499, 1500):  # the piece's rows are 1,495 to 1,559
+        with pytest.raises(UserError, match="was altered: block 2 of 3 differs from its hash"):
+            store.gather("image", np.array([0, row]))
+    assert store.verifies_blocks
+    with pytest.raises(UserError, match="was altered: its SHA-256"):
+        store.verify()
+
+
+def test_altered_digests_of_pieces_are_found(large: Path) -> None:
+    (pieces,) = large.glob("*.pieces")
+    content = bytearray(pieces.read_bytes())
+    assert len(content) == 16 * 3 * 16, "16 pieces a block, 16 bytes each"
+    content[-1] ^= 1
+    pieces.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{pieces.name} was altered: it differs"):
+        verifying(large).gather("image", np.array([0]))
+    pieces.unlink()
+    with pytest.raises(UserError, match=rf"{pieces.name} is missing"):
+        Store.open(large, verify=False)
+
+
+def test_a_store_of_format_4_has_no_digests_of_pieces_and_is_verified_by_block(large: Path) -> None:
+    file = large / "store.json"
+    keys = json.loads(file.read_bytes())
+    for shard in keys["shards"]:
+        (large / shard.pop("pieces")["file"]).unlink()
+    write_manifest(file, keys | {"version": 4})
+    store = verifying(large)
+    assert store.fingerprint == keys["fingerprint"]
+    assert len(store.gather("image", np.array([0, 2999]))) == 2
+    with pytest.raises(UserError, match="was altered: block 2 of 3 differs from its hash"):
+        store.gather("image", np.array([1400]))
 
 
 def test_rows_larger_than_a_copy_are_gathered(tmp_path: Path) -> None:
