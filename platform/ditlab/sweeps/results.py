@@ -313,6 +313,7 @@ class SweepResult:
                 for trial in each.members or [each]
             ],
             **arms,
+            **({"race": list(self.summary.race)} if self.summary.race else {}),
             "best": found and _best(self.summary, found),
             "why_no_best": why_incomparable(self.summary),
             "best_of_comparable": [
