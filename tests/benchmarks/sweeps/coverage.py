@@ -4,8 +4,8 @@
 
 Fixed intervals of 3, 5 and 10 pairs, wanted to hold it in 94.5 to 95.5 % of groups with Gaussian differences; for
 skewed laws, a heavy-tailed one (Student's t with 3 degrees of freedom) and differences of trained pairs, drawn again
-from `--pairs` ({"arms": {NAME: [value by seed]}}, of two arms), the coverage is printed. Then intervals at every stop of
-3 to 12 pairs, wanted to hold it at all stops together in 94.5 %: those of the product, and a confidence sequence beside
+from `--pairs` ({"arms": {NAME: [value by seed]}}, of two arms), the coverage is printed. Then intervals at every stop
+of 3 to 12 pairs, wanted to hold it at all stops together in 94.5 %: the product's, and a confidence sequence beside
 them (t mixture, Wang and Ramdas 2023, arXiv:2310.03722, with a Gaussian prior of variance g on mean over deviation).
 Both decide whether the mean is zero; printed is how many pairs that takes. Figures are coverage over 0.95.
 """
