@@ -3,11 +3,11 @@
     python tests/benchmarks/sweeps/coverage.py [--groups 20000] [--pairs FILE.json]
 
 Fixed intervals of 3, 5 and 10 pairs, wanted to hold it in 94.5 to 95.5 % of groups with Gaussian differences; for
-skewed laws, a heavy-tailed one (Student's t with 3 degrees of freedom) and differences drawn again from `--pairs` (a
-JSON list of numbers) the coverage is printed. Then intervals at every stop of 3 to 12 pairs, wanted to hold it at all
-stops together in 94.5 %: those of the product, and a confidence sequence beside them (t mixture, Wang and Ramdas 2023,
-arXiv:2310.03722, section 4, with a Gaussian prior of variance g on mean over deviation). Both decide whether the mean
-is zero; printed is how many pairs that takes. Figures are coverage over 0.95.
+skewed laws, a heavy-tailed one (Student's t with 3 degrees of freedom) and differences of trained pairs, drawn again
+from `--pairs` ({"arms": {NAME: [value by seed]}}, of two arms), the coverage is printed. Then intervals at every stop
+of 3 to 12 pairs, wanted to hold it at all stops together in 94.5 %: the product's, and a confidence sequence beside
+them (t mixture, Wang and Ramdas 2023, arXiv:2310.03722, with a Gaussian prior of variance g on mean over deviation).
+Both decide whether the mean is zero; printed is how many pairs that takes. Figures are coverage over 0.95.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def laws(generator: np.random.Generator, pairs: Path | None) -> dict[str, Draw]:
     found["lognormal of skewness 6.2"] = lambda shape: generator.lognormal(size=shape) - math.exp(0.5)
     found["student t of 3"] = lambda shape: generator.standard_t(3, shape)
     if pairs is not None:
-        trained = np.asarray(json.loads(pairs.read_text()), dtype=float)
+        first, second = json.loads(pairs.read_text())["arms"].values()
+        trained = np.subtract(first, second)
         found[f"{trained.size} trained pairs"] = lambda shape: generator.choice(trained, shape) - trained.mean()
     return found
 
@@ -104,7 +105,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=20_000)
-    parser.add_argument("--pairs", type=Path, help="a JSON list of differences of trained pairs")
+    parser.add_argument("--pairs", type=Path, help="values of two trained arms by seed, as JSON")
     options = parser.parse_args()
     generator = np.random.default_rng(0)
     sizes = look_sizes(FEWEST, MOST)

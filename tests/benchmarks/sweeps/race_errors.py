@@ -123,10 +123,15 @@ def asha_as_sure(
 
 
 def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> None:
-    """Play races between equal arms; print the rate with one left, and report it over the promised one."""
+    """Play races between equal arms; print how often one is left, and report that rate over the promised one."""
     draws = (simulated_values(generator, race, 0.0, 0.8) for _ in range(num))
-    one_left = [len(race.decide(simulated_results(race, values)).left) == 1 for values in draws]
-    print(f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, wanted {MOST_WRONG:.1%}")
+    ends = [race.decide(simulated_results(race, values)) for values in draws]
+    one_left = [len(each.left) == 1 for each in ends]
+    some_behind = np.mean([bool(each.dropped) for each in ends])
+    print(
+        f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, wanted {MOST_WRONG:.1%}; "
+        f"some arm behind another in {some_behind:.2%}"
+    )
     promised = 1 - race.rules.confidence
     name = f"equal arms, {len(race.arms)}: rate of verdicts over the promised {promised:.0%}"
     report(name, [float(np.mean(each)) / promised for each in np.array_split(one_left, BLOCKS)])
@@ -161,8 +166,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--races", type=int, default=2000, help="races between equal arms")
     parser.add_argument("--verdicts", type=int, default=600, help="races with one best arm, of each kind")
-    parser.add_argument("--arms", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--best-arms", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--arms", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--seeds", type=int, default=48, help="most seeds of races with one best arm")
     options = parser.parse_args()
     generator = np.random.default_rng(0)
