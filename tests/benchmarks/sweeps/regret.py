@@ -35,7 +35,7 @@ from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.reports.sweep_records import Trial
 from ditlab.spec.files import load_experiment
-from ditlab.spec.sweep import Sweep, build_sweep
+from ditlab.spec.sweep import Pbt, Sweep, build_sweep
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 
@@ -53,7 +53,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "random": {"search": {"kind": "random"}},
     "tpe": {"search": {"kind": "optuna", "startup": 4}},
     "asha": {"search": {"kind": "random"}, "scheduler": {"kind": "asha", "grace": 1, "reduction": 3}},
-    "pbt": {"search": {"kind": "random"}, "scheduler": {"kind": "pbt", "interval": 1}},
+    "pbt": {"search": {"kind": "random"}, "scheduler": {"kind": "pbt", "interval": 2}},
 }
 """Settings of each search; steps are counted in evaluations here."""
 SHARES = (0.25, 0.5, 1.0)
@@ -131,7 +131,8 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
 
 def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
     """Train the whole population from takeover to takeover."""
-    every = total // EVALUATIONS
+    assert isinstance(sweep.scheduler, Pbt)
+    every = sweep.scheduler.interval
     trials: list[Any] = [
         InProcessTrial({"trial": {"number": number, "run_id": str(number), "values": values}}, folder / str(number))
         for number, values in enumerate(enumerate_trials(sweep) or [])
@@ -145,7 +146,7 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
     )
     for trial in trials:
         scheduler.on_trial_add(controller, trial)
-    curve = Curve()
+    curve, reached = Curve(), dict[int, float]()
     for start in range(0, total, every):
         for trial in trials:
             if takeover := trial.config["trial"].pop("takeover", None):
@@ -154,10 +155,11 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
         for number, trial in enumerate(trials):
             experiment = experiment_for(sweep, trial.config["trial"]["values"]).replace("checkpoint.every", every)
             found = train_short(experiment, trial.folder, lambda step, metrics, to=start + every: step < to).evaluations
-            curve.append((start * len(trials) + every * (number + 1), found[start + every][METRIC]))
-        if start + every < total:
-            for trial, (_, value) in zip(trials, curve[-len(trials) :], strict=True):
-                scheduler.on_trial_result(controller, trial, {"step": start + every, METRIC: value})
+            before = start * len(trials) + every * number
+            curve += [(before + step - start, metrics[METRIC]) for step, metrics in found.items()]
+            reached[number] = found[start + every][METRIC]
+        for number, trial in enumerate(trials if start + every < total else []):
+            scheduler.on_trial_result(controller, trial, {"step": start + every, METRIC: reached[number]})
     return curve
 
 
