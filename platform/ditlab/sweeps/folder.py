@@ -23,7 +23,14 @@ from ditlab.spec.files import load_recorded
 from ditlab.spec.overrides import value_at
 from ditlab.spec.sweep import Pbt, Sweep, load_sweep
 from ditlab.spec.sweep_space import experiment_for
-from ditlab.storage.files import append_json_line, encode_json_line, parse_json_line, read_json_lines, write_durably
+from ditlab.storage.files import (
+    append_json_line,
+    append_json_lines,
+    encode_json_line,
+    parse_json_line,
+    read_json_lines,
+    write_durably,
+)
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import RunRecord, read_record
@@ -98,10 +105,18 @@ class SweepFolder:
 
     def plan_trial(self, home: Home, number: int, values: Mapping[str, Any]) -> Trial:
         """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
-        while home.run(run_id := secrets.token_hex(4)).path.exists():
-            pass
-        append_json_line(self.ledger, {"number": number, "run_id": run_id, "values": dict(values)})
-        return Trial(number, run_id, dict(values))
+        return self.plan_trials(home, {number: values})[0]
+
+    def plan_trials(self, home: Home, values: Mapping[int, Mapping[str, Any]]) -> list[Trial]:
+        """Append trials by number, as `plan_trial` does one; the disk is waited for once."""
+        found: dict[str, Trial] = {}
+        for number, own in values.items():
+            while (run_id := secrets.token_hex(4)) in found or home.run(run_id).path.exists():
+                pass
+            found[run_id] = Trial(number, run_id, dict(own))
+        records = ({"number": one.number, "run_id": one.run_id, "values": one.values} for one in found.values())
+        append_json_lines(self.ledger, records)
+        return list(found.values())
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""

@@ -169,6 +169,6 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     """Write the spec, and add enumerated trials that the ledger lacks; return the trials of the whole ledger."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
     known = {trial.number for trial in past}
-    missing = [trial for trial in prepared.trials if trial.number not in known]
-    planned = [folder.plan_trial(prepared.home, trial.number, trial.values) for trial in missing]
+    missing = {trial.number: trial.values for trial in prepared.trials if trial.number not in known}
+    planned = folder.plan_trials(prepared.home, missing) if missing else []
     return sorted([*past, *planned], key=lambda trial: trial.number)

@@ -41,7 +41,7 @@ def test_speed_of_an_earlier_run(home):
     found = forecast(one)
     assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))  # 6 steps of 32 samples
     assert found.total == pytest.approx(4 * 6 * 32 / 31 / 2)
-    assert found.lines == ["expected: 12 s with 2 at once, by the speed of earlier runs of this kind"]
+    assert found.lines == ["expected: 12 s with 2 at once, 0.00688 core hours, by the speed of earlier runs of this kind"]
 
 
 def test_run_of_its_own_had_all_cores(home):
@@ -164,7 +164,7 @@ def test_as_json(home):
     earlier_run(home, [32.0])
     one = prepared(sweep_of(trials=3, concurrent=1))
     found = forecast(one).to_dict(one)
-    assert list(found) == ["trials", "num_trials", "concurrent", "seconds"]
+    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
         assert list(trial) == ["number", "values", "parameters", "steps", "seconds"]
