@@ -115,7 +115,8 @@ def write_trial(started: StartedSweep, trial: Trial, parameters: Mapping[str, st
     values = {key: value for key, value in asdict(record).items() if key not in ("is_altered", "start", "plugins")}
     folder.record.write_bytes(add_checksum(json.dumps({"format": FORMAT, **values}).encode()))
     tags = {"ditlab.run": trial.run_id, PARENT_TAG: sweep, "ditlab.trial": str(trial.number), DEVICES_TAG: "1 core"}
-    start = {"run_id": trial.run_id, "name": name, "experiment": "trivial", "family": "dit", "parent": sweep}
+    experiment = started.prepared.base.tracking.experiment
+    start = {"run_id": trial.run_id, "name": name, "experiment": experiment, "family": "dit", "parent": sweep}
     lines = [
         encode_record("start", {"time": begin, **start}),
         encode_record("params", {"time": begin, "values": parameters}),
