@@ -20,8 +20,8 @@ from ditlab.spec.sweep import Sweep, load_sweep
 if TYPE_CHECKING:
     from ditlab.sweeps.forecast import Forecast
     from ditlab.sweeps.prepare import PreparedSweep
+    from ditlab.sweeps.progress import SweepProgress
     from ditlab.sweeps.results import SweepResult
-    from ditlab.sweeps.session import SweepProgress
     from ditlab.sweeps.start import StoredSweep
 
 

@@ -17,15 +17,15 @@ from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
-from ditlab.reports.sweep_records import ENDED, Trial, best, why_incomparable
+from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, why_incomparable
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep import Sweep
     from ditlab.sweeps.forecast import Forecast
     from ditlab.sweeps.prepare import PreparedSweep
+    from ditlab.sweeps.progress import SweepProgress
     from ditlab.sweeps.results import SweepResult
-    from ditlab.sweeps.session import SweepProgress
 
 
 MAX_ROWS = 24  # for running trials, those that ended last, and the best
@@ -106,8 +106,10 @@ def summary_lines(result: SweepResult) -> list[str]:
     summary = result.summary
     counts = {status: sum(trial.status == status for trial in summary.runs) for status in ENDED}
     ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none ended"
-    status = "out of time" if result.status == "stopped" else result.status
+    status = f"stopped, as {result.reason}" if result.reason else result.status
     lines = [f"sweep {result.sweep_id} {status}: {ended} of {summary.total_trials} trials"]
+    if result.status == "stopped":
+        lines.append(f"  not run to their end: {_left_over(summary)}")
     if found := best(summary):
         values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
         metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
@@ -130,6 +132,15 @@ def summary_lines(result: SweepResult) -> list[str]:
     return lines
 
 
+def _left_over(summary: SweepSummary) -> str:
+    """Describe the trials that a budget left over: `1 interrupted (trial 3), 4 not begun`."""
+    interrupted = [str(trial.number) for trial in summary.trials if trial.status == "interrupted"]
+    num_waiting = summary.total_trials - len(interrupted) - sum(trial.has_ended for trial in summary.trials)
+    named = ", ".join(interrupted[:MOST_RUNNING]) + (", ..." if len(interrupted) > MOST_RUNNING else "")
+    parts = [f"{len(interrupted)} interrupted (trial{'s' * (len(interrupted) > 1)} {named})"] * bool(interrupted)
+    return ", ".join([*parts, *[f"{num_waiting} not begun"] * bool(num_waiting)])
+
+
 class SweepTable(LiveDisplay):
     """Table of the trials, rewritten in place; in a log, a line for each ended trial, and lines of progress."""
 
@@ -143,7 +154,9 @@ class SweepTable(LiveDisplay):
         self._progress = progress
         names = _axis_names(progress.sweep)
         for trial in progress.trials if not self._is_live else ():
-            if trial.status in ENDED and trial.number not in self._printed | progress.ended_before:
+            if trial.number in self._printed or trial.number in progress.ended_before:
+                continue
+            if trial.status in ENDED:
                 self._printed.add(trial.number)
                 values = ", ".join(f"{names[path]}={describe_value(value)}" for path, value in trial.values.items())
                 values += f", seed {trial.seed}" if trial.seed is not None else ""

@@ -59,6 +59,11 @@ class KeyValueChannel:
         """Delete a topic."""
         key_value("del")(self._key(topic))
 
+    def topics(self) -> list[str]:
+        """Topics of this channel and of those below it that have a value."""
+        prefix = self._key("")
+        return [key[len(prefix) :].decode() for key in key_value("list")(prefix)]
+
     def clear(self) -> None:
         """Delete every topic of this channel and of those below it."""
         key_value("del")(self._key(""), del_by_prefix=True)

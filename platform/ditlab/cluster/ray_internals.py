@@ -36,6 +36,7 @@ INTERNALS = {
     "get_or_create_autoscaling_coordinator": "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator",
     "_internal_kv_del": "ray.experimental.internal_kv",
     "_internal_kv_get": "ray.experimental.internal_kv",
+    "_internal_kv_list": "ray.experimental.internal_kv",
     "_internal_kv_put": "ray.experimental.internal_kv",
     "WorkerGroupStartupFailedError": "ray.train.v2._internal.exceptions",
     "WorkerGroupStartupTimeoutError": "ray.train.v2._internal.exceptions",
@@ -147,5 +148,5 @@ def schedule_training(controller: Any, trial: Any) -> None:
 
 
 def key_value(operation: str) -> Callable[..., Any]:
-    """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get` or `del`."""
+    """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get`, `list`, `del`."""
     return partial(ray_internal(f"_internal_kv_{operation}"), namespace=b"ditlab")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -153,14 +153,19 @@ def encode_json_line(record: Mapping[str, Any]) -> bytes:
     return add_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode()) + b"\n"
 
 
-def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append a record, and a newline before it where the last line is torn; it is on the disk when this returns."""
+def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append records, and a newline before them where the last line is torn; they are on the disk when this returns."""
     with os.fdopen(open_for_append(path), "a+b") as file:
         is_new = file.seek(0, os.SEEK_END) == 0
-        file.write(b"\n" * ends_torn(file.fileno()) + encode_json_line(record))
+        file.write(b"\n" * ends_torn(file.fileno()) + b"".join(map(encode_json_line, records)))
         flush_to_disk(file)
     if is_new:
         sync_folder(path.parent)
+
+
+def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append a record as `append_json_lines` does."""
+    append_json_lines(path, [record])
 
 
 def parse_json_line(line: bytes) -> dict[str, Any] | None:

@@ -24,7 +24,14 @@ from ditlab.spec.files import load_recorded
 from ditlab.spec.overrides import value_at
 from ditlab.spec.sweep import Pbt, Sweep, load_sweep
 from ditlab.spec.sweep_space import experiment_for
-from ditlab.storage.files import append_json_line, encode_json_line, parse_json_line, read_json_lines, write_durably
+from ditlab.storage.files import (
+    append_json_line,
+    append_json_lines,
+    encode_json_line,
+    parse_json_line,
+    read_json_lines,
+    write_durably,
+)
 from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import RunRecord, read_record
@@ -101,11 +108,17 @@ class SweepFolder:
         self, home: Home, number: int, values: Mapping[str, Any], arm: int = -1, seed: int | None = None
     ) -> Trial:
         """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
-        while home.run(run_id := secrets.token_hex(4)).path.exists():
-            pass
-        trial = Trial(number, run_id, dict(values), arm=arm, seed=seed)
-        append_json_line(self.ledger, trial.to_dict())
-        return trial
+        return self.plan_trials(home, [(number, values, arm, seed)])[0]
+
+    def plan_trials(self, home: Home, places: Sequence[tuple[int, Mapping[str, Any], int, int | None]]) -> list[Trial]:
+        """Append trials by number, values, arm and seed, as `plan_trial` does one; the disk is waited for once."""
+        found: dict[str, Trial] = {}
+        for number, values, arm, seed in places:
+            while (run_id := secrets.token_hex(4)) in found or home.run(run_id).path.exists():
+                pass
+            found[run_id] = Trial(number, run_id, dict(values), arm=arm, seed=seed)
+        append_json_lines(self.ledger, (trial.to_dict() for trial in found.values()))
+        return list(found.values())
 
     def load_elapsed(self) -> float:
         """Read the seconds that earlier sessions took; 0.0 where the file is missing or damaged."""

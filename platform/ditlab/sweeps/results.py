@@ -282,9 +282,11 @@ class SweepResult:
 
     sweep_id: str
     status: str
-    """finished | interrupted | stopped (its time budget was used up)."""
+    """finished | interrupted | stopped (a budget was used up)."""
     summary: SweepSummary
     report: Path
+    reason: str = ""
+    """Clause on the budget that was used up; empty for another end."""
 
     @property
     def exit_code(self) -> int:
@@ -341,16 +343,15 @@ class SweepResult:
         return card(summary.name, about, [table(columns, rows), place])
 
 
-def count_ended(started: StartedSweep) -> int:
-    """Count the trials that are not run again: finished, stopped or failed."""
-    records = (find_record(started.home, trial) for trial in started.folder.planned_trials())
-    return sum(record is not None and record.status in ENDED for record in records)
-
-
 def finish_sweep(
-    started: StartedSweep, status: str, seconds: float, parent: ParentRun, warn: Callable[[str], None]
+    started: StartedSweep,
+    status: str,
+    seconds: float,
+    parent: ParentRun,
+    warn: Callable[[str], None],
+    reason: str = "",
 ) -> SweepResult:
-    """Write the report, and end the records and the tracked runs.
+    """Write the report, and end the records and the tracked runs; `reason` is the budget that stopped the sweep.
 
     Raises RunFailed where all trials have ended and none has a value of the metric.
     """
@@ -364,8 +365,9 @@ def finish_sweep(
         if run.journal.exists():  # or MLflow would show a trial that was killed or paused as running for ever
             with RunTracker(run, started.prepared.base.tracking.uri, home) as tracker:
                 end_run(tracker, "interrupted")
-    update_record(folder.folder, status=status, step=count_ended(started))
     summary = summarize_sweep(started, seconds)
+    num_ended = sum(trial.has_ended for trial in summary.trials)
+    update_record(folder.folder, status=status, step=num_ended, message=reason if status == "stopped" else "")
     files = []
     try:
         spec = best_spec(started.sweep, summary)
@@ -392,4 +394,5 @@ def finish_sweep(
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     parent.end(status, summary, files)
-    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html")
+    reason = reason if status == "stopped" else ""
+    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html", reason)

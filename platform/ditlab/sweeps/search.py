@@ -38,7 +38,23 @@ from ditlab.sweeps.racing import arm_name, rung_values
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
 
-class OptunaTrials(Searcher):
+class LedgerSearcher(Searcher):
+    """Base of the searchers whose state is in the ledger and the runs' journals."""
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
+
+    def save(self, checkpoint_path: str) -> None: ...
+
+    def restore(self, checkpoint_path: str) -> None: ...
+
+    def __deepcopy__(self, memo: Any) -> LedgerSearcher:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
+        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
+
+
+class OptunaTrials(LedgerSearcher):
     """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is resumed.
 
     Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
@@ -89,8 +105,6 @@ class OptunaTrials(Searcher):
             return True
         return False
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         trial = self._running.pop(trial_id, None)
         if trial is None:
@@ -103,12 +117,8 @@ class OptunaTrials(Searcher):
         if all(each.has_ended for each in arm):  # others are resumed in the next session
             _report(self._study, self._proposals.pop(trial.arm), self._sweep, arm)
 
-    def save(self, checkpoint_path: str) -> None: ...
 
-    def restore(self, checkpoint_path: str) -> None: ...
-
-
-class RaceTrials(Searcher):
+class RaceTrials(LedgerSearcher):
     """Tune's searcher of a race, whose trials train runs from one rung to the next."""
 
     def __init__(
@@ -143,8 +153,6 @@ class RaceTrials(Searcher):
         until = {"until": target.step} if target.step < self._race.rules.rungs[-1] else {}
         return {"trial": {**self._trials[place].to_dict(), **until}}
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         target = self._running.pop(trial_id, None)
         if target is None:
@@ -162,16 +170,6 @@ class RaceTrials(Searcher):
             self._values[self._key(value)] = value
         if not self._running and not self._waiting and not self._is_interrupted:
             self.decision = self._decide()
-
-    def save(self, checkpoint_path: str) -> None: ...
-
-    def restore(self, checkpoint_path: str) -> None: ...
-
-    def __deepcopy__(self, memo: Any) -> RaceTrials:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
-        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
 
     def _decide(self) -> RaceDecision:
         decision = self._race.decide(self._values.values())

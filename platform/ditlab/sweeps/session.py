@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,28 +22,28 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
 from ditlab.cluster.session import lost_ray
 from ditlab.cluster.workers import WorkerPool
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, first_line
 from ditlab.home import Home
-from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial
+from ditlab.reports.sweep_records import SweepSummary, Trial
+from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
-from ditlab.spec.sweep import OptunaSearch, Race, Sweep
-from ditlab.sweeps.folder import SweepFolder, current_values, find_record, sweep_arms
+from ditlab.spec.sweep import Asha, Median, OptunaSearch, Race
+from ditlab.sweeps.folder import SweepFolder, current_values
+from ditlab.sweeps.progress import SweepProgress, SweepTrials
 from ditlab.sweeps.race import RaceDecision
 from ditlab.sweeps.racing import held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
-    count_ended,
     finish_sweep,
     past_curves,
-    read_results,
     summarize_sweep,
 )
 from ditlab.sweeps.search import OptunaTrials, RaceTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
-from ditlab.tracking.history import final_values
+from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.records import update_record
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
@@ -76,9 +75,11 @@ class SweepSession:
         self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
         self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
         self._saved_at = 0.0
-        self._trials: dict[int, Trial] = {}
-        self._num_warnings: dict[int, int] = {}
-        self._is_over_budget = False
+        self._trials = SweepTrials(started, self._channel, warn)
+        self._end_reason = ""
+        """The clause on the budget that ended this session; empty for none."""
+        self._device_hours, self._next_check = DeviceHours(started.home), 0.0
+        self._home_budget = BudgetWatch(started.home, started.prepared.base)
 
     def run(self) -> SweepResult:
         """Run the trials and write the report.
@@ -90,12 +91,17 @@ class SweepSession:
             num_trials = started.num_trials
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
-            tuner = TunerThread(started, self._channel, summarize_sweep(started, self._elapsed()))
+            past = None
+            if isinstance(started.sweep.scheduler, Asha | Median | Race):
+                past = summarize_sweep(started, self._elapsed())
+            tuner = TunerThread(started, self._channel, past, self._trials)
             try:
                 with stop_signals(self._grace) as requests:
                     self._follow(tuner, requests, parent)
-                status = "interrupted" if requests.count else "stopped" if self._is_over_budget else "failed"
-                if tuner.decision.end if tuner.decision else count_ended(started) >= num_trials:
+                self._trials.read(is_last=True)
+                num_left = max(num_trials, len(self._trials.all)) - self._trials.num_ended
+                status = "interrupted" if requests.count else "stopped" if self._end_reason else "failed"
+                if tuner.decision.end if tuner.decision else not num_left:
                     status = "finished"
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
@@ -103,7 +109,8 @@ class SweepSession:
             self._save_elapsed()
             with suppress(*CHANNEL_ERRORS):
                 self._channel.clear()
-            result = finish_sweep(started, status, self._elapsed(), parent, self._warn)
+            self._device_hours.keep()
+            result = finish_sweep(started, status, self._elapsed(), parent, self._warn, self._end_reason)
         if tuner.error:
             raise RunFailed(
                 f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {first_line(tuner.error)}); "
@@ -112,72 +119,55 @@ class SweepSession:
             ) from tuner.error
         if status == "failed":
             raise RunFailed(
-                f"sweep {self._sweep_id}: {num_trials - count_ended(started)} trials could not be run; "
+                f"sweep {self._sweep_id}: {num_left} trials could not be run; "
                 f"`ditlab tune --resume {self._sweep_id}` tries again.",
                 kind="crash",
             )
         return result
 
     def _follow(self, tuner: TunerThread, requests: StopRequests, parent: ParentRun) -> None:
-        """Show and log the trials until Tune has ended; stop Tune on request, or when the time budget is used up."""
-        sweep = self._started.sweep
+        """Show and log the trials until Tune has ended; stop Tune on request, or when a budget is used up."""
+        sweep, states = self._started.sweep, self._trials
         ended_before = frozenset(trial.number for trial in self._started.past if trial.has_ended)
-        name, sign = sweep.metrics[0], -1 if sweep.modes[0] == "max" else 1
         tuner.start()
-        is_stopping = False
+        is_stopping, num_logged = False, -1
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
             if lost := lost_ray():
                 update_record(self._folder.folder, status="interrupted", message=lost)
                 more = f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on."
                 raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
-            self._is_over_budget = sweep.time_budget is not None and self._elapsed() > sweep.time_budget
-            if (requests.count or self._is_over_budget) and not is_stopping:
+            self._end_reason = self._end_reason or ("" if is_stopping else self._used_up())
+            is_new_request = bool(requests.count or self._end_reason) and not is_stopping
+            if is_new_request:
                 is_stopping = True
                 self._channel.put("stop", INTERRUPTED)
+                more = "" if self._end_reason else "; once more ends at once"
+                self._warn(f"{self._end_reason or 'stopping'}: running trials save a checkpoint{more}.")
+            trials = states.read()
+            if is_new_request:  # trials that begin from here on see the request first
                 tuner.stopper.requested.set()
-                reason = "time_budget is used up" if self._is_over_budget else "stopping"
-                more = "" if self._is_over_budget else "; once more ends at once"
-                self._warn(f"{reason}: running trials save a checkpoint{more}.")
-            trials = self._read_trials()
-            done = [trial for trial in sweep_arms(sweep, trials) if trial.status == "finished"]
-            done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
-            most = max((trial.num_seeds for trial in done), default=0)
-            done = [trial for trial in done if trial.num_seeds == most]
-            best = min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
-            best = best if all(trial.measured == done[0].measured for trial in done) else None
-            leader, num_trials = best.number if best else None, max(self._started.num_trials, len(trials))
+            leader, num_trials = states.leader and states.leader.number, max(self._started.num_trials, len(trials))
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
-            parent.log_progress(trials, best)
+            if states.num_ended != num_logged:
+                num_logged = states.num_ended
+                parent.log_progress(trials, states.leader)
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._saved_at = time.monotonic()
                 self._save_elapsed()
 
-    def _read_trials(self) -> list[Trial]:
-        """Read the present state of every trial in the ledger, and pass on new warnings."""
-        planned, home, channel = self._folder.planned_trials(), self._started.home, self._channel
-        for trial in planned:
-            number = trial.number
-            if self._trials.get(number, trial).has_ended:
-                continue
-            with suppress(UserError, *CHANNEL_ERRORS):  # what cannot be read now may be readable in the next round
-                record, messages = find_record(home, trial), channel.get(f"warnings/{number}") or []
-                for message in messages[self._num_warnings.get(number, 0) :]:
-                    self._warn(f"trial {number}: {message}")
-                self._num_warnings[number] = len(messages)
-                if record is None:
-                    continue
-                progress = channel.get(f"progress/{number}") or {}
-                metrics, step = progress.get("metrics", {}), max(progress.get("step", 0), record.step)
-                measured: Mapping[tuple[str, str], str] = {}
-                if record.status in ENDED:
-                    history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
-                    metrics, step = final_values(history), record.step
-                self._trials[number] = replace(
-                    trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics,
-                    measured=measured, note=record.message, values=current_values(home, trial),
-                )  # fmt: skip
-        return [self._trials.get(trial.number, trial) for trial in planned]
+    def _used_up(self) -> str:
+        """Return the clause on a budget that is used up; empty while the sweep may go on."""
+        sweep, started = self._started.sweep, self._started
+        if sweep.time_budget is not None and self._elapsed() > sweep.time_budget:
+            return "time_budget is used up"
+        if sweep.budget and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + CHECK_INTERVAL
+            device = device_kind(started.prepared.base)
+            used = self._device_hours.total([trial.run_id for trial in self._trials.all])[device]
+            if used >= sweep.budget.device_hours:
+                return f"budget.device_hours={sweep.budget.device_hours:g} is used up ({used:.3g} {device} hours)"
+        return self._home_budget.sentence()
 
     def _elapsed(self) -> float:
         """Seconds of all sessions so far."""
@@ -188,39 +178,18 @@ class SweepSession:
             self._folder.save_elapsed(self._elapsed())
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """State of a sweep's trials at one moment."""
-
-    sweep_id: str
-    sweep: Sweep
-    trials: Sequence[Trial]
-    """Every planned trial, by number."""
-    leader: int | None
-    """Number of the best finished trial, or arm, by the first metric."""
-    num_trials: int
-    """Number of trials of the whole sweep."""
-    ended_before: frozenset[int]
-    """Numbers of trials that ended in an earlier session."""
-
-    @property
-    def counts(self) -> str:
-        """The trials counted by status: `2 running, 3 finished of 8`."""
-        counts = {status: sum(trial.status == status for trial in self.trials) for status in ("running", *ENDED)}
-        text = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-        return f"{text or 'starting'} of {self.num_trials}"
-
-
 class TunerThread(threading.Thread):
     """Runs Ray Tune from the first trial to the last."""
 
-    def __init__(self, started: StartedSweep, channel: KeyValueChannel, past: SweepSummary) -> None:
-        """`past` is the sweep's state at the start of this session."""
+    def __init__(
+        self, started: StartedSweep, channel: KeyValueChannel, past: SweepSummary | None, trials: SweepTrials
+    ) -> None:
+        """`past` is the sweep's state at the start of this session, for schedulers that need it."""
         super().__init__(name="ray-tune", daemon=True)
-        self._sweep, self._channel, self._past = started, channel, past
+        self._sweep, self._channel, self._past, self._trials = started, channel, past, trials
         self.decision: RaceDecision | None = None
         """Latest decision of a race; None for other schedulers, and before the first."""
-        self.stopper = _IdleStopper(started)
+        self.stopper = _IdleStopper(trials)
         self._storage = started.folder.path / "tune"
         self.error: Exception | None = None
 
@@ -245,16 +214,17 @@ class TunerThread(threading.Thread):
         folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
         leader = make_trainable(str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers)
         stop = partial(stop_trial, self._channel)  # Tune copies its schedulers with all that they hold
+        past = past_curves(sweep, self._past) if self._past else {}
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, started.prepared.total_steps, past_curves(sweep, self._past), stop),
+            "scheduler": make_scheduler(sweep, started.prepared.total_steps, past, stop),
         }
         space: dict[str, Any] = {}
         if isinstance(sweep.scheduler, Race):
             config |= {"search_alg": self._race(), "num_samples": -1}  # as many as it asks for
         elif isinstance(sweep.search, OptunaSearch):
-            config["search_alg"] = OptunaTrials(sweep, started.past, lambda *trial: folder.plan_trial(home, *trial))
+            config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
             config["num_samples"] = started.num_remaining
         else:
             remaining = []  # with their latest values
@@ -277,8 +247,14 @@ class TunerThread(threading.Thread):
             ),
         )
 
+    def _plan(self, number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
+        """Write a new trial to the ledger."""
+        self._trials.add(trial := self._sweep.folder.plan_trial(self._sweep.home, number, values, arm, seed))
+        return trial
+
     def _race(self) -> RaceTrials:
         started, sweep = self._sweep, self._sweep.sweep
+        assert self._past is not None, "a race goes on from its past"
         folder, home, uri = started.folder, started.home, started.prepared.base.tracking.uri
 
         def on_decision(decision: RaceDecision) -> None:
@@ -287,9 +263,8 @@ class TunerThread(threading.Thread):
 
         arms = {trial.arm: trial.values for trial in started.past}
         race = make_race(sweep, len(arms), started.prepared.total_steps)
-        plan = partial(folder.plan_trial, home)
         noise = partial(held_out_noise, home, sweep.metrics[0])
-        return RaceTrials(sweep, race, arms, self._past.runs, plan, on_decision, noise)
+        return RaceTrials(sweep, race, arms, self._past.runs, self._plan, on_decision, noise)
 
 
 class _IdleStopper(tune.Stopper):
@@ -298,17 +273,14 @@ class _IdleStopper(tune.Stopper):
     Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
     """
 
-    def __init__(self, started: StartedSweep) -> None:
-        self.requested, self._started = threading.Event(), started
+    def __init__(self, trials: SweepTrials) -> None:
+        self.requested, self._trials = threading.Event(), trials
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        if not self.requested.is_set():
-            return False
-        records = [find_record(self._started.home, trial) for trial in self._started.folder.planned_trials()]
-        return not any(record and record.status == "running" for record in records)
+        return self.requested.is_set() and not self._trials.is_any_running()
 
     def __deepcopy__(self, memo: Any) -> _IdleStopper:
         return self

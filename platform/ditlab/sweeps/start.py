@@ -172,10 +172,11 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     arms = {trial.arm: trial.values for trial in (*past, *prepared.trials)}
     there = {(trial.arm, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
-    planned = [
-        folder.plan_trial(prepared.home, next(numbers), arms[arm], arm, seed)
+    places = [
+        (next(numbers), arms[arm], arm, seed)
         for seed in prepared.sweep.first_seeds
         for arm in sorted(arms)
         if (arm, seed) not in there
     ]
+    planned = folder.plan_trials(prepared.home, places) if places else []
     return sorted([*past, *planned], key=lambda trial: trial.number)

@@ -31,6 +31,7 @@ from ditlab.spec.plugins import plugin_packages, plugin_tags
 from ditlab.spec.sweep import NoScheduler, Sweep
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import Takeover, read_takeovers, record_takeover, trial_experiment
+from ditlab.sweeps.progress import PROGRESS, WARNINGS
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_values, metric_history
 from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
@@ -119,7 +120,8 @@ class TrialThread(threading.Thread):
         home, folder, pool = self._home, self._folder, self._pool
         experiment = trial_experiment(self._sweep, self._trial)
         spec, start = experiment.to_dict(), experiment.start
-        resumed = folder.record.exists()
+        resumed, topic = folder.record.exists(), f"{PROGRESS}{self._trial.number}"
+        self._sweep_channel.try_put(topic, {})
         if not resumed:
             shutil.rmtree(folder.path, ignore_errors=True)  # a killed process may have left it without a record
             create_run(
@@ -154,7 +156,6 @@ class TrialThread(threading.Thread):
                 if takeover and all(done.key != takeover["key"] for done in read_takeovers(folder)):
                     self._take_over(experiment, takeover["run_id"], takeover["step"], takeover["key"])
                 lifecycle.start(launch.plan.total_steps)
-                topic = f"progress/{self._trial.number}"
                 callbacks = RunCallbacks(
                     lambda progress: self._sweep_channel.try_put(topic, asdict(progress)),
                     self._warn,
@@ -182,7 +183,7 @@ class TrialThread(threading.Thread):
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))
-        self._sweep_channel.try_put(f"warnings/{self._trial.number}", self._warnings)
+        self._sweep_channel.try_put(f"{WARNINGS}{self._trial.number}", self._warnings)
 
 
 def stop_trial(channel: KeyValueChannel, number: int) -> None:

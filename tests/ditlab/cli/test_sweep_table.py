@@ -10,7 +10,7 @@ from ditlab.cli.sweeps import MAX_ROWS, SweepTable, trial_table
 from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweep_records import Trial
-from ditlab.sweeps.session import SweepProgress
+from ditlab.sweeps.progress import SweepProgress
 from support.sweeps import LR, sweep_of
 
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}

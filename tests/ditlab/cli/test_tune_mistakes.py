@@ -45,6 +45,9 @@ MISTAKES = {
     "late grace": ({"scheduler": {"kind": "asha", "grace": 50}}, "scheduler.grace=50 leaves nothing"),
     "no such kind": ({"scheduler": {"kind": "ahsa", "grace": 2}}, "did you mean 'asha'?"),
     "no time": ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time"),
+    "no device hours": ({"budget": {"device_hours": 0}}, "budget.device_hours=0 must be above 0"),
+    "no budget": ({"budget": "4h"}, "budget='4h' must be a mapping of fields (device_hours)"),
+    "small budget": ({"budget": {"device_hours": 1e-9}}, "budget.device_hours=1e-09 is less than one trial takes"),
     "unknown key": ({"trails": 4}, "did you mean 'trials'?"),
     "no base": ({"base": "nowhere.yaml"}, "nowhere.yaml"),
     "base of base": ({"base": "sweep.yaml"}, "sweep.yaml"),
@@ -219,7 +222,8 @@ def test_dry_run_shows_every_trial_and_creates_none(ditlab, home, written):
 def test_dry_run_as_json(ditlab, home, written):
     said = ditlab("tune", written(trials=3, concurrent=1), "--dry-run", "--json")
     assert said.code == 0 and said.out.count("\n") == 1
-    assert list(said.json) == ["status", "trials", "num_trials", "concurrent", "seconds"]
+    names = ["status", "trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
+    assert list(said.json) == names
     assert (said.json["status"], said.json["num_trials"], said.json["concurrent"]) == ("dry-run", 3, 1)
     assert [list(trial) for trial in said.json["trials"]] == [
         ["number", "values", "parameters", "steps", "seconds"]

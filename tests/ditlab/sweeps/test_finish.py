@@ -9,7 +9,7 @@ from ditlab.cli.sweeps import summary_lines
 from ditlab.errors import RunFailed
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.files import load_experiment
-from ditlab.sweeps.results import count_ended, finish_sweep
+from ditlab.sweeps.results import finish_sweep
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import read_record
 from support.sweeps import LR, METRIC, planned, started, sweep_of, trial_run
@@ -26,9 +26,9 @@ class FakeParent:
         self.status, self.files = status, list(files)
 
 
-def finish(one, status, parent=None):
+def finish(one, status, parent=None, reason=""):
     """The result, which must come without a warning."""
-    return finish_sweep(one, status, 10.0, parent or FakeParent(), pytest.fail)
+    return finish_sweep(one, status, 10.0, parent or FakeParent(), pytest.fail, reason)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_sweep_whose_trials_have_all_ended(sweep_with, home):
     one, parent = sweep_with("finished", "stopped", "failed"), FakeParent()
     result = finish(one, "finished", parent)
     record = read_record(one.folder.folder)
-    assert (record.status, record.step, count_ended(one)) == ("finished", 3, 3)
+    assert (record.status, record.step) == ("finished", 3)
     assert (result.exit_code, result.status, parent.status) == (0, "finished", "finished")
     assert result.report.exists() and result.report.parent == one.folder.report
     assert {path.name for path in parent.files} >= {"report.html", "best.yaml"}
@@ -119,10 +119,12 @@ def test_interrupted_sweep(sweep_with, home):
 
 
 def test_sweep_out_of_time(sweep_with):
-    result = finish(sweep_with("waiting", "waiting"), "stopped")
+    one = sweep_with("interrupted", "waiting", "failed", "waiting")
+    result = finish(one, "stopped", reason="time_budget is used up")
     lines = summary_lines(result)
-    assert (result.exit_code, lines[0]) == (0, f"sweep {result.sweep_id} out of time: none ended of 2 trials")
-    assert not any("best" in line for line in lines) and result.to_dict()["best"] is None
+    head = f"sweep {result.sweep_id} stopped, as time_budget is used up: 1 failed of 4 trials"
+    assert (result.exit_code, lines[:2]) == (0, [head, "  not run to their end: 1 interrupted (trial 0), 2 not begun"])
+    assert read_record(one.folder.folder).message == "time_budget is used up"
 
 
 def test_sweep_whose_trials_have_all_failed(sweep_with):

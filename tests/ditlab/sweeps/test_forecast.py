@@ -7,10 +7,13 @@ import pytest
 from rich.console import Console
 
 from ditlab.cli.sweeps import forecast_table
+from ditlab.errors import UserError
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import forecast
 from ditlab.sweeps.prepare import prepare_sweep
 from ditlab.sweeps.start import read_past_trials
+from ditlab.tracking.history import DEVICES_TAG
+from ditlab.tracking.journal import encode_record
 from ditlab.tracking.records import create_run, update_record
 from support.sweeps import BASE, LR, log, planned, prepared, started, sweep_of, trial_run
 from support.trainings.workers import tiny
@@ -41,7 +44,9 @@ def test_speed_of_an_earlier_run(home):
     found = forecast(one)
     assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))  # 6 steps of 32 samples
     assert found.total == pytest.approx(4 * 6 * 32 / 31 / 2)
-    assert found.lines == ["expected: 12 s with 2 at once, by the speed of earlier runs of this kind"]
+    assert found.lines == [
+        "expected: 12 s with 2 at once, 0.00688 core hours, by the speed of earlier runs of this kind"
+    ]
 
 
 def test_run_of_its_own_had_all_cores(home):
@@ -137,6 +142,7 @@ def test_speed_on_a_gpu_is_known_only_from_earlier_runs(home):
     found = forecast(one)
     assert found.total is None and set(found.seconds.values()) == {None}
     assert found.lines == ["expected: unknown (no earlier run on a GPU to take the speed from)"]
+    assert (found.device, found.device_hours) == ("GPU", None)
     same, _, *rows = table_lines(one, found)
     assert same.startswith("all 6 trials: workers 1 x 0.5 GPU,") and same.endswith(", time ?") and len(rows) == 6
     earlier_run(home, [32.0], resources={"gpus_per_worker": 0.5})
@@ -160,11 +166,51 @@ def test_search_that_proposes_trials_as_it_goes(home):
     assert row.split() == ["7", "of", "loguniform", "grid", "1", "x", "1", "CPU", "6", "6", "s"]
 
 
+def budgeted(hours, **changes):
+    return prepared(sweep_of(trials=4, concurrent=1, budget={"device_hours": hours}, **changes))
+
+
+def test_budget_is_forecast(home):
+    """Each of four trials takes 6 seconds of a core."""
+    earlier_run(home, [32.0])
+    each = 6 / 3600
+    assert forecast(budgeted(5 * each)).lines[-1] == (
+        "budget.device_hours=0.00833333 holds: about 0.00667 core hours are expected"
+    )
+    assert (
+        "does not hold: about 0.00667 core hours are expected, so about 2 of 4 trials will be trained to"
+        in (forecast(budgeted(2.5 * each)).lines[-1])
+    )
+    with pytest.raises(UserError, match=r"=0.0015 is less than one trial takes, about 0.00167 core hours; raise it"):
+        forecast(budgeted(0.0015))
+    asha = {"scheduler": {"kind": "asha", "grace": 2, "reduction": 2}}
+    assert "does not hold" in forecast(budgeted(0.0015, **asha)).lines[-1]
+    with pytest.raises(
+        UserError, match=r"the first rung of scheduler.kind=asha takes: about 0.00111 core hours, for 2"
+    ):
+        forecast(budgeted(0.001, **asha))
+
+
+def test_budget_of_a_resumed_sweep_counts_what_is_used(home):
+    earlier_run(home, [32.0])
+    one = started(sweep_of(trials=4, concurrent=1))
+    folder = trial_run(home, one.sweep, planned(one)[0], "finished", {6: 1.0})
+    start = {"time": 1000, "run_id": folder.run_id, "name": "a", "experiment": "a", "family": "dit"}
+    lines = encode_record("start", start) + encode_record("tags", {"time": 1000, "values": {DEVICES_TAG: "2 core"}})
+    folder.journal.write_bytes(lines + encode_record("end", {"time": 19_000, "status": "finished"}))
+    again = budgeted(0.02)
+    line = forecast(again, read_past_trials(again, one.folder)).lines[-1]
+    assert line == "budget.device_hours=0.02 holds: 0.01 core hours are used, and about 0.005 more are expected"
+    again = budgeted(0.01)
+    with pytest.raises(UserError, match=r"=0.01 is used up: the trials have taken 0.01 core hours; resume the sweep"):
+        forecast(again, read_past_trials(again, one.folder))
+
+
 def test_as_json(home):
     earlier_run(home, [32.0])
     one = prepared(sweep_of(trials=3, concurrent=1))
     found = forecast(one).to_dict(one)
-    assert list(found) == ["trials", "num_trials", "concurrent", "seconds"]
+    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
         assert list(trial) == ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]

@@ -44,7 +44,7 @@ def test_arms_behind_are_dropped_and_close_ones_get_more_seeds() -> None:
     assert (dropped.arm, dropped.reason, dropped.step) == ("c", "behind", 10)
     assert dropped.difference and dropped.difference.interval.low > 0
     assert {(each.arm, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, "4 seeds are looked at next"
-    assert "c is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(decision.describe(RULES))
+    assert "C is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(decision.describe(RULES))
 
 
 def test_with_the_most_seeds_the_rest_go_on_to_the_next_rung() -> None:

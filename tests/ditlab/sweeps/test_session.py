@@ -14,8 +14,9 @@ from ditlab.api.training import train
 from ditlab.reports.formatting import describe_value
 from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.folder import read_takeovers
+from ditlab.sweeps.progress import SweepProgress
 from ditlab.sweeps.results import SweepResult
-from ditlab.sweeps.session import SweepProgress, SweepSession
+from ditlab.sweeps.session import SweepSession
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import read_record

@@ -71,7 +71,7 @@ def test_full_disk_leaves_no_sweep(home, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(SweepFolder, "plan_trial", full)
+    monkeypatch.setattr(SweepFolder, "plan_trials", full)
     with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
         create_sweep(one)
     assert list_runs(home) == [] and list(home.runs.iterdir()) == []

@@ -1,0 +1,167 @@
+"""Present state of a sweep's trials, of which only those that run are looked at: a trial that has ended stays so."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ditlab.cluster.channel import CHANNEL_ERRORS
+from ditlab.errors import UserError
+from ditlab.reports.sweep_records import ENDED, Trial
+from ditlab.spec.sweep import Sweep
+from ditlab.sweeps.folder import current_values, find_record, sweep_arms
+from ditlab.sweeps.results import read_results
+from ditlab.sweeps.start import StartedSweep
+from ditlab.tracking.history import final_values
+
+PROGRESS, WARNINGS = "progress/", "warnings/"
+"""Beginnings of the topics of a sweep's channel under which a trial, by its number, says how far it is."""
+
+
+class TrialChannel(Protocol):
+    """What is used of a `KeyValueChannel`."""
+
+    def get(self, topic: str) -> object: ...
+    def topics(self) -> list[str]: ...
+    def remove(self, topic: str) -> None: ...
+
+
+class SweepTrials:
+    """Every planned trial with its present state.
+
+    A trial names itself on the sweep's channel as it begins, so that a round asks the channel once, and then reads the
+    record of each trial that runs; the first round reads all of them. `add` may be called by another thread.
+    """
+
+    def __init__(self, started: StartedSweep, channel: TrialChannel, warn: Callable[[str], None]) -> None:
+        """`warn` receives the trials' warnings."""
+        self._started, self._channel, self._warn = started, channel, warn
+        self._trials: dict[int, Trial] = {}
+        self._open: dict[int, Trial] = {}
+        """Trials as planned that have not ended."""
+        self._planned: deque[Trial] = deque()
+        self._begun: set[int] = set()
+        self._num_warnings: dict[int, int] = {}
+        self._num_ranked, self._is_first = -1, True
+        self.leader: Trial | None = None
+        """The best finished trial, or arm, by the first metric; None without one, or where trials do not compare."""
+        for trial in started.past:
+            self.add(trial)
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial of the ledger."""
+        self._planned.append(trial)
+
+    def read(self, is_last: bool = False) -> list[Trial]:
+        """Read the state of the trials that run, pass on their new warnings, and return all trials by number.
+
+        `is_last`: look at the record of each trial that is not known to have ended, whatever the channel says.
+        """
+        self._take_planned()
+        topics: list[str] = []
+        with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be readable in the next round
+            topics = self._channel.topics()
+        named = {int(topic.rpartition("/")[2]) for topic in topics if topic.startswith((PROGRESS, WARNINGS))}
+        self._begun |= named & self._open.keys()
+        for number in list(self._open) if is_last or self._is_first else sorted(self._begun):
+            with suppress(UserError, *CHANNEL_ERRORS):
+                self._read_trial(self._open[number], topics)
+        self._is_first = False
+        if self.num_ended != self._num_ranked:
+            self._num_ranked = self.num_ended
+            self.leader = self._find_leader()
+        return self.all
+
+    @property
+    def all(self) -> list[Trial]:
+        """All trials by number, as they were read last."""
+        return list(self._trials.values())
+
+    @property
+    def num_ended(self) -> int:
+        """Number of trials that are not run again, as far as they were read."""
+        return len(self._trials) - len(self._open)
+
+    def is_any_running(self) -> bool:
+        """Return True while a trial that had begun when the state was read last is training or saving."""
+        records = [find_record(self._started.home, self._open[number]) for number in self._begun & self._open.keys()]
+        return any(record and record.status == "running" for record in records)
+
+    def _take_planned(self) -> None:
+        """Take in the trials that were added."""
+        is_sorted = True
+        while self._planned:
+            trial = self._planned.popleft()
+            is_sorted = is_sorted and trial.number > next(reversed(self._trials), -1)
+            self._trials[trial.number] = self._open[trial.number] = trial
+        if not is_sorted:
+            self._trials = dict(sorted(self._trials.items()))
+
+    def _read_trial(self, trial: Trial, topics: Sequence[str]) -> None:
+        number, home = trial.number, self._started.home
+        record = find_record(home, trial)
+        if (topic := f"{WARNINGS}{number}") in topics:
+            messages = self._channel.get(topic)
+            assert isinstance(messages, list)
+            for message in messages[self._num_warnings.get(number, 0) :]:
+                self._warn(f"trial {number}: {message}")
+            self._num_warnings[number] = len(messages)
+        if record is None:
+            if topic in topics:  # it could not be run: nothing but a warning is heard of it
+                self._channel.remove(topic)
+            return
+        progress = self._channel.get(f"{PROGRESS}{number}") if f"{PROGRESS}{number}" in topics else None
+        known = progress if isinstance(progress, dict) else {}
+        metrics, step = known.get("metrics", {}), max(known.get("step", 0), record.step)
+        measured: Mapping[tuple[str, str], str] = {}
+        if record.status in ENDED:
+            history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
+            metrics, step = final_values(history), record.step
+        self._trials[number] = replace(
+            trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics, measured=measured,
+            note=record.message, values=current_values(home, trial),
+        )  # fmt: skip
+        if record.status in ENDED:
+            del self._open[number]
+            self._begun.discard(number)
+            for topic in topics:
+                if topic.endswith(f"/{number}"):
+                    self._channel.remove(topic)
+
+    def _find_leader(self) -> Trial | None:
+        sweep = self._started.sweep
+        name, sign = sweep.metrics[0], -1 if sweep.modes[0] == "max" else 1
+        done = [trial for trial in sweep_arms(sweep, self.all) if trial.status == "finished"]
+        done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
+        most = max((trial.num_seeds for trial in done), default=0)
+        done = [trial for trial in done if trial.num_seeds == most]
+        if any(trial.measured != done[0].measured for trial in done):
+            return None
+        return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """State of a sweep's trials at one moment."""
+
+    sweep_id: str
+    sweep: Sweep
+    trials: Sequence[Trial]
+    """Every planned trial, by number."""
+    leader: int | None
+    """Number of the best finished trial, or arm, by the first metric."""
+    num_trials: int
+    """Number of trials of the whole sweep."""
+    ended_before: frozenset[int]
+    """Numbers of trials that ended in an earlier session."""
+
+    @property
+    def counts(self) -> str:
+        """The trials counted by status: `2 running, 3 finished of 8`."""
+        counts = {status: sum(trial.status == status for trial in self.trials) for status in ("running", *ENDED)}
+        text = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        return f"{text or 'starting'} of {self.num_trials}"

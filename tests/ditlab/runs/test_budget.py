@@ -1,0 +1,73 @@
+"""DITLAB_BUDGET: device hours of a home's runs."""
+
+import pytest
+
+from ditlab.api.training import train
+from ditlab.errors import UserError
+from ditlab.runs.budget import HomeBudget
+from ditlab.tracking.history import DEVICES_TAG
+from ditlab.tracking.journal import encode_record
+from ditlab.tracking.records import create_run, read_record
+from support.trainings.workers import tiny
+
+
+def use(home, hours, name="used", parent=""):
+    """Write a run that has held a core for so many hours."""
+    folder = create_run(home, name, family="dit", spec_hash="", parent=parent)
+    start = {"time": 1, "run_id": folder.run_id, "name": name, "experiment": "a", "family": "dit"}
+    tags = {"time": 1, "values": {DEVICES_TAG: "1 core"}}
+    end = {"time": 1 + round(3_600_000 * hours), "status": "finished"}
+    lines = (encode_record("start", start), encode_record("tags", tags), encode_record("end", end))
+    folder.journal.write_bytes(b"".join(lines))
+    return folder.run_id
+
+
+@pytest.mark.parametrize("text", ["banana", "0", "0h", "-4h", "4", "4 weeks", "nan h"])
+def test_texts_that_are_no_budget(text, monkeypatch):
+    monkeypatch.setenv("DITLAB_BUDGET", text)
+    with pytest.raises(UserError, match=r"DITLAB_BUDGET=.* is no budget; write device hours above 0 with their unit"):
+        HomeBudget.from_environment()
+
+
+def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypatch):
+    """The trials of a sweep count together; GPU hours are another budget's."""
+    from ditlab.home import Home
+
+    place = Home(home).ensure()
+    sweep, alone = create_run(place, "swept", family="dit", spec_hash="", trials=2).run_id, use(place, 1.0)
+    for _ in range(2):
+        use(place, 1.5, parent=sweep)
+    monkeypatch.setenv("DITLAB_BUDGET", "4h")
+    said = ditlab("train", spec, "--local", "--resume", "auto")
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert "DITLAB_BUDGET=4h is used up: runs under" in said.err and "have taken 4 core hours" in said.err
+    assert f"most of them {sweep} (swept) 3, {alone} (used) 1; set a larger DITLAB_BUDGET" in said.err
+    listed = ditlab("runs", "--json")
+    assert listed.json["budget"] == {"hours": 4.0, "used": {"core": 4.0}}
+    assert "DITLAB_BUDGET=4h: 4 core hours are used." in listed.err
+    monkeypatch.setenv("DITLAB_BUDGET", "banana")
+    assert ditlab("train", spec, "--local").code == ditlab("runs").code == 2
+
+
+def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, monkeypatch):
+    monkeypatch.setattr("ditlab.runs.budget.CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr("ditlab.runs.budget._SHARE", 1.0)
+    from ditlab.tracking.device_hours import DeviceHours
+
+    used = DeviceHours(run_home).total()["core"]
+    monkeypatch.setenv("DITLAB_BUDGET", text := f"{3600 * used + 1:.3f}s")
+    warnings = []
+    result = train(tiny(name="bounded", training__steps=100_000), local=True, warn=warnings.append)
+    folder = run_home.run(result.run_id)
+    assert (result.status, result.step > 0, result.checkpoint is not None) == ("interrupted", True, True)
+    assert warnings == [
+        f"DITLAB_BUDGET={text} is used up: stopping after a final checkpoint; `--resume` goes on with a larger one."
+    ]
+    record = read_record(folder)
+    assert (record.status, record.message) == ("interrupted", f"DITLAB_BUDGET={text} is used up")
+    longer = tiny(name="bounded", training__steps=result.step + 1)
+    with pytest.raises(UserError, match=rf"DITLAB_BUDGET={text} is used up: .*{result.run_id} \(bounded\)"):
+        train(longer, local=True, resume=result.run_id)
+    monkeypatch.setenv("DITLAB_BUDGET", "1h")
+    again = train(longer, local=True, resume=result.run_id)
+    assert (again.status, again.step) == ("finished", result.step + 1)

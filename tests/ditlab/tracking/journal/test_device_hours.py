@@ -1,0 +1,79 @@
+"""Device hours of a home, read from its journals a piece at a time."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from ditlab.home import Home, RunFolder
+from ditlab.tracking.device_hours import DeviceHours
+from ditlab.tracking.history import DEVICES_TAG
+from ditlab.tracking.journal import encode_record
+
+NewRun = Callable[..., RunFolder]
+
+
+def at(second: int, kind: str, **fields: object) -> bytes:
+    return encode_record(kind, {"time": 1_000_000 + 1000 * second, **fields})
+
+
+def started(second: int, devices: str) -> bytes:
+    start = at(second, "start", run_id="a", name="a", experiment="a", family="dit")
+    return start + at(second, "tags", values={DEVICES_TAG: devices})
+
+
+def step(second: int) -> bytes:
+    return at(second, "metrics", step=second, values={"train/loss": 1.0})
+
+
+PIECES = [
+    (started(0, "2 GPU at 3"), {}),
+    (step(900), {"GPU": 0.5}),
+    (step(1800), {"GPU": 1.0}),  # killed after this
+    (started(90_000, "1 GPU"), {"GPU": 1.0}),
+    (step(91_800) + step(92_000)[:-9], {"GPU": 1.5}),  # a line that is being written
+    (step(92_000)[-9:] + at(93_600, "end", status="finished"), {"GPU": 2.0}),
+    (step(99_000), {"GPU": 2.0}),  # by an evaluation
+    (started(100_000, "4 core") + step(100_900), {"GPU": 2.0, "core": 1.0}),
+]
+"""What a journal grows by, and the hours that it then tells."""
+
+
+@pytest.fixture
+def home(new_run: NewRun) -> tuple[Home, RunFolder]:
+    folder = new_run()
+    return Home(folder.path.parents[1]), folder
+
+
+def test_hours_of_a_growing_journal(home: tuple[Home, RunFolder]) -> None:
+    place, folder = home
+    hours = DeviceHours(place)
+    for piece, expected in PIECES:
+        with folder.journal.open("ab") as file:
+            file.write(piece)
+        assert hours.total() == DeviceHours(place).total() == expected  # by what was read or kept before
+        hours.keep()
+    shutil.rmtree(place.caches)
+    whole = DeviceHours(place)
+    assert whole.by_run() == {folder.run_id: {"GPU": 2.0, "core": 1.0}}
+    assert whole.total(["0000", folder.run_id]) == {"GPU": 2.0, "core": 1.0} and not whole.total([])
+
+
+def test_kept_hours_spare_a_reading_and_a_damaged_file_costs_one(home: tuple[Home, RunFolder]) -> None:
+    place, folder = home
+    folder.journal.write_bytes(started(0, "1 core") + step(3600))
+    hours = DeviceHours(place)
+    assert hours.total()["core"] == 1.0
+    hours.keep()
+    folder.journal.write_bytes(folder.journal.read_bytes().replace(b"1 core", b"9 core"))  # as long as before
+    assert DeviceHours(place).total()["core"] == 1.0
+    (kept,) = place.caches.glob("device_hours.json")
+    for damaged in (b"", b"[]\n", kept.read_bytes()[:-9]):
+        kept.write_bytes(damaged)
+        assert DeviceHours(place).total()["core"] == 0.0  # the lines that were altered do not count
+    folder.journal.write_bytes(started(0, "1 core"))  # another journal, which is shorter
+    assert hours.total()["core"] == 0.0
+    folder.journal.unlink()
+    folder.path.joinpath("run.json").unlink()
+    folder.path.rmdir()
+    assert not hours.total()
