@@ -107,7 +107,8 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     if not len(differences) or not np.isfinite(differences).all():
         raise ValueError(f"differences={list(differences)} must be finite, and at least one; leave out failed pairs.")
     band = seed_band(differences, confidence)
-    return Interval(*(float(x) for x in (band.mean, band.low, band.high)), int(band.num), float(band.std), confidence)
+    mean, low, high = (float(value) for value in (band.mean, band.low, band.high))
+    return Interval(mean, low, high, int(band.num), float(band.std), confidence)
 
 
 def unpaired_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
