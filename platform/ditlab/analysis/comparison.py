@@ -145,8 +145,12 @@ def open_groups(
     known = {record.run_id: record for record in list_runs(home)}
     members = group_members(known.values())
     found: dict[str, OpenedRun] = {}
-    for text in texts:
-        run_ids = [record.run_id for record in members.get(_group_id(home, text), [])]
+    ids = [_group_id(home, text) or text for text in texts]
+    num = len({known[each].group or each if each in known else each for each in ids})
+    if num > MAX_RUNS:
+        raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
+    for text, own in zip(texts, ids, strict=True):
+        run_ids = [record.run_id for record in members.get(own, [])]
         for run in [find_training_run(home, each) for each in run_ids or [text]]:
             if run.folder.run_id in found:
                 raise UserError(
@@ -159,18 +163,16 @@ def open_groups(
     groups: dict[str, list[OpenedRun]] = {}
     for run_id, run in found.items():
         groups.setdefault(keys.get(run_id) or run_id, []).append(run)
-    num = len(groups)
-    if num < 2:
-        raise UserError(f"RUN names {num or 'no'} run: a comparison needs two; `ditlab runs` lists them.")
-    if num > MAX_RUNS:
-        raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
+    if not 2 <= len(groups) <= MAX_RUNS:
+        problem = "a comparison needs two" if len(groups) < 2 else f"a comparison shows at most {MAX_RUNS}; name fewer"
+        number = f"{len(groups) or 'no'} run{'s' if len(groups) > 1 else ''}"
+        raise UserError(f"RUN names {number}: {problem}; `ditlab runs` lists them.")
     opened = []
-    for group, runs in groups.items():
-        own = runs[0].record.name
-        if len(runs) < 2:
-            opened.append(OpenedGroup(runs[0].folder.run_id, own, runs))
-        else:
-            opened.append(OpenedGroup(group, known[group].name if group in known else own.rpartition("-seed")[0], runs))
+    for group, members_of in groups.items():
+        name, run_id = members_of[0].record.name, members_of[0].folder.run_id
+        if len(members_of) > 1:
+            name, run_id = known[group].name if group in known else name.rpartition("-seed")[0], group
+        opened.append(OpenedGroup(run_id, name, members_of))
     return opened
 
 

@@ -99,7 +99,7 @@ class ComparedRun:
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
     draws: Mapping[str, object] = field(default_factory=dict)
-    """What decides the samples, times and noise of its steps (`Experiment.draws`)."""
+    """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     members: Sequence[ComparedRun] = ()
     """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
 

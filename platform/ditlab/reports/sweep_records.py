@@ -99,7 +99,7 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
         chosen = [trial for trial in members if trial.status == status]
     first, hours = chosen[0], Counter[str]()
     for trial in members:
-        hours.update(trial.device_hours)  # type: ignore[arg-type]
+        hours.update(trial.device_hours)
     return replace(
         first,
         number=first.arm,

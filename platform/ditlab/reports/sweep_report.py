@@ -96,6 +96,7 @@ def write_sweep_report(
     shares, first, metric = importance(summary), best(summary), summary.metrics[0]
     pictures: list[Path] = []
     unit, an = summary.unit, "an" if summary.unit == "arm" else "a"
+    means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
         if figure is None:
@@ -152,7 +153,7 @@ def write_sweep_report(
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
         ]),
-        Section("Learning curves", [picture("curves.png", curves, CURVES_CAPTION)]),
+        Section("Learning curves", [picture("curves.png", curves, f"{CURVES_CAPTION}{means}")]),
         *_notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)

@@ -104,13 +104,16 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: Grou
     start = experiment.start
     try:
         if not launch.resumed:
+            of_group: dict[str, Any] = {}
+            if place:
+                of_group = {"parent": place.group, "trial": place.number, "group": place.group}
             made = create_run(
                 home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
                 total_steps=launch.plan.total_steps,
                 tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
                 plugins=plugin_packages(experiment.to_dict()),
                 start=start.point if start else "",
-                **({"parent": place.group, "trial": place.number, "group": place.group} if place else {}),
+                **of_group,
             )  # fmt: skip
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))

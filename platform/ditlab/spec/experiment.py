@@ -214,7 +214,7 @@ class Experiment(Spec):
         return validate_experiment(assign(self.to_dict(), changes, class_for))
 
     def draws(self) -> dict[str, Any]:
-        """Return what decides the samples, times and noise of every step, by field or section.
+        """Return the settings that decide the samples, times and noise of every step, by field or section.
 
         Runs in which these are equal train on the same ones, whatever else they differ in. They do not begin with the
         same weights where their networks differ.

@@ -169,7 +169,7 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     """Write the spec, and add the trials that the ledger lacks, as far as their values are known; return the trials of
     the whole ledger. Those of an arm that a search proposed are known, too, where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    arms = {trial.arm: trial.values for trial in (*past, *prepared.trials)}
+    arms = {trial.arm: dict(trial.values) for trial in past} | {trial.arm: trial.values for trial in prepared.trials}
     there = {(trial.arm, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
     places = [

@@ -226,7 +226,7 @@ def test_dry_run_as_json(ditlab, home, written):
     assert list(said.json) == names
     assert (said.json["status"], said.json["num_trials"], said.json["concurrent"]) == ("dry-run", 3, 1)
     assert [list(trial) for trial in said.json["trials"]] == [
-        ["number", "values", "parameters", "steps", "seconds"]
+        ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]
     ] * 3
     assert said.json["seconds"] == pytest.approx(sum(trial["seconds"] for trial in said.json["trials"]))
     assert left(home) == []
