@@ -221,6 +221,8 @@ class DLMSampler:
                     if first:
                         network(x[:, :first], sigma_of_all(self._sigma_min), cache=given_cache["cache"], commit=True)
                 output = network(x[:, first:end], sigma_of_all(step.sigma), **given_cache)
+                if self._spec.temperature != 1:
+                    output = output / self._spec.temperature
                 block = tokens[:, first:end].where(fixed, draw_tokens(step.probabilities, output, block, uniform))
                 del output  # (B, T, V): nothing holds it when the next one is computed
                 x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
