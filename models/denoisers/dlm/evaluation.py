@@ -104,7 +104,6 @@ class DLMEvaluator:
         figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
 
-
     @property
     def sample_metrics(self) -> tuple[str, ...]:
         """Metrics of drawn text, and the values of held-out text."""

@@ -95,7 +95,6 @@ class RegionEvaluator:
         figures = {"r2_by_mask_ratio": r2_by_mask_ratio(overall, remark), "r2_by_motif": r2_by_motif(whole, features)}
         return EvaluationResult(metrics, tables, figures)
 
-
     @property
     def sample_metrics(self) -> tuple[str, ...]:
         """STATISTICS, of imputed regions."""

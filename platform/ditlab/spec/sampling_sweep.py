@@ -48,8 +48,8 @@ class SamplingSweep(Spec):
     fixed: dict[str, Any] = Field(default_factory=dict)
     """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text: PLACE`."""
     space: Annotated[dict[str, Axis], Field(min_length=1)]
-    """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the checkpoint's own). All
-    combinations are drawn, so every axis is of kind `grid`, `choice` or `int`."""
+    """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the checkpoint's own).
+    All combinations are drawn, so every axis is of kind `grid`, `choice` or `int`."""
     metric: str
     """Metric of samples by which points are ranked, such as `quality/frechet`."""
     mode: Mode = "min"
@@ -72,7 +72,7 @@ class SamplingSweep(Spec):
     def noise_seeds(self) -> list[int]:
         """The seeds of `ditlab sample --seed`.
 
-        A text-to-image family draws sample k from the noise of seed + k: seeds less than `samples` apart would share it.
+        A text-to-image family draws sample k from the noise of seed + k: seeds that are nearer would share it.
         """
         return [self.seed + number * self.samples for number in range(self.seeds)]
 

@@ -236,8 +236,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         )
     if is_sampling_sweep(mapping):
         raise UserError(
-            f"{spec_name(path)}: base.run names a trained run, whose samples alone vary; `ditlab tune` and `validate` take "
-            "such a sweep."
+            f"{spec_name(path)}: base.run names a trained run, whose samples alone vary; `ditlab tune` and "
+            "`validate` take such a sweep."
         )
     if isinstance(base := mapping.get("base"), str):
         named_by = f"{spec_name(path)}: base={printable_sentence(base)}"
