@@ -49,8 +49,8 @@ _WIDE = 6.0
 """Ratio of the largest to the smallest value from which the axis of curves is logarithmic."""
 _ABSENT = -0.22
 """Place of trials that do not use an axis."""
-_BEYOND = 0.25
-"""Distance to which bars reach beyond an axis."""
+_BEYOND = 3.0
+"""Lengths of the axis to which bars reach beyond it."""
 _SPREAD = 0.035
 """Largest distance between lines through one category, so that they stay distinguishable."""
 _STATUSES = {
@@ -131,8 +131,12 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
     quality, cost = metric_axis(summary, 0), metric_axis(summary, 1)
     if not quality.raw:
         return None
-    groups = _groups(summary.trials, lambda each: (cost.positions[each.number], quality.positions[each.number]), cost)
-    front = sorted((cost.positions[each.number], quality.positions[each.number]) for each in pareto(summary))
+
+    def place(each: Trial) -> tuple[float, float]:
+        return cost.positions[each.number], quality.positions[each.number]
+
+    groups = _groups(summary.trials, place, cost, has_names=False)
+    front = sorted(map(place, pareto(summary)))
     if front:
         numbers = {(cost.positions[key], quality.positions[key]): str(key) for key in quality.positions}
         groups.append(_ring(front, "on the frontier", [numbers[place] for place in front]))
