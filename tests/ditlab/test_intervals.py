@@ -1,0 +1,93 @@
+"""Intervals over seeds: against scipy, against simulated groups, and the sentences made of them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from ditlab.intervals import (
+    anytime_interval,
+    describe_difference,
+    look_confidence,
+    look_sizes,
+    paired_interval,
+    seed_band,
+    seeds_to_show,
+    smallest_difference,
+)
+
+
+def test_a_paired_interval_is_students() -> None:
+    differences = [0.3, -0.1, 0.4, 0.25]
+    ours, peer = paired_interval(differences, 0.9), ttest_1samp(differences, 0).confidence_interval(0.9)
+    assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high))
+    shifted = paired_interval([each + 1e9 for each in differences], 0.9)
+    assert shifted.half_width == pytest.approx(ours.half_width, rel=1e-5)
+
+
+def test_one_seed_is_unbounded_and_json_has_no_infinity() -> None:
+    interval = paired_interval([0.1])
+    assert interval.half_width == math.inf and not interval.excludes_zero
+    assert json.loads(json.dumps(interval.to_dict(), allow_nan=False))["low"] is None
+    assert seeds_to_show(interval, 0.1) is None
+    assert "one seed tells nothing" in describe_difference(interval, ("B", "A"), "min", "loss")
+
+
+@pytest.mark.parametrize("differences", [[], [0.1, math.nan]])
+def test_missing_differences_are_refused(differences: list[float]) -> None:
+    with pytest.raises(ValueError, match="leave out failed pairs"):
+        paired_interval(differences)
+
+
+def test_a_band_leaves_out_what_is_not_finite() -> None:
+    band = seed_band([[1.0, math.nan, math.nan], [2.0, 3.0, math.nan], [3.0, 4.0, math.inf]])
+    assert band.num.tolist() == [3, 2, 0]
+    assert band.mean[:2].tolist() == [2.0, 3.5] and math.isnan(band.mean[2])
+    assert band.high[0] == pytest.approx(paired_interval([1.0, 2.0, 3.0]).high)
+
+
+@pytest.mark.parametrize(("seeds", "sizes"), [((3, 12), (3, 4, 6, 8, 12)), ((3, 3), (3,)), ((2, 3), (2, 3))])
+def test_looks_grow_from_the_fewest_seeds_to_the_most(seeds: tuple[int, int], sizes: tuple[int, ...]) -> None:
+    assert look_sizes(*seeds) == sizes
+
+
+def test_fixed_and_anytime_intervals_hold_the_true_difference() -> None:
+    """20,000 Gaussian groups. A rate of 0.95 has a standard error of 0.0015; the bounds are three of them."""
+    true, looks = 0.7, look_sizes(3, 12)
+    draws = true + np.random.default_rng(0).standard_normal((looks[-1], 20_000))
+    for num in looks:
+        band = seed_band(draws[:num])
+        assert 0.9455 < np.mean((band.low <= true) & (true <= band.high)) < 0.9545
+    bands = [seed_band(draws[:num], look_confidence(look, len(looks), 0.95)) for look, num in enumerate(looks, start=1)]
+    always = np.mean(np.all([(band.low <= true) & (true <= band.high) for band in bands], axis=0))
+    assert always > 0.95, "looks share the error"
+    ours = anytime_interval(draws[:4, 0].tolist(), 2, len(looks))
+    assert (ours.low, ours.high) == pytest.approx((bands[1].low[0], bands[1].high[0]))
+
+
+def test_seeds_to_show_are_the_fewest_that_reach_a_difference() -> None:
+    interval = paired_interval([-0.012, 0.010, -0.003])
+    more = seeds_to_show(interval, 0.005)
+    assert more and smallest_difference(interval, more) <= 0.005 < smallest_difference(interval, more - 1)
+    assert seeds_to_show(interval, 1.0) == 0
+    assert seeds_to_show(interval, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "mode", "sentence"),
+    [
+        ([-0.012, -0.010, -0.013], "min", "B before A by 0.0117 +- 0.0038 in loss (95 %, 3 pairs)"),
+        ([-0.012, -0.010, -0.013], "max", "A before B by 0.0117 +- 0.0038 in loss (95 %, 3 pairs)"),
+        (
+            [-0.012, 0.010, -0.003],
+            "min",
+            "B and A: no difference larger than 0.029 in loss was found (95 %, 3 pairs); "
+            "2 more seeds would narrow this to +- 0.014",
+        ),
+        ([0.0, 0.0, 0.0], "min", "B and A: loss is equal with every seed (3 pairs)"),
+    ],
+)
+def test_sentences(differences: list[float], mode: str, sentence: str) -> None:
+    assert describe_difference(paired_interval(differences), ("B", "A"), mode, "loss") == sentence
