@@ -270,6 +270,8 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     if found.record.trials:
         trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
         trials = f"name one of its trials: {', '.join(trial_ids[:8])}" if trial_ids else "none of its trials has begun"
+        if (found.folder.path / "points").exists():
+            raise UserError(f"run '{text}' is a sweep over the samples of a trained run; name that run.")
         raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
     return found
 

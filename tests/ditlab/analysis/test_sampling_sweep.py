@@ -1,6 +1,5 @@
 """Sweeps over the samples of a trained run: samples of `ditlab sample`, a ledger that is resumed, and refusals."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,15 +17,21 @@ from ditlab.spec.yaml_text import dump_yaml
 from support.homes import settled
 from support.trainings.family_specs import smallest
 
-STEPS = {"sampling.steps": {"kind": "grid", "values": [1, 2]}}
+
+def grid(path, *values):
+    """An axis by its path."""
+    return {path: {"kind": "grid", "values": list(values)}}
+
+
+STEPS = grid("sampling.steps", 1, 2)
 METRICS = {"region": "quality/r2", "dlm": "quality/bigram_perplexity"}
 SPACES = {
-    "dit": {**STEPS, "sampling.guidance": {"kind": "grid", "values": [1.0, 2.0]}, "ema": {"kind": "grid", "values": [None, 0.1]}},
-    "unet": {**STEPS, "sampling.solver": {"kind": "grid", "values": ["euler", "heun"]}},
-    "pixelhdm": {**STEPS, "sampling.interval": {"kind": "grid", "values": [[0.0, 1.0], [0.2, 0.6]]}},
-    "region": {"sampling.solver": {"kind": "grid", "values": ["ddpm", "ddim"]}, "sampling.steps": {"kind": "grid", "values": [2]}},
-    "dlm": {**STEPS, "sampling.temperature": {"kind": "grid", "values": [0.5, 1.0]}},
-}  # fmt: skip
+    "dit": STEPS | grid("sampling.guidance", 1.0, 2.0) | grid("ema", None, 0.1),
+    "unet": STEPS | grid("sampling.solver", "euler", "heun"),
+    "pixelhdm": STEPS | grid("sampling.interval", [0.0, 1.0], [0.2, 0.6]),
+    "region": grid("sampling.solver", "ddpm", "ddim") | grid("sampling.steps", 2),
+    "dlm": STEPS | grid("sampling.temperature", 0.5, 1.0),
+}
 
 
 @pytest.fixture
@@ -54,9 +59,9 @@ def written(folder, run, space=STEPS, **changes):
 
 
 def files(sweep_id):
-    """The samples of every draw: content by name."""
+    """The samples of every draw: file by name."""
     folder = Home.from_environment().run(sweep_id).path / "points"
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.safetensors"))}
 
 
 def check_equal_to_sample(run, result, batch=256):
@@ -67,9 +72,11 @@ def check_equal_to_sample(run, result, batch=256):
         pairs = list(zip(point.options[::2], point.options[1::2], strict=True))
         overrides = [value for option, value in pairs if option == "--set"]
         for seed in result.summary.seeds:
-            drawn = run.sample(result.summary.samples, seed=seed, ema=dict(pairs).get("--ema"), overrides=overrides, batch=batch)
+            drawn = run.sample(
+                result.summary.samples, seed=seed, ema=dict(pairs).get("--ema"), overrides=overrides, batch=batch
+            )
             _, numbers, *_ = drawn.save(f"drawn-{point.number}-{seed}")
-            assert kept[f"{point.number:04d}/seed{seed}.safetensors"] == numbers.read_bytes()
+            assert kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes() == numbers.read_bytes()
 
 
 def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small, blank_pictures):
@@ -79,11 +86,11 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
 
     first = ditlab.sweep_samples(written(Path.cwd(), small.id), on_progress=interrupt)
     assert (first.status, first.exit_code, len(first.summary.measured)) == ("interrupted", 130, 1)
-    before = {name: os.stat(first.report.parents[1] / "points" / name).st_mtime_ns for name in files(first.sweep_id)}
+    before = {name: path.stat().st_mtime_ns for name, path in files(first.sweep_id).items()}
     said = []
     last = ditlab.sweep_samples(resume=first.sweep_id, on_progress=lambda what, *_: said.append(what))
     assert last.status == "finished" and not any("of 4 draws" in what for what in said)
-    after = {name: os.stat(last.report.parents[1] / "points" / name).st_mtime_ns for name in files(last.sweep_id)}
+    after = {name: path.stat().st_mtime_ns for name, path in files(last.sweep_id).items()}
     assert len(before) == 2 and before.items() <= after.items()
     check_equal_to_sample(small, last)
     one, two = (point.means for point in last.summary.points)
@@ -107,14 +114,16 @@ def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypat
     plan = ditlab.plan_samples(path)
     result = ditlab.sweep_samples(path)
     assert result.status == "finished" and len(result.summary.measured) == len(plan.session.points)
-    assert all(point.means["cost/evaluations"] == plan.forecast.evaluations[point.number] for point in result.summary.points)
+    assert all(
+        point.means["cost/evaluations"] == plan.forecast.evaluations[point.number] for point in result.summary.points
+    )
     assert (result.report.parent / "samples.png").exists()
     check_equal_to_sample(run, result, batch=16)
 
 
 @pytest.mark.slow
 def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
-    path = written(Path.cwd(), small.id, {"sampling.steps": {"kind": "grid", "values": [1, 2, 300, 400]}}, seeds=3)
+    path = written(Path.cwd(), small.id, grid("sampling.steps", 1, 2, 300, 400), seeds=3)
     command = [sys.executable, "-m", "ditlab", "tune", str(path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
@@ -132,13 +141,16 @@ def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"space": {"optimizer.lr": {"kind": "grid", "values": [1]}}}, "space.optimizer.lr changes the training"),
-        ({"space": {"sampling.mask": {"kind": "grid", "values": [1]}}}, "space.sampling.mask changes what is drawn"),
+        ({"space": grid("optimizer.lr", 1)}, "space.optimizer.lr changes the training"),
+        ({"space": grid("sampling.mask", 1)}, "space.sampling.mask changes what is drawn"),
         ({"space": {"sampling.steps": {"kind": "uniform", "low": 1.0, "high": 2.0}}}, "has no end of values"),
-        ({"space": {"sampling.solver": {"kind": "grid", "values": ["ddim"]}}}, "sampling.solver='ddim' must be 'euler', 'heun'"),
-        ({"space": {"sampling.guidance": {"kind": "grid", "values": [2.0]}}}, "needs a conditional model"),
-        ({"space": {"sampling.stpes": {"kind": "grid", "values": [1]}}}, "did you mean 'steps'"),
-        ({"space": {"ema": {"kind": "grid", "values": [0.1]}}}, "keeps no averages"),
+        (
+            {"space": grid("sampling.solver", "ddim")},
+            "sampling.solver='ddim' must be 'euler', 'heun'",
+        ),
+        ({"space": grid("sampling.guidance", 2.0)}, "needs a conditional model"),
+        ({"space": grid("sampling.stpes", 1)}, "did you mean 'steps'"),
+        ({"space": grid("ema", 0.1)}, "keeps no averages"),
         ({"metric": "quality/r2"}, "metric=quality/r2 is not measured on the samples"),
         ({"base": {"run": "nobody"}}, "run 'nobody' is unknown"),
         ({"samples": 5}, "samples=5 must be at least 20"),
