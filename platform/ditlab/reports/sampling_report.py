@@ -1,7 +1,8 @@
 """Report of a sweep over the samples of one run: quality over cost, what is told apart, a page as HTML and Markdown.
 
 A point's value is the mean over seeds of the noise, with Student's t interval. All points draw from the same seeds, so
-a difference of two points is one of pairs. With one seed nothing is told apart.
+a difference of two points is one of pairs. The intervals of all pairs of points hold together (Bonferroni), as the best
+point is chosen by the same draws. With one seed nothing is told apart.
 """
 
 from __future__ import annotations
@@ -60,14 +61,10 @@ class PointResult:
         """Means over seeds; of seconds the median, as the first draw in a process is slower."""
         return {name: median(each) if name == SECONDS else fmean(each) for name, each in self.by_seed.items()}
 
-    def interval(self, metric: str, other: PointResult | None = None) -> Interval | None:
-        """Interval of the mean, or of that of the paired differences to another point; None where a value is missing or
-        not finite."""
-        own, theirs = self.by_seed.get(metric, ()), other.by_seed.get(metric, ()) if other else None
-        if not own or theirs == ():
-            return None
-        differences = list(own) if theirs is None else [a - b for a, b in zip(own, theirs, strict=True)]
-        return paired_interval(differences) if all(map(math.isfinite, differences)) else None
+    def interval(self, metric: str) -> Interval | None:
+        """95 % interval of the mean of a metric; None where a value is missing or not finite."""
+        values = self.by_seed.get(metric, ())
+        return paired_interval(values) if values and all(map(math.isfinite, values)) else None
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,12 @@ class SamplingSummary:
         """True if all points are measured."""
         return all(each.by_seed for each in self.points)
 
+    def difference(self, point: PointResult, other: PointResult) -> Interval:
+        """Interval of the paired differences of the metric, of two measured points; it holds with all others."""
+        num = len(self.measured)
+        pairs = zip(point.by_seed[self.metric], other.by_seed[self.metric], strict=True)
+        return paired_interval([one - two for one, two in pairs], 1 - 0.05 / (num * (num - 1) / 2))
+
     def rival(self, point: PointResult) -> PointResult | None:
         """The best of the other points that cost no more; None where there is none."""
         cost, sign = point.means[EVALUATIONS], 1 if self.mode == "min" else -1
@@ -141,11 +144,9 @@ class SamplingSummary:
 
     def close_to_best(self) -> list[PointResult]:
         """Points that are not told apart from the best one, the cheapest first."""
-        found = []
-        for each in self.measured:
-            difference = each.interval(self.metric, self.best) if each is not self.best else None
-            if difference is not None and not difference.excludes_zero:
-                found.append(each)
+        best = self.best
+        others = [each for each in self.measured if each is not best] if best else []
+        found = [each for each in others if best and not self.difference(each, best).excludes_zero]
         return sorted(found, key=lambda each: each.means[EVALUATIONS])
 
 
@@ -168,7 +169,7 @@ def rows_of(summary: SamplingSummary) -> tuple[list[str], list[list[Cell]]]:
     rows: list[list[Cell]] = []
     for each in summary.measured:
         rival = summary.rival(each)
-        difference = each.interval(summary.metric, rival) if rival else None
+        difference = summary.difference(each, rival) if rival else None
         row: list[Cell] = [each.number, "yes" if each.number in front else None]
         row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
         for axis in summary.axes:
@@ -197,16 +198,16 @@ def verdict(summary: SamplingSummary) -> list[str]:
     if len(summary.seeds) == 1 and len(summary.measured) > 1:
         sentences.append("One seed of the noise tells nothing of others, so no points are told apart; set seeds to 5.")
     elif close := summary.close_to_best():
-        cheapest, interval = close[0], close[0].interval(metric, first)
+        cheapest = close[0]
         others = ", ".join(str(each.number) for each in close[:_MOST_NAMED]) + ", ..." * (len(close) > _MOST_NAMED)
         sentences.append(f"It is not told apart from {len(close)} other{'s' * (len(close) > 1)}: {others}.")
-        if cheapest.means[EVALUATIONS] < first.means[EVALUATIONS] and interval is not None:
+        if cheapest.means[EVALUATIONS] < first.means[EVALUATIONS]:
             names = (f"point {cheapest.number}", f"point {first.number}")
-            found = describe_difference(interval, names, summary.mode, metric)
+            found = describe_difference(summary.difference(cheapest, first), names, summary.mode, metric)
             price = format_number(cheapest.means[EVALUATIONS])
             sentences.append(f"The cheapest of them is {names[0]}, {price} evaluations a sample ({found}).")
     elif len(summary.measured) > 1:
-        sentences.append(f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % each).")
+        sentences.append(f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % together).")
     front = ", ".join(str(each.number) for each in summary.frontier[:_MOST_NAMED])
     front += ", ..." * (len(summary.frontier) > _MOST_NAMED)
     sentences.append(f"On the frontier of quality and cost, the best first: {front}.")
@@ -240,8 +241,8 @@ def write_sampling_report(
     caption = (
         f"The frontier first, then what one point beats, and so on, each from the best mean of {metric} on "
         f"({better(summary.mode)}). Half widths are of 95 % intervals over {len(summary.seeds)} seeds of the noise. "
-        "The difference is that to the best of the points that cost no more, paired by seed; each is told apart at "
-        "95 %, so one in twenty points that are alike is told apart by chance. Guided evaluations count twice."
+        "The difference is that to the best of the points that cost no more, paired by seed; the intervals of all "
+        "differences hold together at 95 % (Bonferroni over all pairs of points). Guided evaluations count twice."
     )
     shares = importance(ranking)
     about = f"{metric} over network evaluations a sample, a mark a point. {sentences[0]}"

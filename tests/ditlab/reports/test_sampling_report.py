@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from ditlab.reports.sampling_report import PointResult, SamplingSummary, rows_of, verdict, write_sampling_report
@@ -44,7 +45,7 @@ def test_points_are_told_apart_by_pairs_though_their_intervals_overlap():
     )
     one, two, three = found.points
     assert one.interval("quality/frechet").high > two.interval("quality/frechet").mean
-    assert one.interval("quality/frechet", two).excludes_zero and found.best is two
+    assert found.difference(one, two).excludes_zero and found.best is two
     assert found.close_to_best() == [three] and found.frontier == [two, one] and found.rival(three) is two
     columns, rows = rows_of(found)
     told = {row[columns.index("point")]: row[columns.index("told apart")] for row in rows}
@@ -74,6 +75,16 @@ def test_missing_and_infinite_values_are_neither_best_nor_ranked(tmp_path, blank
     assert verdict(summary(None)) == [
         "No point has a finite value of quality/frechet yet.",
     ]
+
+
+def test_of_points_that_are_alike_one_in_twenty_sweeps_tells_some_apart_at_most():
+    generator = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(300):
+        shared = generator.normal(size=5)
+        found = summary(*((10, list(shared + generator.normal(size=5))) for _ in range(4)), num_seeds=5)
+        wrong += len(found.close_to_best()) < 3
+    assert wrong <= 24  # 5 % and 2.4 standard deviations
 
 
 @pytest.mark.slow
