@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ditlab.analysis.opened_run import logged_records
-from ditlab.analysis.sampling_sweep import Draw, SamplingLedger, SamplingSession
+from ditlab.analysis.sampling_sweep import PointDraw, SamplingLedger, SamplingSession
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, table
@@ -50,7 +50,7 @@ MOST_ROWS = 24
 """Points of a terminal's table."""
 IN_THE_REPORT = ("ms a sample", "difference")
 """Columns for which a terminal has no room."""
-DrawsByPoint = Mapping[tuple[int, int], Draw]
+DrawsByPoint = Mapping[tuple[int, int], PointDraw]
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ Measure = Callable[[SampleSet], dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Draw:
+class PointDraw:
     """One line of the ledger: a point's samples from one seed of the noise."""
 
     number: int
@@ -64,7 +64,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class SamplingForecast:
-    """What the draws of a sweep will take."""
+    """Forecast of the draws of a sweep that are left."""
 
     evaluations: Mapping[int, float]
     """Network evaluations a sample, by point: exact, from one sample of each."""
@@ -89,19 +89,19 @@ class SamplingLedger:
         """File of a draw: as `samples.safetensors` of `ditlab sample`."""
         return self.folder.path / "points" / f"{number:04d}" / f"seed{seed}.safetensors"
 
-    def add(self, drawn: Draw, samples: SampleSet) -> None:
+    def add(self, drawn: PointDraw, samples: SampleSet) -> None:
         """Write a draw's samples, then its line. Raises OSError where the disk refuses."""
         path = self.samples(drawn.number, drawn.seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, save(samples.numbers))
         append_json_line(self._path, asdict(drawn))
 
-    def read(self) -> dict[tuple[int, int], Draw]:
+    def read(self) -> dict[tuple[int, int], PointDraw]:
         """Whole draws by point and seed, without torn and damaged lines, and lines whose samples are gone."""
         found = {}
         for record in read_json_lines(self._path).records:
             with suppress(TypeError):  # a line of another file
-                drawn = Draw(**record)
+                drawn = PointDraw(**record)
                 if self.samples(drawn.number, drawn.seed).exists():
                     found[drawn.number, drawn.seed] = drawn
         return found
@@ -220,13 +220,13 @@ class SamplingSession:
     def _count_rows(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._rows += len(inputs[0])
 
-    def left(self, done: Mapping[tuple[int, int], Draw]) -> Iterator[tuple[Point, int]]:
+    def left(self, done: Mapping[tuple[int, int], PointDraw]) -> Iterator[tuple[Point, int]]:
         """The draws that are left, those of one average together."""
         order = sorted(self.points, key=lambda point: (str(self.sweep.settings(point).ema), point.number))
         for point in order:
             yield from ((point, seed) for seed in self.sweep.noise_seeds() if (point.number, seed) not in done)
 
-    def forecast(self, done: Mapping[tuple[int, int], Draw]) -> SamplingForecast:
+    def forecast(self, done: Mapping[tuple[int, int], PointDraw]) -> SamplingForecast:
         """Count the evaluations of one sample of each point, and time a batch of the cheapest."""
         sweep, evaluations, size = self.sweep, dict[int, float](), 0
         left = list(self.left(done))
@@ -240,7 +240,7 @@ class SamplingSession:
         seconds = total * drawn.seconds / (each * len(drawn))
         return SamplingForecast(evaluations, total, seconds, size * sweep.samples * len(left), len(left))
 
-    def check_past(self, done: Mapping[tuple[int, int], Draw]) -> None:
+    def check_past(self, done: Mapping[tuple[int, int], PointDraw]) -> None:
         """Raise UserError where earlier draws were of other weights, or of other points."""
         for drawn in done.values():
             if drawn.step != self.saved.step:
@@ -255,8 +255,8 @@ class SamplingSession:
                 )
 
     def run(
-        self, ledger: SamplingLedger, finished: Callable[[int, Mapping[tuple[int, int], Draw]], None]
-    ) -> dict[tuple[int, int], Draw]:
+        self, ledger: SamplingLedger, finished: Callable[[int, Mapping[tuple[int, int], PointDraw]], None]
+    ) -> dict[tuple[int, int], PointDraw]:
         """Draw and measure what is left; `finished` is called with a point's number once all its seeds are measured."""
         done = ledger.read()
         self.check_past(done)
@@ -267,14 +267,14 @@ class SamplingSession:
             self.saved.progress(f"{draws}: measuring", 0, None, "")
             found = self._measure(samples) | {EVALUATIONS: evaluations, SECONDS: samples.seconds / len(samples)}
             metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
-            drawn = Draw(point.number, seed, self.saved.step, dict(point.values), metrics)
+            drawn = PointDraw(point.number, seed, self.saved.step, dict(point.values), metrics)
             ledger.add(drawn, samples)
             done[point.number, seed] = drawn
             if all((point.number, each) in done for each in self.sweep.noise_seeds()):
                 finished(point.number, done)
         return done
 
-    def summary(self, sweep_id: str, done: Mapping[tuple[int, int], Draw]) -> SamplingSummary:
+    def summary(self, sweep_id: str, done: Mapping[tuple[int, int], PointDraw]) -> SamplingSummary:
         """All that the report shows, in its present state."""
         sweep, saved, seeds = self.sweep, self.saved, self.sweep.noise_seeds()
         points = []
