@@ -146,13 +146,10 @@ def check_same(folder: RunFolder, stored: SamplingSweep, given: SamplingSweep) -
 
 
 def _differences(stored: SamplingSweep, given: SamplingSweep) -> list[str]:
-    before, after = stored.to_dict(), given.to_dict()
-    for mapping in (before, after):
-        del mapping["base"]  # found by name or id, and compared by the step of its weights
     fewer = given.seeds < stored.seeds
     return [
         f"{path}={format_value(value)} (was {format_value(earlier)})"
-        for path, earlier, value in changed_values(before, after)
+        for path, earlier, value in changed_values(stored.to_dict(), given.to_dict())
         if path != "seeds" or fewer
     ]
 
@@ -160,13 +157,12 @@ def _differences(stored: SamplingSweep, given: SamplingSweep) -> list[str]:
 def start_sweep(session: SamplingSession, folder: RunFolder | None) -> SamplingLedger:
     """Make the folder of a new sweep, or take that of a resumed one, and store the spec. Raises UserError."""
     saved, sweep = session.saved, session.sweep
-    stored = sweep.model_copy(update={"base": sweep.base.model_copy(update={"run": saved.folder.run_id})})
     try:
         folder = folder or create_run(
             saved.home, sweep.name, family=saved.experiment.model.family, spec_hash="", total_steps=len(session.points),
             trials=len(session.points), tracking_uri=saved.record.tracking_uri,
         )  # fmt: skip
-        write_durably(folder.path / SPEC, encode_recorded(stored.to_dict()))
+        write_durably(folder.path / SPEC, encode_recorded(sweep.to_dict()))
     except OSError as error:
         raise home_write_error(saved.home, error) from error
     return SamplingLedger(folder)

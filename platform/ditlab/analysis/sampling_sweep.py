@@ -159,6 +159,7 @@ class SamplingSession:
                 "measured; set fixed.sampling.prompts=[]."
             )
         quality = self._quality
+        quality.basis.check()
         return [*quality.basis.metrics(quality.sampler.takes_rows == "conditions"), *COSTS]
 
     @cached_property
@@ -297,8 +298,8 @@ class SamplingSession:
             tensors = load_file(ledger.samples(number, self.sweep.seed))
             experiment = self.saved.experiment_with(self._options(self.points[number], 0, 1).changes())
             sampler = self.saved.sampler(experiment)
-            num = COLUMNS if sampler.takes_rows != "completed" else 1
-            first = {name: values[:num] for name, values in tensors.items()}
+            is_image = tensors["values"].ndim == 4 and sampler.takes_rows != "completed"
+            first = {name: values[: COLUMNS if is_image else 1] for name, values in tensors.items()}
             rows.append((number, sampler.show(Samples(first.pop("values"), first))))
         if not rows:
             return None

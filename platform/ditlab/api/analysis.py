@@ -165,7 +165,11 @@ def _sampling_session(
 ) -> tuple[SamplingSession, RunFolder | None, Callable[[str], None]]:  # fmt: skip
     """Open the sweep, and the folder of the one that is resumed, if any."""
     home, warn, folder = Home.from_environment(), warn or _log.warning, None
+    if overrides and sweep is None:
+        raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
     given = None if sweep is None else load_sampling_sweep(Path(sweep), overrides)
+    if given is not None:  # a name may come to mean another run
+        given = given.of_run(find_training_run(home, given.base.run).folder.run_id)
     from ditlab.analysis.opened_run import open_found
     from ditlab.analysis.sampling_run import check_same, find_unfinished, stored_sampling_sweep
     from ditlab.analysis.sampling_sweep import SamplingSession
@@ -184,8 +188,8 @@ def _sampling_session(
     if given is None:
         raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
     source = str(resume) if sweep is None else spec_name(Path(sweep))
-    found = find_training_run(home, given.base.run)
-    return SamplingSession(given, open_found(found, home, warn, on_progress).saved(), source), folder, warn
+    opened = open_found(find_training_run(home, given.base.run), home, warn, on_progress)
+    return SamplingSession(given, opened.saved(), source), folder, warn
 
 
 def figures() -> FigureSet:

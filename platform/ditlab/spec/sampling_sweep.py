@@ -69,6 +69,10 @@ class SamplingSweep(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
+    def of_run(self, run_id: str) -> SamplingSweep:
+        """The sweep with the id of its run in place of a name."""
+        return self.model_copy(update={"base": TrainedRun(run=run_id)})
+
     def noise_seeds(self) -> list[int]:
         """The seeds of `ditlab sample --seed`.
 

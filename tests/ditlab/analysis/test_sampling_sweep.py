@@ -14,6 +14,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.spec.yaml_text import dump_yaml
+from support.command import run_here
 from support.homes import settled
 from support.trainings.family_specs import smallest
 
@@ -99,6 +100,8 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
     assert (last.report.parent / "report.md").read_text().count("quality/frechet") > 1
     with pytest.raises(UserError, match=r"was started as another one: samples=30 \(was 20\)"):
         ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
+    plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
+    assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
 
 
 @pytest.mark.slow
@@ -136,6 +139,23 @@ def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
     result = ditlab.sweep_samples(resume=sweep_id)
     assert result.status == "finished" and len(files(sweep_id)) == 12
     check_equal_to_sample(small, result)
+
+
+def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
+    path = written(Path.cwd(), small.id, grid("sampling.solver", "euler", "heun") | STEPS)
+    found = run_here(capfd, monkeypatch, "tune", path, "--dry-run", "--json").json
+    assert [point["evaluations"] for point in found["points"]] == [1, 2, 2, 4]
+    assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9) and found["bytes"] >= 8 * 20 * 64 * 4
+    assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
+    assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
+    said = run_here(capfd, monkeypatch, "tune", path, "--quick")
+    assert said.code == 2 and "--quick is for sweeps that train" in said.err
+
+
+def test_a_run_without_a_checkpoint_is_refused(small):
+    shutil.rmtree(small.folder.path / "checkpoints")
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        ditlab.sweep_samples(written(Path.cwd(), small.id))
 
 
 @pytest.mark.parametrize(
