@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-SPENDING_POWER = 1.5
-"""Looks 1 to k of K spend (k / K)**1.5 of the error. With powers 1, 1.5 and 3, of 3 to 12 pairs, a difference of four
-standard deviations takes 3.9, 4.2 and 5.0 pairs on average, one of a single deviation is found in 68, 73 and 80 %."""
+SPENDING_POWER = 3
+"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
+arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
+find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
 MOST_SEEDS = 10_000
 """Pairs beyond which a plan is not looked for."""
 
@@ -183,7 +184,8 @@ def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal
     if not more:
         return f"{first} and {second}: {found}"
     reached = smallest_difference(interval, more)
-    return f"{first} and {second}: {found}; {more} more seed{'s' * (more > 1)} would narrow this to +- {_rounded(reached, reached)}"
+    seeds = f"{more} more seed{'s' * (more > 1)}"
+    return f"{first} and {second}: {found}; {seeds} would narrow this to +- {_rounded(reached, reached)}"
 
 
 def _rounded(value: float, scale: float) -> str:

@@ -247,9 +247,9 @@ class Race:
         is_behind = (worse_by > 0).any(axis=1)
         behind = tuple(
             DroppedArm(ranked[arm], "behind", step, num_seeds, difference(arm, int((worse_by[arm] > 0).argmax())))
-            for arm in np.flatnonzero(is_behind)
+            for arm in map(int, np.flatnonzero(is_behind))
         )
-        others = np.flatnonzero(~is_behind)
+        others = [int(arm) for arm in np.flatnonzero(~is_behind)]
         left = tuple(ranked[arm] for arm in others)
         return left, failed + behind, tuple(difference(arm, 0) for arm in others[1:])
 

@@ -1,0 +1,184 @@
+"""Errors of the race over seeds, and its training steps beside those of ASHA, on simulated learning curves.
+
+    python tests/benchmarks/sweeps/race_errors.py [--races 2000] [--verdicts 600] [--seeds 48]
+
+First, races between equal arms: the share in which one arm is left, wanted at most 6.5 % at confidence 0.95. Then one
+arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's difference, and pairs have correlation 0.5, 0.8
+or 0.95. ASHA compares means over seeds, other ones for each arm, of as many seeds as bring its rate of wrong winners
+down to the race's; of that rate the upper end of a 95 % interval is taken, which favours ASHA. Figures are training
+steps a right verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends before
+the last rung trains one trial of its arm to the end. Both have three rungs, and the race at most `--seeds` seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+import numpy as np
+from scipy.stats import binomtest
+
+from benchmarks.rounds import report
+from ditlab.sweeps.race import Race, RaceRules
+from support.simulated_races import expected_values, persistent, play, simulated_results, simulated_values
+
+RULES = RaceRules(rungs=(100, 300, 900))
+REDUCTION = 3
+BLOCKS = 5
+"""Groups of races, each of which gives a ratio."""
+MOST_WRONG = 0.065
+"""Share of races between equal arms with one left: 5 % are promised, and three standard errors of 2,000 races added."""
+ASHA_RACES = 20_000
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Outcomes of races with one best arm."""
+
+    steps: np.ndarray
+    """Training steps of each race, (num_races,)."""
+    is_right: np.ndarray
+    """The best arm alone is left, (num_races,)."""
+    is_wrong: np.ndarray
+    """Another arm alone is left, (num_races,)."""
+
+    @property
+    def steps_of_one(self) -> float:
+        """Training steps of all races for each right verdict."""
+        return float(self.steps.sum() / max(1, self.is_right.sum()))
+
+
+def race_of(num_arms: int, rules: RaceRules = RULES) -> Race:
+    """Return a race of arms `0`, `1`, ..."""
+    return Race(tuple(map(str, range(num_arms))), rules)
+
+
+def play_races(generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int) -> Verdicts:
+    """Play races in which arm 0 is ahead by `effect` standard deviations of a pair's difference."""
+    ends = [play(race, simulated_values(generator, race, effect, correlation)) for _ in range(num)]
+    last = race.rules.rungs[-1]
+    steps = [each.steps_used + (last - each.step if each.end == "one left" else 0) for each in ends]
+    one_left = np.array([len(each.left) == 1 for each in ends])
+    best_is_left = np.array(["0" in each.left for each in ends])
+    return Verdicts(np.array(steps), one_left & best_is_left, one_left & ~best_is_left)
+
+
+def play_asha(
+    generator: np.random.Generator, race: Race, effect: float, correlation: float, num_seeds: int
+) -> Verdicts:
+    """Run ASHA on means over `num_seeds` seeds, which differ between arms; effects are those of `simulated_values`.
+
+    As in Ray Tune a trial stops if it is worse than the quantile 1 - 1/REDUCTION of those that came to the rung
+    before. Arms come in a random order, the same at every rung; the best at the last rung wins.
+    """
+    rungs, num_arms = race.rules.rungs, len(race.arms)
+    expected = expected_values(race, effect, correlation)
+    noise = persistent(generator.standard_normal((len(rungs), ASHA_RACES, num_arms))) / np.sqrt(num_seeds)
+    order = generator.permuted(np.tile(np.arange(num_arms), (ASHA_RACES, 1)), axis=1)
+    values = np.take_along_axis(expected[:, None, :] + noise, order[None], axis=2)
+    goes_on = np.ones((ASHA_RACES, num_arms), dtype=bool)
+    steps = np.full(ASHA_RACES, rungs[0] * num_arms)
+    for rung, (step, following) in enumerate(pairwise(rungs)):
+        came = np.where(goes_on, values[rung], np.nan)
+        for arm in range(1, num_arms):
+            goes_on[:, arm] &= ~(came[:, arm] > cutoff(came[:, :arm]))
+        steps += (following - step) * goes_on.sum(axis=1)
+    chosen = np.where(goes_on, values[-1], np.inf).argmin(axis=1)
+    is_right = np.take_along_axis(order, chosen[:, None], axis=1)[:, 0] == 0
+    return Verdicts(steps * num_seeds, is_right, ~is_right)
+
+
+def cutoff(came: np.ndarray) -> np.ndarray:
+    """Return the quantile 1 / REDUCTION of values that came to a rung, (num_races, num); infinity where none did."""
+    ordered = np.sort(came, axis=1)  # NaN last
+    place = (np.isfinite(came).sum(axis=1) - 1) / REDUCTION
+    low = np.maximum(np.floor(place).astype(int), 0)[:, None]
+    high = np.maximum(np.ceil(place).astype(int), 0)[:, None]
+    below, above = (np.take_along_axis(ordered, each, axis=1)[:, 0] for each in (low, high))
+    quantile = below + (above - below) * (place - low[:, 0])
+    return np.where(place < 0, np.inf, quantile)
+
+
+def asha_as_sure(
+    generator: np.random.Generator, race: Race, effect: float, correlation: float, most_wrong: float
+) -> tuple[int, Verdicts]:
+    """Return the fewest seeds with which ASHA's rate of wrong winners is at most `most_wrong`, and its races."""
+    low, high = 0, 1
+    while (found := play_asha(generator, race, effect, correlation, high)).is_wrong.mean() > most_wrong:
+        low, high = high, 2 * high
+    best = high, found
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = play_asha(generator, race, effect, correlation, middle)
+        if found.is_wrong.mean() > most_wrong:
+            low = middle
+        else:
+            high, best = middle, (middle, found)
+    return best
+
+
+def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> None:
+    """Play races between equal arms; print how often one is left, and report that rate over the promised one."""
+    draws = (simulated_values(generator, race, 0.0, 0.8) for _ in range(num))
+    ends = [race.decide(simulated_results(race, values)) for values in draws]
+    one_left = [len(each.left) == 1 for each in ends]
+    some_behind = np.mean([bool(each.dropped) for each in ends])
+    print(
+        f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, wanted {MOST_WRONG:.1%}; "
+        f"some arm behind another in {some_behind:.2%}"
+    )
+    promised = 1 - race.rules.confidence
+    name = f"equal arms, {len(race.arms)}: rate of verdicts over the promised {promised:.0%}"
+    report(name, [float(np.mean(each)) / promised for each in np.array_split(one_left, BLOCKS)])
+
+
+def report_best_arm(generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int) -> None:
+    """Play races with one best arm; print rates and steps, and report steps over those of ASHA."""
+    ours = play_races(generator, race, effect, correlation, num)
+    num_wrong = int(ours.is_wrong.sum())
+    most_wrong = binomtest(num_wrong, num).proportion_ci().high
+    num_seeds, theirs = asha_as_sure(generator, race, effect, correlation, most_wrong)
+    rough_seeds, rough = asha_as_sure(generator, race, effect, correlation, 1 - race.rules.confidence)
+    last = race.rules.rungs[-1]
+    print(
+        f"{len(race.arms)} arms, ahead by {effect:g} deviations, correlation {correlation:g}: right "
+        f"{ours.is_right.mean():.1%}, wrong {num_wrong} of {num}, {ours.steps_of_one / last:.1f} trainings a right "
+        f"verdict; ASHA, {num_seeds} seeds: wrong {theirs.is_wrong.mean():.2%}, {theirs.steps_of_one / last:.1f}; "
+        f"wrong at most 5 %, {rough_seeds} seeds: {rough.steps_of_one / last:.1f}"
+    )
+    blocks = (
+        Verdicts(*each)
+        for each in zip(
+            *(np.array_split(values, BLOCKS) for values in (ours.steps, ours.is_right, ours.is_wrong)), strict=True
+        )
+    )
+    name = f"steps over ASHA's, {len(race.arms)} arms, {effect:g} deviations, correlation {correlation:g}"
+    report(name, [each.steps_of_one / theirs.steps_of_one for each in blocks])
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--races", type=int, default=2000, help="races between equal arms")
+    parser.add_argument("--verdicts", type=int, default=600, help="races with one best arm, of each kind")
+    parser.add_argument("--arms", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--seeds", type=int, default=48, help="most seeds of races with one best arm")
+    options = parser.parse_args()
+    generator = np.random.default_rng(0)
+    for num_arms in options.arms:
+        report_equal_arms(generator, race_of(num_arms), options.races)
+    for num_arms in options.best_arms:
+        race = race_of(num_arms, replace(RULES, max_seeds=options.seeds))
+        for correlation in (0.5, 0.8, 0.95):
+            for effect in (1, 2, 4):
+                report_best_arm(generator, race, effect, correlation, options.verdicts)
+
+
+if __name__ == "__main__":
+    main()
