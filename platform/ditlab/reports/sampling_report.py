@@ -29,7 +29,7 @@ from ditlab.reports.formatting import (
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance
-from ditlab.reports.sweep_figures import EFFECTS_CAPTION, effects_figure, frontier_figure
+from ditlab.reports.sweep_figures import effects_figure, frontier_figure
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, pareto, rank
 from ditlab.reports.sweep_report import better
 
@@ -41,6 +41,10 @@ _MOST_NAMED = 8
 FRONTIER_CAPTION = (
     "A mark is a point of the space, its bar the 95 % interval over seeds of the noise. No point beats those in a ring "
     "in both quality and cost, by their means."
+)
+EFFECTS_CAPTION = (
+    "Each axis against the metric, the most important first; bars are the medians of categories, the ring is the best "
+    "point. Where the best points lie at an axis' end, the space may be too narrow."
 )
 
 
@@ -99,10 +103,9 @@ class SamplingSummary:
             )
             for each in self.points
         ]  # fmt: skip
-        metrics, modes = (self.metric, EVALUATIONS), (self.mode, "min")
         return SweepSummary(
-            self.sweep_id, self.name, metrics, modes, self.axes, trials, "grid", "none", self.seconds,
-            len(trials), self.run_name,
+            self.sweep_id, self.name, (self.metric, EVALUATIONS), (self.mode, "min"), self.axes, trials, "grid", "none",
+            self.seconds, len(trials), self.run_name,
         )  # fmt: skip
 
     @cached_property

@@ -136,11 +136,11 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
         return cost.positions[each.number], quality.positions[each.number]
 
     groups = _groups(summary.trials, place, cost, has_names=False)
-    front = sorted(map(place, pareto(summary)))
+    front, curves = sorted(map(place, pareto(summary))), list[Curve]()
     if front:
         numbers = {(cost.positions[key], quality.positions[key]): str(key) for key in quality.positions}
         groups.append(_ring(front, "on the frontier", [numbers[place] for place in front]))
-    curves = [_staircase(*zip(*front, strict=True))] if front else []
+        curves.append(_staircase(*np.array(front).T))
     for number, ends in bars.items():
         if not quality.low <= quality.raw[number] <= quality.high or quality.high == quality.low:
             continue  # it lies beyond the axis
