@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.spec.schema import experiment_schema, sweep_schema
+from ditlab.spec.schema import experiment_schema, sampling_sweep_schema, sweep_schema
 
 OF_A_FAMILY = ("model", "objective", "sampling")
 """Sections of an experiment whose fields depend on `model.family`."""
@@ -29,11 +29,14 @@ def spec_pages() -> dict[str, str]:
         text = f"# Fields of {family}\n\n{FAMILIES[family]} [The family's guide](../families/{family}.md); "
         text += "[all other fields](experiment.md).\n"
         pages[f"family-{family}"] = text + _sections(schema, {name: properties[name] for name in OF_A_FAMILY})
-    sweep = sweep_schema()
+    sweep, samples = sweep_schema(), sampling_sweep_schema()
     pages["sweep"] = (
         "# The fields of a sweep\n\nMade from `ditlab schema --sweep`. [What they are for](../sweeps.md).\n\n"
         + _table([Field(name, node, sweep) for name, node in sweep["properties"].items()])
         + _sections(sweep, sweep["properties"])
+        + "\n## A sweep over samples\n\nMade from `ditlab schema --samples`; axes are as above. "
+        "[What it is for](../sweeps.md#samples-of-a-trained-run).\n\n"
+        + _table([Field(name, node, samples) for name, node in samples["properties"].items()])
     )
     return pages
 

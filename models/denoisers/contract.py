@@ -523,6 +523,22 @@ class Evaluator(Protocol):
         ...
 
 
+@runtime_checkable
+class SamplesEvaluator(Evaluator, Protocol):
+    """An evaluator that measures drawn samples as well, for families that draw no images: those the platform
+    measures."""
+
+    sample_metrics: Sequence[str]
+    """Names of the metrics of samples."""
+
+    def measure_samples(
+        self, train: RowSet, held_out: RowSet, batch_size: int
+    ) -> Callable[[Samples], dict[str, float]]:
+        """Return a function from samples, in host memory, to `sample_metrics`; what it needs of the rows is computed
+        once."""
+        ...
+
+
 ModelT = TypeVar("ModelT", bound=ModelSpec)
 ObjectiveT = TypeVar("ObjectiveT", bound=ObjectiveSpec)
 SamplingT = TypeVar("SamplingT", bound=SamplingSpec)

@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ditlab.api.analysis import compare, evaluate_averages, figures, load_export
+    from ditlab.api.analysis import compare, evaluate_averages, figures, load_export, plan_samples, sweep_samples
     from ditlab.api.checks import prove, replay, verify
     from ditlab.api.removal import remove_runs
     from ditlab.api.run import Run, find_runs, open_run
@@ -25,12 +25,19 @@ __version__ = "0.1.0"
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
     "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep",
-    "open_run", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay", "trace_shapes", "train",
-    "train_seeds", "tune", "verify",
+    "open_run", "plan_samples", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay",
+    "sweep_samples", "trace_shapes", "train", "train_seeds", "tune", "verify",
 ]  # fmt: skip
 
 _NAMES = {
-    "ditlab.api.analysis": ("compare", "evaluate_averages", "figures", "load_export"),
+    "ditlab.api.analysis": (
+        "compare",
+        "evaluate_averages",
+        "figures",
+        "load_export",
+        "plan_samples",
+        "sweep_samples",
+    ),
     "ditlab.api.checks": ("prove", "replay", "verify"),
     "ditlab.api.removal": ("remove_runs",),
     "ditlab.api.run": ("Run", "find_runs", "open_run"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import EvaluationResult, RowSet, TextCodec
+from denoisers.contract import EvaluationResult, RowSet, Samples, TextCodec
 from denoisers.dlm.objective import QUARTERS, DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figures import Curve, Figure, Lines
@@ -103,6 +103,39 @@ class DLMEvaluator:
         losses = {"model": (by_time / evaluations).tolist(), **by_part}
         figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
+
+    @property
+    def sample_metrics(self) -> tuple[str, ...]:
+        """Metrics of drawn text, and the values of held-out text."""
+        return ("bigram_perplexity", "token_entropy", "bigram_perplexity_held_out", "token_entropy_held_out")
+
+    def measure_samples(
+        self, train: RowSet, held_out: RowSet, batch_size: int
+    ) -> Callable[[Samples], dict[str, float]]:
+        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training text, and
+        `token_entropy`, in nats, of a sequence's own tokens.
+
+        They are the two sides of generative perplexity: text that repeats itself has a low perplexity and a low entropy
+        (Zheng et al. 2024, arXiv:2409.02908, section 5).
+        """
+        bigram = fit_baselines(train, self.model.vocabulary, batch_size)
+
+        def of_text(batches: Iterable[np.ndarray]) -> tuple[float, float]:
+            nats, entropies, num = 0.0, list[float](), 0
+            for tokens in batches:
+                nats -= float(bigram.log_probabilities(tokens).sum())
+                num += tokens.size
+                for row in tokens:
+                    shares = np.unique(row, return_counts=True)[1] / len(row)
+                    entropies.append(float(-(shares * np.log(shares)).sum()))
+            return math.exp(nats / num), float(np.mean(entropies))
+
+        real = of_text(part.batch["tokens"].cpu().numpy() for part in held_out.batches(batch_size))
+
+        def measure(samples: Samples) -> dict[str, float]:
+            return dict(zip(self.sample_metrics, (*of_text([samples.values.numpy()]), *real), strict=True))
+
+        return measure
 
 
 def parts_table(

@@ -121,6 +121,11 @@ def categorical_probabilities(output: Tensor, x: Tensor) -> Tensor:
     return output.softmax(-1)
 
 
+def tempered(probabilities: TransitionProbabilities, temperature: float) -> TransitionProbabilities:
+    """The same of the network's output divided by `temperature`."""
+    return lambda output, x: probabilities(output / temperature, x)
+
+
 def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
     """Draw tokens (B, T) from outputs (B, T, V), tokens x and U[0, 1), (B, T), by inverse cumulative sums in
     float64."""
@@ -146,6 +151,10 @@ class DLMSampler:
         """`text` encodes prompts and decodes samples."""
         self._spec, self._model, self._text = spec, model, text
         self._steps = reverse_steps(spec, objective)
+        if spec.temperature != 1:
+            self._steps = tuple(
+                step._replace(probabilities=tempered(step.probabilities, spec.temperature)) for step in self._steps
+            )
         self._sigma_min = objective.noise.sigma_min
         self._length = spec.length or model.length
         self.max_batch_size: int | None = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))

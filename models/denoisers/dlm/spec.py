@@ -212,6 +212,9 @@ class DLMSamplingSpec(SamplingSpec):
     """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a block."""
     denoise: bool = True
     """Remove the noise that is left at t = 1e-5 in a last step (euler and analytic)."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Divisor of the network's output. Of log scores it makes those of a law whose probabilities have the power
+    1/temperature: below 1 likely tokens become likelier, and samples less varied."""
     block: BlockSampling | None = None
     """Block by block, for models with `model.block_size`; null: all tokens at once, for the others."""
     length: PositiveInt | None = None

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import EvaluationResult, RealRows, RowSet
+from denoisers.contract import EvaluationResult, RealRows, RowSet, Samples
 from denoisers.figures import Curve, Figure, Lines, Panel, Text
 from denoisers.region.figures import ONE_PREDICTION
 from denoisers.region.network import evaluate_network, one_step_inputs, present_or_none
@@ -94,6 +94,24 @@ class RegionEvaluator:
         remark = f". {ONE_PREDICTION}" if self.model.predicts_one_thing else ""
         figures = {"r2_by_mask_ratio": r2_by_mask_ratio(overall, remark), "r2_by_motif": r2_by_motif(whole, features)}
         return EvaluationResult(metrics, tables, figures)
+
+    @property
+    def sample_metrics(self) -> tuple[str, ...]:
+        """STATISTICS, of imputed regions."""
+        return STATISTICS
+
+    def measure_samples(
+        self, train: RowSet, held_out: RowSet, batch_size: int
+    ) -> Callable[[Samples], dict[str, float]]:
+        """Return the comparison of a sampler's imputed regions with the measured ones, over all features."""
+
+        def measure(samples: Samples) -> dict[str, float]:
+            mask = samples.conditions["mask"]
+            target = samples.conditions["regions"][mask]
+            overall = _overall(Agreement.of(target, samples.values[mask], mask[mask]))
+            return {name: overall[name] for name in STATISTICS}
+
+        return measure
 
 
 Sums = dict[str, dict[float, dict[str, Agreement]]]

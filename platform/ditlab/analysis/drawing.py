@@ -14,6 +14,7 @@ from inspect import signature
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Unpack
 
 import numpy as np
@@ -80,8 +81,13 @@ _MOST_NAMES = 30
 _WIDEST = 256  # pixels of a picture's longer side
 
 
-def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
-    """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit."""
+def draw(
+    saved: SavedRun, options: SampleOptions, network: nn.Module | None = None, inputs: ModelInputs | None = None
+) -> SampleSet:
+    """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit.
+
+    `network`, with the weights of `options.ema`, and `inputs` are those of an earlier call; None: opened here.
+    """
     recorded = recorded_dataset(saved.folder.journal)
     if isinstance(options.label, str):
         names = recorded.get("classes", {}).get(LABEL, ())
@@ -102,19 +108,23 @@ def draw(saved: SavedRun, options: SampleOptions) -> SampleSet:
         )
     elif sampler.takes_rows == "conditions" and not request.prompts:
         view = rows_for_samples(saved.data())
-    columns = view.columns if view else ()
-    inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
+    if inputs is None:
+        columns = view.columns if view else ()
+        inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
+    device = inputs.device
     if options.compile or experiment.engine.compile:
         for name, value in saved.home.cache_variables().items():
             os.environ.setdefault(name, value)
 
-    def network() -> nn.Module:
+    def open_network() -> nn.Module:
+        if network is not None:
+            return network
         with with_average(saved, options.ema) as averaged:
-            return averaged.network(inputs.device)
+            return averaged.network(device)
 
     owner, folder = saved.folder.run_id, saved.folder.path
     place = (saved.step, owner, folder, view, saved.warn, saved.progress)
-    return draw_set(options, experiment, sampler, request, inputs, network, *place)
+    return draw_set(options, experiment, sampler, request, inputs, open_network, *place)
 
 
 def draw_set(
@@ -154,6 +164,7 @@ def draw_set(
     is_compiled = options.compile
     if is_compiled is None:
         is_compiled = compiling_pays(experiment, conditions.num, device.type)
+    started = perf_counter()
     try:
         with fast_passes(network, device, is_compiled):
             drawn = draw_reported(progress, sampler, network, *given)
@@ -161,11 +172,12 @@ def draw_set(
         if options.noise is None:
             raise
         raise UserError(str(error)) from error
+    seconds = perf_counter() - started
     name = folder_name(step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
     name += "-compiled" if is_compiled else ""
     origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
-    return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts)
+    return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts, seconds)
 
 
 def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
@@ -367,6 +379,8 @@ class SampleSet:
     """The rows that were completed; None where samples were drawn from noise alone."""
     table_facts: Mapping[str, Any] = field(default_factory=dict)
     """Metadata of the table of completed rows."""
+    seconds: float = 0.0
+    """Duration of the drawing."""
 
     @property
     def values(self) -> Tensor:
@@ -383,6 +397,14 @@ class SampleSet:
     def trajectory(self) -> Tensor | None:
         """(frames, num, *sample shape), the first frame pure noise; None unless requested."""
         return self.samples.trajectory
+
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """Content of `samples.safetensors`: values, conditions, and the trajectory if there is one, in host memory."""
+        tensors = {"values": self.samples.values, **self.samples.conditions}
+        if self.samples.trajectory is not None:
+            tensors["trajectory"] = self.samples.trajectory
+        return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
     @cached_property
     def plot(self) -> Plot:
@@ -427,12 +449,9 @@ class SampleSet:
         disk refuses.
         """
         place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
-        tensors = {"values": drawn.values, **drawn.conditions}
-        if drawn.trajectory is not None:
-            tensors["trajectory"] = drawn.trajectory
         with writing(place):
             numbers, figure = place / "samples.safetensors", self.plot.figure
-            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, numbers)
+            save_file(self.numbers, numbers)
             files = [save_figure(figure, place / "samples.png"), numbers]
             files += filter(None, [save_text(figure, place / "samples.txt")])
             if isinstance(self.sampler, PicturingSampler):

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import is_sweep, load_experiment, refuse_overrides, spec_name, validated
+from ditlab.spec.files import (
+    is_sweep,
+    load_experiment,
+    load_recorded_experiment,
+    refuse_overrides,
+    spec_name,
+    validated,
+)
 from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
+from ditlab.spec.sampling_sweep import SamplingSweep, check_sampling_sweep, load_sampling_sweep
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep import load_sweep as read_sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
     from denoisers.parameters import ParameterCount
@@ -29,6 +39,15 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises UserError, naming file and field, for anything wrong in them."""
     sweep = read_sweep(Path(path), overrides)
     check_sweep(sweep, spec_name(Path(path)))
+    return sweep
+
+
+def load_samples_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SamplingSweep:
+    """Load the YAML of a sweep over samples with `overrides` (`seeds=3`), and check every point against the run that
+    its base names. Raises UserError for anything wrong in them."""
+    sweep, home = load_sampling_sweep(Path(path), overrides), Home.from_environment()
+    experiment = load_recorded_experiment(find_training_run(home, sweep.base.run).folder.spec)
+    check_sampling_sweep(sweep, experiment, spec_name(Path(path)))
     return sweep
 
 

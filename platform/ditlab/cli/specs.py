@@ -56,7 +56,8 @@ def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> Non
 @options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
-    from ditlab.api.specs import load, load_sweep
+    from ditlab.api.analysis import is_over_samples
+    from ditlab.api.specs import load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
@@ -64,7 +65,9 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     for path in specs:
         remark = ""
         try:
-            if is_sweep(path):
+            if is_over_samples(path, None):
+                remark = f" (sweep over samples, {len(load_samples_sweep(path, overrides).points()):,} points)"
+            elif is_sweep(path):
                 sweep = load_sweep(path, overrides)
                 planned = enumerate_trials(sweep)
                 num = (sweep.trials or 0) if planned is None else len(planned)
@@ -92,11 +95,13 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
-    from ditlab.api.specs import load, load_sweep
+    from ditlab.api.analysis import is_over_samples
+    from ditlab.api.specs import load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep
 
     if is_sweep(spec):
-        shown, hashes = load_sweep(spec, overrides).to_dict(), {}
+        load_it = load_samples_sweep if is_over_samples(spec, None) else load_sweep
+        shown, hashes = load_it(spec, overrides).to_dict(), {}
     else:
         experiment = load(spec, overrides)
         shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
@@ -107,13 +112,14 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
+@click.option("--samples", is_flag=True, help="The schema of sweeps over the samples of a trained run.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
 @options.as_json
-def schema(sweep: bool, out: Path | None, as_json: bool) -> None:
+def schema(sweep: bool, samples: bool, out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
-    from ditlab.spec.schema import experiment_schema, sweep_schema
+    from ditlab.spec.schema import experiment_schema, sampling_sweep_schema, sweep_schema
 
-    found = sweep_schema() if sweep else experiment_schema()
+    found = sampling_sweep_schema() if samples else sweep_schema() if sweep else experiment_schema()
     if out is None:
         click.echo(json.dumps(found, indent=None if as_json else 2))
         return

@@ -10,6 +10,7 @@ from denoisers.extensions import fully_extended_objective
 from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
 from ditlab.spec.plugins import DATA_SOURCES
+from ditlab.spec.sampling_sweep import SamplingSweep
 from ditlab.spec.sweep import Sweep
 
 
@@ -32,6 +33,13 @@ def sweep_schema() -> dict[str, Any]:
     base = schema["properties"]["base"]
     written_out = {key: base.pop(key) for key in ("type", "additionalProperties")}
     base["anyOf"] = [{"type": "string", "minLength": 1}, written_out]
+    return schema
+
+
+def sampling_sweep_schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of sweeps over the samples of a trained run."""
+    schema = _finished(SamplingSweep.model_json_schema(), "DiTLab sweep over samples")
+    _allow_parent(schema)
     return schema
 
 

@@ -16,7 +16,7 @@ from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import assign, explain, field_at, parse_overrides
+from ditlab.spec.overrides import Assignment, assign, explain, field_at, parse_overrides
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence
@@ -279,6 +279,11 @@ class Sweep(Spec):
         return card(self.name, f"sweep over {len(self.space)} axes", tables)
 
 
+def is_sampling_sweep(mapping: Mapping[str, Any]) -> bool:
+    """Return True for a sweep over the samples of a trained run: its `base` names one."""
+    return isinstance(base := mapping.get("base"), dict) and "run" in base
+
+
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top. Raises UserError, naming file
     and field, for what is wrong in its own fields; `check_sweep` checks the rest."""
@@ -286,6 +291,11 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     if "base" not in mapping and "space" not in mapping:
         raise UserError(
             f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`."
+        )
+    if is_sampling_sweep(mapping):
+        raise UserError(
+            f"{spec_name(path)}: base.run names a trained run, whose samples alone vary; `ditlab tune` and "
+            "`validate` take such a sweep."
         )
     if isinstance(base := mapping.get("base"), str):
         named_by = f"{spec_name(path)}: base={printable_sentence(base)}"
@@ -298,8 +308,15 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         if override.keys[0] == "base":
             instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
+    mapping = assign_to_sweep(mapping, given, Sweep)
+    return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
+
+
+def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], cls: type[Spec]) -> dict[str, Any]:
+    """The mapping of a sweep of class `cls` with the fields of `--set`, single entries of `fixed` and `space` among
+    them. Raises UserError for what does not fit."""
     entered = [override for override in given if override.path.startswith(("space.", "fixed."))]
-    mapping = assign(mapping, [override for override in given if override not in entered], lambda _: Sweep)
+    mapping = assign(mapping, [override for override in given if override not in entered], lambda _: cls)
     for override in entered:
         top, below = override.path.split(".", 1)
         entries = dict(mapping.get(top) or {})  # of `fixed` fields of the experiment, of `space` axes, null for none
@@ -317,7 +334,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         elif entries.pop(below, None) is None:
             raise UserError(f"{override.source}: there is no such axis to remove; {nearest(below, list(entries))}")
         mapping = {**mapping, top: entries}
-    return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
+    return mapping
 
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:

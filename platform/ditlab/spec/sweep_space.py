@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -92,11 +92,8 @@ def experiment_for(
         for label, entries in (("fixed", sweep.fixed), ("space", values))
         for path, value in entries.items()
     ]
-    # none undoes another: a mapping before its kind, its kind before its other fields
-    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
-    pairs.sort(key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))
     try:
-        mapping = assign(sweep.base, [each for _, each in pairs], class_for)
+        mapping = assign(sweep.base, in_order_of_kinds(assignments), class_for)
     except UserError as error:
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
         hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`." if kind else ""
@@ -105,11 +102,17 @@ def experiment_for(
     return build_experiment({**mapping, **{key: value for key, value in own.items() if value is not None}}, source)
 
 
+def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
+    """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
+    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
+    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
+
+
 def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
     Every trial that can be known beforehand is validated as an experiment of its own."""
     build_experiment(sweep.base, f"{source}: base")
-    if problem := next(_axis_problems(sweep), None):
+    if problem := next(axis_problems(sweep.space, sweep.fixed), None):
         raise UserError(f"{source}: {problem}")
     reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
     if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
@@ -121,18 +124,12 @@ def check_sweep(sweep: Sweep, source: str) -> None:
         experiment_for(sweep, values, source=f"{source}: trial {number} ({written(values)})")
 
 
-def _axis_problems(sweep: Sweep) -> Iterator[str]:
+def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterator[str]:
     """Find what `fixed` and `space` set that trials share or that both set, and mistakes in the `when` of axes."""
-    space = sweep.space
-    if "name" in sweep.fixed:
-        yield f"fixed.name={format_value(sweep.fixed['name'])}: trials are named after the sweep; set the sweep's name."
-    if sweep.num_seeds > 1 and "seed" in space:
-        yield (
-            f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
-            "compared by their mean over seeds, or set seeds to 1."
-        )
+    if "name" in fixed:
+        yield f"fixed.name={format_value(fixed['name'])}: trials are named after the sweep; set the sweep's name."
     for path in space:
-        if inside := next((name for name in sweep.fixed if is_below(name, path)), None):
+        if inside := next((name for name in fixed if is_below(name, path)), None):
             yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
         if inside := next((name for name in space if name != path and is_below(name, path)), None):
             yield (
@@ -170,6 +167,11 @@ def _axis_problems(sweep: Sweep) -> Iterator[str]:
 
 def _search_problems(sweep: Sweep) -> Iterator[str]:
     """Why the search cannot rank by the metric, or `trials` and `seeds` do not fit it and its combinations."""
+    if sweep.num_seeds > 1 and "seed" in sweep.space:
+        yield (
+            f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
+            "compared by their mean over seeds, or set seeds to 1."
+        )
     if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, Race):
         yield (
             f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind=race alone, which adds "

@@ -71,6 +71,21 @@ def test_the_sampler_reads_the_output_as_the_objective_does():
     assert not torch.equal(drawn[0].values, drawn[1].values)
 
 
+@pytest.mark.parametrize("solver", ["analytic", "euler"])
+def test_a_lower_temperature_gives_less_varied_text_and_1_is_the_law_as_it_is(solver):
+    def drawn(**changes):
+        sampler = make_sampler(DLMSpec(length=100, vocabulary=3), solver=solver, steps=20, **changes)
+        return sampler.sample(TrueScores(PAIR), {}, 20, seeded()).values
+
+    def entropy(values):
+        shares = frequencies(values.view(-1, 2), 3).flatten()
+        return float(-(shares * shares.clamp(min=1e-9).log()).sum())
+
+    assert torch.equal(drawn(), drawn(temperature=1.0))
+    cold, own, hot = (entropy(drawn(temperature=temperature)) for temperature in (0.3, 1.0, 3.0))
+    assert cold < own - 0.05 and own < hot - 0.05
+
+
 class ScoresGivenNeighbours(TrueScores):
     """Scores of the middle token alone, given that its neighbours are clean."""
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from denoisers.contract import Samples
 from denoisers.dlm import evaluation
 from denoisers.dlm.evaluation import fit_baselines, nats_per_token
+from denoisers.dlm.family import FAMILY
+from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from support.models.token_rows import token_rows
 
 
@@ -121,3 +124,24 @@ def test_pairs_that_occur_once_are_discounted():
     rows = torch.stack([torch.randperm(100, generator=torch.Generator().manual_seed(seed)) for seed in range(4)])
     found = nats(fit(rows[:3], 100), rows[3:])
     assert math.log(100) - 0.3 < found["bigram"] < math.log(100) + 0.6
+
+
+def test_samples_are_measured_under_the_bigram_of_the_training_text():
+    """Text of the chain has the perplexity of held-out text; uniform tokens a higher one; one token over and over no
+    entropy."""
+    evaluator = FAMILY.build_evaluator(DLMObjectiveSpec(), DLMSpec(length=64, vocabulary=30))
+    rows = [token_rows(torch.as_tensor(chain(num, 64, 30, seed))) for num, seed in ((200, 0), (60, 1))]
+    measure = evaluator.measure_samples(*rows, 32)
+
+    def of(tokens):
+        return measure(Samples(torch.as_tensor(tokens), {}))
+
+    like, uniform, same = (
+        of(chain(60, 64, 30, 2)),
+        of(np.random.default_rng(0).integers(30, size=(60, 64))),
+        of([[3] * 64]),
+    )
+    assert tuple(like) == evaluator.sample_metrics
+    assert like["bigram_perplexity"] == pytest.approx(like["bigram_perplexity_held_out"], rel=0.05)
+    assert like["token_entropy"] == pytest.approx(like["token_entropy_held_out"], rel=0.02)
+    assert uniform["bigram_perplexity"] > 3 * like["bigram_perplexity"] and same["token_entropy"] == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from denoisers.contract import Samples
 from denoisers.region.evaluation import RegionEvaluator
 from denoisers.region.family import FAMILY
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
@@ -201,3 +202,15 @@ def test_the_title_says_where_a_window_has_one_prediction(perfect, train, held_o
     )
     placed = evaluate(ScaledFeatures(), train, held_out, model=MODEL.model_copy(update={"positions": "sinusoidal"}))
     assert title(placed) == "R² of masked regions"
+
+
+def test_samples_are_measured_where_they_were_imputed_alone(train, held_out):
+    evaluator = RegionEvaluator(RegionObjectiveSpec(), MODEL)
+    measured = torch.randn(50, REGIONS, FEATURES, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.arange(REGIONS).expand(50, -1) % 2 == 0
+    imputed = torch.where(mask[..., None], measured + 0.5, 100.0)
+    found = evaluator.measure_samples(train, held_out, 64)(Samples(imputed, {"regions": measured, "mask": mask}))
+    assert tuple(found) == evaluator.sample_metrics
+    assert found["mse"] == pytest.approx(0.25) and found["pearson"] == pytest.approx(1.0)
+    variance = measured[mask].var(correction=0).item()
+    assert found["r2"] == pytest.approx(1 - 0.25 / variance)

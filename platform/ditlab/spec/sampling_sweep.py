@@ -1,0 +1,173 @@
+"""A sweep over the samples of a trained run: settings of sampling and averages vary, nothing trains. Imports no torch.
+
+Every point of the space draws from the same seeds of noise, so that differences between points are paired by seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from denoisers.contract import Spec
+from ditlab.errors import UserError
+from ditlab.spec.experiment import Experiment, check_name, class_for
+from ditlab.spec.files import build_experiment, read_with_parents, spec_name
+from ditlab.spec.optimization import Count
+from ditlab.spec.overrides import Assignment, assign, explain, is_below, parse_overrides
+from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
+from ditlab.spec.sweep_axes import Axis, combinations
+from ditlab.spec.sweep_space import axis_problems, in_order_of_kinds, written
+from ditlab.spec.values import format_value
+
+AVERAGE = "ema"
+"""Path of an axis over averages of other lengths: the option of `ditlab sample`."""
+SAMPLING, ENCODERS = "sampling", "encoders"
+NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask")
+"""Fields of `sampling` that change what is drawn: points that differ in them are measured against other data."""
+
+
+class TrainedRun(Spec):
+    """The run whose weights draw the samples."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """Id of the run, a unique prefix of one, or a run's name."""
+
+
+class SamplingSweep(Spec):
+    """Points of sampling settings, from each of which samples of one trained run are drawn and measured."""
+
+    name: str
+    """Name of the sweep, for people: letters, digits, `-`, `_`, `.`."""
+    base: TrainedRun
+    """The trained run: `{run: RUN}`."""
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text: PLACE`."""
+    space: Annotated[dict[str, Axis], Field(min_length=1)]
+    """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the checkpoint's own).
+    All combinations are drawn, so every axis is of kind `grid`, `choice` or `int`."""
+    metric: str
+    """Metric of samples by which points are ranked, such as `quality/frechet`."""
+    mode: Mode = "min"
+    """Direction of the metric: `min` if less is better, `max` if more."""
+    samples: Annotated[int, Field(ge=20, le=50_000)] = 500
+    """Samples that are drawn and measured for each point and seed."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Seeds of the noise of samples, the same for all points; from two on there are intervals."""
+    seed: Annotated[int, Field(ge=0, lt=2**60)] = 0
+    """First seed, as `ditlab sample --seed` takes it; the next ones are `samples` apart."""
+    batch: Count = 256
+    """Samples drawn at once; lower it where memory is short."""
+
+    _plain_name = field_validator("name")(check_name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field in JSON's types, defaults included."""
+        return self.model_dump(mode="json", serialize_as_any=True)
+
+    def of_run(self, run_id: str) -> SamplingSweep:
+        """The sweep with the id of its run in place of a name."""
+        return self.model_copy(update={"base": TrainedRun(run=run_id)})
+
+    def noise_seeds(self) -> list[int]:
+        """The seeds of `ditlab sample --seed`.
+
+        A text-to-image family draws sample k from the noise of seed + k: seeds that are nearer would share it.
+        """
+        return [self.seed + number * self.samples for number in range(self.seeds)]
+
+    def points(self) -> list[Point]:
+        """All combinations of the axes' values in the file's order, later axes fastest."""
+        return [Point(number, values) for number, values in enumerate(combinations(self.space, MAX_TRIALS))]
+
+    def settings(self, point: Point) -> PointSettings:
+        """The options of `ditlab sample` that draw a point."""
+        values = {**self.fixed, **point.values}
+        average = values.pop(AVERAGE, None)
+        changes = in_order_of_kinds(Assignment(path, value, "") for path, value in values.items())
+        texts = (each.value if isinstance(each.value, str) else json.dumps(each.value) for each in changes)
+        overrides = tuple(f"{each.path}={text}" for each, text in zip(changes, texts, strict=True))
+        return PointSettings(None if average is None else str(average), overrides)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of the axes' values."""
+
+    number: int
+    values: Mapping[str, Any]
+    """Value by axis path; an axis whose condition does not hold is absent."""
+
+
+@dataclass(frozen=True)
+class PointSettings:
+    """Options of `ditlab sample` for a point."""
+
+    ema: str | None
+    """Value of `--ema`; None: the checkpoint's own average."""
+    overrides: tuple[str, ...]
+    """Values of `--set`."""
+
+    def arguments(self) -> list[str]:
+        """The options as a command line has them."""
+        average = [] if self.ema is None else ["--ema", self.ema]
+        return [*average, *(part for each in self.overrides for part in ("--set", each))]
+
+
+def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
+    """The sweep that a YAML file and its parents describe, with `--set` overrides on top, `base.run` among them. Raises
+    UserError, naming file and field, for what is wrong in its own fields; `check_sampling_sweep` checks the rest."""
+    mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), SamplingSweep)
+    try:
+        return SamplingSweep.model_validate(mapping)
+    except ValidationError as error:
+        lines = explain(error, SamplingSweep, mapping)
+        raise UserError("\n".join(f"{spec_name(path)}: {line}" for line in lines)) from None
+
+
+def check_sampling_sweep(sweep: SamplingSweep, experiment: Experiment, source: str) -> None:
+    """Raise UserError, beginning with `source`, for axes that do not change samples alone, and for points at which the
+    run's experiment is not valid."""
+    for label, entries in (("fixed", sweep.fixed), ("space", sweep.space)):
+        for path in entries:
+            if problem := _path_problem(path, label):
+                raise UserError(f"{source}: {label}.{path} {problem}")
+    if problem := next(axis_problems(sweep.space, sweep.fixed), ""):
+        raise UserError(f"{source}: {problem}")
+    for path, axis in sweep.space.items():
+        if axis.listed() is None:
+            raise UserError(
+                f"{source}: space.{path}.kind={axis.kind} has no end of values, and all of them are drawn; use kind: "
+                "grid with values written out."
+            )
+    num = len(combinations(sweep.space, MAX_TRIALS + 1))
+    if num > MAX_TRIALS:
+        raise UserError(f"{source}: space has more than {MAX_TRIALS:,} combinations; take values out.")
+    for point in sweep.points():
+        values = {path: value for path, value in {**sweep.fixed, **point.values}.items() if path != AVERAGE}
+        named = f"{source}: point {point.number} ({written(point.values)})"
+        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in values.items()]
+        try:
+            mapping = assign(experiment.to_dict(), in_order_of_kinds(changes), class_for)
+        except UserError as error:
+            raise UserError(f"{named}: {error}") from None
+        build_experiment(mapping, named)
+
+
+def _path_problem(path: str, label: str) -> str:
+    """Why a path cannot vary, or be set, without training or beside other points; empty where it can."""
+    below = path.split(".")
+    if path == AVERAGE or (below[0] == SAMPLING and len(below) > 1):
+        if label == "space" and any(is_below(path, f"{SAMPLING}.{name}") for name in NOT_COMPARED):
+            return "changes what is drawn, and points are compared on the same samples; set it under `fixed`."
+        return ""
+    if label == "fixed" and below[0] == ENCODERS and len(below) > 1:
+        return ""
+    return (
+        f"changes the training, and base.run is trained; vary fields of {SAMPLING}, or {AVERAGE}, the length of the "
+        "average, or name an experiment as the base."
+    )

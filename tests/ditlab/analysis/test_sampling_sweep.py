@@ -1,0 +1,184 @@
+"""Sweeps over the samples of a trained run: samples of `ditlab sample`, a ledger that is resumed, and refusals."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ditlab
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.quality import classifier as classifiers
+from ditlab.spec.yaml_text import dump_yaml
+from support.command import run_here
+from support.homes import settled
+from support.trainings.family_specs import smallest
+
+
+def grid(path, *values):
+    """An axis by its path."""
+    return {path: {"kind": "grid", "values": list(values)}}
+
+
+STEPS = grid("sampling.steps", 1, 2)
+METRICS = {"region": "quality/r2", "dlm": "quality/bigram_perplexity"}
+SPACES = {
+    "dit": STEPS | grid("sampling.guidance", 1.0, 2.0) | grid("ema", None, 0.1),
+    "unet": STEPS | grid("sampling.solver", "euler", "heun"),
+    "pixelhdm": STEPS | grid("sampling.interval", [0.0, 1.0], [0.2, 0.6]),
+    "region": grid("sampling.solver", "ddpm", "ddim") | grid("sampling.steps", 2),
+    "dlm": STEPS | grid("sampling.temperature", 0.5, 1.0),
+}
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Train the classifier, by which samples are measured, for 20 steps."""
+    monkeypatch.setattr(classifiers, "STEPS", 20)
+
+
+@pytest.fixture
+def small(finished, tmp_path, monkeypatch, few_steps):
+    """A copy of the shared run, whose home is `tmp_path / "home"`."""
+    home = tmp_path / "home"
+    settled(shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches")))
+    monkeypatch.setenv("DITLAB_HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    return ditlab.open_run("small")
+
+
+def written(folder, run, space=STEPS, **changes):
+    """A sweep of 20 samples from two seeds, as a file."""
+    mapping = {"name": "settings", "base": {"run": run}, "space": space, "metric": "quality/frechet", "samples": 20}
+    path = folder / "sweep.yaml"
+    path.write_text(dump_yaml({**mapping, "seeds": 2, **changes}), encoding="utf-8")
+    return path
+
+
+def files(sweep_id):
+    """The samples of every draw: file by name."""
+    folder = Home.from_environment().run(sweep_id).path / "points"
+    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.safetensors"))}
+
+
+def check_equal_to_sample(run, result, batch=256):
+    """Every draw is, byte for byte, the file of `ditlab sample` with the options that the sweep names."""
+    kept = files(result.sweep_id)
+    assert len(kept) == len(result.summary.points) * len(result.summary.seeds)
+    for point in result.summary.points:
+        pairs = list(zip(point.options[::2], point.options[1::2], strict=True))
+        overrides = [value for option, value in pairs if option == "--set"]
+        for seed in result.summary.seeds:
+            drawn = run.sample(
+                result.summary.samples, seed=seed, ema=dict(pairs).get("--ema"), overrides=overrides, batch=batch
+            )
+            _, numbers, *_ = drawn.save(f"drawn-{point.number}-{seed}")
+            assert kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes() == numbers.read_bytes()
+
+
+def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small, blank_pictures):
+    def interrupt(what, done, total, unit="bytes"):
+        if what.startswith("3 of 4 draws"):
+            raise KeyboardInterrupt
+
+    first = ditlab.sweep_samples(written(Path.cwd(), small.id), on_progress=interrupt)
+    assert (first.status, first.exit_code, len(first.summary.measured)) == ("interrupted", 130, 1)
+    before = {name: path.stat().st_mtime_ns for name, path in files(first.sweep_id).items()}
+    said = []
+    last = ditlab.sweep_samples(resume=first.sweep_id, on_progress=lambda what, *_: said.append(what))
+    assert last.status == "finished" and not any("of 4 draws" in what for what in said)
+    after = {name: path.stat().st_mtime_ns for name, path in files(last.sweep_id).items()}
+    assert len(before) == 2 and before.items() <= after.items()
+    check_equal_to_sample(small, last)
+    one, two = (point.means for point in last.summary.points)
+    assert (one["cost/evaluations"], two["cost/evaluations"]) == (1, 2) and one["cost/seconds"] > 0
+    assert {"quality/frechet", "quality/kernel", "quality/nearest"} <= one.keys()
+    assert (last.report.parent / "report.md").read_text().count("quality/frechet") > 1
+    with pytest.raises(UserError, match=r"was started as another one: samples=30 \(was 20\)"):
+        ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
+    plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
+    assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SPACES)
+def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypatch, few_steps):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    changes = {"training__averages": {}} if family == "dit" else {}
+    changes |= {"model__corruption": "ddpm"} if family == "region" else {}
+    run = ditlab.train(smallest(family, **changes), local=True).run
+    mode = "max" if family == "region" else "min"
+    path = written(tmp_path, run.id, SPACES[family], metric=METRICS.get(family, "quality/frechet"), mode=mode, batch=16)
+    plan = ditlab.plan_samples(path)
+    result = ditlab.sweep_samples(path)
+    assert result.status == "finished" and len(result.summary.measured) == len(plan.session.points)
+    assert all(
+        point.means["cost/evaluations"] == plan.forecast.evaluations[point.number] for point in result.summary.points
+    )
+    assert (result.report.parent / "samples.png").exists()
+    check_equal_to_sample(run, result, batch=16)
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
+    path = written(Path.cwd(), small.id, grid("sampling.steps", 1, 2, 300, 400), seeds=3)
+    command = [sys.executable, "-m", "ditlab", "tune", str(path), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not (ledgers := [*Home.from_environment().runs.glob("*/points.jsonl")]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    sweep_id = ledgers[0].parent.name
+    kept = files(sweep_id)
+    assert 0 < len(kept) < 12
+    result = ditlab.sweep_samples(resume=sweep_id)
+    assert result.status == "finished" and len(files(sweep_id)) == 12
+    check_equal_to_sample(small, result)
+
+
+def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
+    path = written(Path.cwd(), small.id, grid("sampling.solver", "euler", "heun") | STEPS)
+    found = run_here(capfd, monkeypatch, "tune", path, "--dry-run", "--json").json
+    assert [point["evaluations"] for point in found["points"]] == [1, 2, 2, 4]
+    assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9) and found["bytes"] >= 8 * 20 * 64 * 4
+    assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
+    assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
+    said = run_here(capfd, monkeypatch, "tune", path, "--quick")
+    assert said.code == 2 and "--quick is for sweeps that train" in said.err
+
+
+def test_a_run_without_a_checkpoint_is_refused(small):
+    shutil.rmtree(small.folder.path / "checkpoints")
+    with pytest.raises(UserError, match="has no checkpoint yet"):
+        ditlab.sweep_samples(written(Path.cwd(), small.id))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"space": grid("optimizer.lr", 1)}, "space.optimizer.lr changes the training"),
+        ({"space": grid("sampling.mask", 1)}, "space.sampling.mask changes what is drawn"),
+        ({"space": {"sampling.steps": {"kind": "uniform", "low": 1.0, "high": 2.0}}}, "has no end of values"),
+        (
+            {"space": grid("sampling.solver", "ddim")},
+            "sampling.solver='ddim' must be 'euler', 'heun'",
+        ),
+        ({"space": grid("sampling.guidance", 2.0)}, "needs a conditional model"),
+        ({"space": grid("sampling.stpes", 1)}, "did you mean 'steps'"),
+        ({"space": grid("ema", 0.1)}, "keeps no averages"),
+        ({"metric": "quality/r2"}, "metric=quality/r2 is not measured on the samples"),
+        ({"base": {"run": "nobody"}}, "run 'nobody' is unknown"),
+        ({"samples": 5}, "samples=5 must be at least 20"),
+        ({"trials": 3}, "trials=3 is no known field"),
+    ],
+)
+def test_refusals_are_one_sentence(changes, message, small, tmp_path):
+    path = written(tmp_path, small.id, **changes)
+    with pytest.raises(UserError, match=message) as caught:
+        ditlab.sweep_samples(path)
+    assert "\n" not in str(caught.value)
