@@ -125,7 +125,7 @@ _library.impl("weight_gradient", lambda left, x: x.new_empty(left.shape[0], x.sh
 
 @cache
 def mkl_lacks_avx512() -> bool:
-    """Return True on an AMD processor with AVX-512: MKL computes with AVX2 there, at 0.45 of oneDNN's rate."""
+    """Return True on an AMD processor with AVX-512: MKL, whose log names none there, has 0.45 of oneDNN's rate."""
     cpuinfo = Path("/proc/cpuinfo")
     is_amd = cpuinfo.exists() and "AuthenticAMD" in cpuinfo.read_text()
     return is_amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
