@@ -126,7 +126,7 @@ def pieces(rows: int) -> Iterator[np.ndarray]:
 
 
 class Ours:
-    """A store of ours, hashed block by block as a run reads it."""
+    """A store of ours, hashed piece by piece as a run reads it."""
 
     def __init__(self, path: Path, order: OrderSpec) -> None:
         spec = ArrowData(path=str(path), order=order, hold_out=0)

@@ -106,7 +106,7 @@ def files_level(
 
 def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
     """Return the files that an index names; None for what is no index."""
-    name = PurePosixPath(file.name).name
+    name = file.name.rpartition("/")[2]
     if name == INDEX and (shards := read_index(file)) is not None:
         return [RecordFile("mds", shard_file(file, shard, files), shard.model_dump(mode="json")) for shard in shards]
     content = read_json(file) if name == STATE else None
