@@ -7,7 +7,6 @@ import hashlib
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaincinv, ndtri
 
 from denoisers.processes.known_laws import GaussianMixture, MarkovChain
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
@@ -38,6 +37,8 @@ class KeyedDraws:
 
     def normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw N(0, 1) float64, within 8.3 of 0, by the inverse of its distribution function."""
+        from scipy.special import ndtri
+
         return np.asarray(ndtri(self.uniform(shape) + 2.0**-54))
 
 
@@ -58,6 +59,8 @@ def draw_points(spec: GaussianMixtureData) -> np.ndarray:
 @lru_cache
 def chain_of(spec: MarkovChainData) -> MarkovChain:
     """Return the law of the spec's sequences."""
+    from scipy.special import gammaincinv
+
     draws = KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/transition")
     uniform = draws.uniform((spec.states, spec.states)) + 2.0**-54
     # A row of gamma variates over its sum is a draw of the Dirichlet distribution; the smallest ones underflow to 0.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -176,8 +177,8 @@ def search_curve(job: tuple[str, int], trials: int, steps: int) -> Curve:
 
 
 def best_after(curve: Curve, steps: float) -> float:
-    """Least value of the evaluations within so many steps."""
-    return min(value for at, value in curve if at <= steps)
+    """Least finite value of the evaluations within so many steps."""
+    return min(value for at, value in curve if at <= steps and math.isfinite(value))
 
 
 def mean_interval(values: list[float]) -> str:
