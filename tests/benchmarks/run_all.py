@@ -46,6 +46,7 @@ NEEDS = {
     "step/receipts_cost": ("deepspeed",),
     "step/step_time": ("deepspeed",),
     "step/workers_step": ("deepspeed",),
+    "sweeps/many_trials": ("ray", "mlflow", "deepspeed", "playwright"),
     "tracking/journal_cost": ("mlflow", "deepspeed"),
     "tracking/long_run_in_mlflow": ("mlflow", "playwright"),
     "tracking/tracking_outage": ("mlflow", "deepspeed"),

@@ -31,6 +31,7 @@ SMALL = {
     "step/region_step": ["--batch", "1", "--rounds", "2", "--set", "model={num_regions: 60, depth: 2, width: 96}"],
     "step/step_time": ["--rounds", "2", "--block", "1"],
     "step/workers_step": ["--rounds", "2", "--block", "1"],
+    "sweeps/many_trials": ["--trials", "20", "--few", "5", "--rounds", "1", "--pages", "1"],
     "tracking/journal_cost": ["--seconds", "2"],
     "tracking/long_journal": ["--steps", "30000", "--runs", "50", "--points", "6000", "--rounds", "1"],
     "tracking/long_run_in_mlflow": ["--steps", "2000", "--rounds", "1"],
