@@ -48,6 +48,7 @@ NEEDS = {
     "step/receipts_cost": ("deepspeed",),
     "step/step_time": ("deepspeed",),
     "step/workers_step": ("deepspeed",),
+    "sweeps/many_trials": ("ray", "mlflow", "deepspeed", "playwright"),
     "sweeps/pair_correlation": ("deepspeed",),
     "sweeps/regret": ("ray", "optuna", "deepspeed"),
     "tracking/journal_cost": ("mlflow", "deepspeed"),

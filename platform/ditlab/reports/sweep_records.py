@@ -268,7 +268,10 @@ def shared_values(summary: SweepSummary, group: Sequence[Trial]) -> dict[str, An
     """Return the values that all trials of a group of `comparable` have, and not all trials of the others."""
     paths = (axis.path for axis in summary.axes)
     values = {path: group[0].values[path] for path in paths if path in group[0].values}
-    others = [trial for trial in summary.trials if trial not in group and objectives(summary, trial) is not None]
+    members = {trial.number for trial in group}
+    others = [
+        trial for trial in summary.trials if trial.number not in members and objectives(summary, trial) is not None
+    ]
     return {
         path: value
         for path, value in values.items()

@@ -36,7 +36,7 @@ _NUM_NAMED = 3
 
 
 def device_kind(experiment: Experiment) -> str:
-    """What a run is counted by: `GPU`, or `core` where it has none."""
+    """Device whose hours count for a run: `GPU`, or `core` where it has none."""
     return "GPU" if experiment.resources.gpus_per_worker else "core"
 
 

@@ -143,10 +143,10 @@ class SeedRange(Spec):
 
 
 class SweepBudget(Spec):
-    """What the trials of a sweep may take together."""
+    """Limit of the trials of a sweep together."""
 
     device_hours: Annotated[float, Field(gt=0)]
-    """Hours of devices over all trials and sessions: of GPUs, or of cores where trials have no GPU."""
+    """GPU hours over all trials and sessions; core hours where trials have no GPU."""
 
 
 class Sweep(Spec):
@@ -184,7 +184,7 @@ class Sweep(Spec):
     ] = None
     """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
     budget: SweepBudget | None = None
-    """What all trials may take together: `{device_hours: 4}`. Null: no limit."""
+    """Limit of the device hours of all trials together: `{device_hours: 4}`. Null: no limit."""
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 

@@ -45,7 +45,7 @@ class Forecast:
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str
-    """What these hours are of: `GPU`, `core`."""
+    """Device that these hours are of: `GPU`, `core`."""
     lines: list[str]
     """The forecast in sentences."""
 

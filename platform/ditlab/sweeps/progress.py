@@ -23,7 +23,7 @@ PROGRESS, WARNINGS = "progress/", "warnings/"
 
 
 class TrialChannel(Protocol):
-    """What is used of a `KeyValueChannel`."""
+    """Part of a `KeyValueChannel` that is used here."""
 
     def get(self, topic: str) -> object: ...
     def topics(self) -> list[str]: ...

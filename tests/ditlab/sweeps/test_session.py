@@ -11,6 +11,7 @@ import pytest
 from ditlab.api.checks import verify
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
+from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value
 from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.folder import read_takeovers
@@ -162,6 +163,32 @@ def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
     assert result.status == "stopped" and result.exit_code == 0
     assert all(trial.status == "interrupted" and trial.step > 0 for trial in result.summary.trials)
     assert read_record(tracked_home.run(result.sweep_id)).status == "stopped"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray, tracked_home, monkeypatch):
+    """The forecast takes a trial for a hundred samples, and the budget for half of what the trials really take."""
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 1e9)
+    fixed, said = {"training.steps": 400, "evaluation.every": 200}, list[str]()
+    space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4, 1e-5]}}
+    fields = {"name": "bounded", "fixed": fixed, "space": space, "concurrent": 1}
+    sweep = build_sweep(small_sweep(budget={"device_hours": 0.001}, **fields), "test")
+    result = tune(sweep, say=said.append)
+    assert said[-1].startswith("budget.device_hours=0.001 holds: about ") and said[-1].endswith("hours are expected")
+    assert (result.status, result.exit_code) == ("stopped", 0)
+    assert result.reason.startswith("budget.device_hours=0.001 is used up (0.00")
+    assert read_record(tracked_home.run(result.sweep_id)).message == result.reason
+    assert sum(trial.has_ended for trial in result.summary.trials) < 4
+    with pytest.raises(UserError, match=r"budget.device_hours=0.001 is used up: the trials have taken 0.00"):
+        tune(resume=result.sweep_id)
+    monkeypatch.setenv("DITLAB_BUDGET", "1s")
+    with pytest.raises(UserError, match=rf"DITLAB_BUDGET=1s is used up: .* {result.sweep_id} \(bounded\)"):
+        tune(resume=result.sweep_id)
+    monkeypatch.delenv("DITLAB_BUDGET")
+    larger = build_sweep(small_sweep(budget={"device_hours": 1.0}, **fields), "test")
+    again = tune(larger, resume=result.sweep_id)
+    assert [trial.status for trial in again.summary.trials] == ["finished"] * 4 and again.reason == ""
 
 
 @pytest.mark.slow
