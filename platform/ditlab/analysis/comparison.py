@@ -151,12 +151,12 @@ def open_groups(
         raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
     for text, own in zip(texts, ids, strict=True):
         run_ids = [record.run_id for record in members.get(own, [])]
-        for run in [find_training_run(home, each) for each in run_ids or [text]]:
-            if run.folder.run_id in found:
+        for named in [find_training_run(home, each) for each in run_ids or [text]]:
+            if named.folder.run_id in found:
                 raise UserError(
-                    f"RUN {text} is run {run.folder.run_id}, which is named already; name each run once, by its id."
+                    f"RUN {text} is run {named.folder.run_id}, which is named already; name each run once, by its id."
                 )
-            found[run.folder.run_id] = open_found(run, home, warn, progress)
+            found[named.folder.run_id] = open_found(named, home, warn, progress)
     keys = {run_id: run.record.group for run_id, run in found.items()}
     if len(set(keys.values())) == 1:  # seeds of one group beside each other
         keys = {}

@@ -147,7 +147,8 @@ class SweepSession:
             trials = states.read()
             if is_new_request:  # trials that begin from here on see the request first
                 tuner.stopper.requested.set()
-            leader, num_trials = states.leader and states.leader.number, max(self._started.num_trials, len(trials))
+            leader = states.leader.number if states.leader else None
+            num_trials = max(self._started.num_trials, len(trials))
             self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
             if states.num_ended != num_logged:
                 num_logged = states.num_ended

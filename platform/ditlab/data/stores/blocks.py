@@ -54,7 +54,7 @@ def piece_digest(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Return the digest of some rows: the first 16 bytes of BLAKE3 over each column's elements, sorted by name."""
     whole = blake3()
     for values in _ordered(arrays):
-        whole.update(values.reshape(-1).view(np.uint8))
+        whole.update(values.reshape(-1).view(np.uint8).data)
     return whole.digest(length=PIECE_DIGEST_BYTES)
 
 
