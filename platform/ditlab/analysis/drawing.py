@@ -52,6 +52,7 @@ from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError, first_line
+from ditlab.home import Home
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
@@ -112,9 +113,6 @@ def draw(
         columns = view.columns if view else ()
         inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
     device = inputs.device
-    if options.compile or experiment.engine.compile:
-        for name, value in saved.home.cache_variables().items():
-            os.environ.setdefault(name, value)
 
     def open_network() -> nn.Module:
         if network is not None:
@@ -123,19 +121,20 @@ def draw(
             return averaged.network(device)
 
     owner, folder = saved.folder.run_id, saved.folder.path
-    place = (saved.step, owner, folder, view, saved.warn, saved.progress)
+    place = (saved.step, owner, folder, saved.home, view, saved.warn, saved.progress)
     return draw_set(options, experiment, sampler, request, inputs, open_network, *place)
 
 
 def draw_set(
     options: SampleOptions, experiment: Experiment, sampler: Any, request: SampleRequest, inputs: ModelInputs,
-    open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, view: View | None = None,
+    open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, home: Home, view: View | None = None,
     warn: Callable[[str], None] = lambda _: None, progress: Progress = ignore_progress,
 ) -> SampleSet:  # fmt: skip
     """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a step.
 
-    `owner`: the run, or the export's name, whose weights they are; `folder`: below it are its `samples`; `view`: rows
-    to complete, or to take conditions from. The network is opened last. Raises UserError.
+    `owner`: the run, or the export's name, whose weights they are; `folder`: below it are its `samples`; `home` keeps
+    compilers' caches; `view`: rows to complete, or to take conditions from. The network is opened last. Raises
+    UserError.
     """
     num = num_samples(options.num, request, sampler, options.noise)
     conditions = sample_conditions(sampler, num, view, inputs, request)
@@ -164,6 +163,9 @@ def draw_set(
     is_compiled = options.compile
     if is_compiled is None:
         is_compiled = compiling_pays(experiment, conditions.num, device.type)
+    if is_compiled:
+        for variable, value in home.cache_variables().items():
+            os.environ.setdefault(variable, value)
     started = perf_counter()
     try:
         with fast_passes(network, device, is_compiled):
@@ -554,8 +556,9 @@ class ExportedModel:
             raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
         inputs = ModelInputs.from_experiment(spec, (), next(self.network.parameters()).device)
         return draw_set(
-            options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder
-        )
+            options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
+            Home.from_environment(),
+        )  # fmt: skip
 
     def _sampler(self, spec: Experiment) -> Sampler:
         with building():
