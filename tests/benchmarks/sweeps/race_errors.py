@@ -7,7 +7,8 @@ arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's differen
 or 0.95. ASHA compares means over seeds, other ones for each arm, of as many seeds as bring its rate of wrong winners
 down to the race's; of that rate the upper end of a 95 % interval is taken, which favours ASHA. Figures are training
 steps a right verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends before
-the last rung trains one trial of its arm to the end. Both have three rungs, and the race at most `--seeds` seeds.
+the last rung trains one trial of its arm to the end. Both have three rungs, and the race at most `--seeds` seeds. With
+`--correlations 0` ASHA's figures are those of ASHA over seeds that arms share, at any correlation.
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--verdicts", type=int, default=600, help="races with one best arm, of each kind")
     parser.add_argument("--arms", type=int, nargs="*", default=[2, 4, 8])
     parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
+    parser.add_argument("--correlations", type=float, nargs="+", default=[0.5, 0.8, 0.95])
     parser.add_argument("--seeds", type=int, default=48, help="most seeds of races with one best arm")
     options = parser.parse_args()
     generator = np.random.default_rng(0)
@@ -175,7 +177,7 @@ def main() -> None:
         report_equal_arms(generator, race_of(num_arms), options.races)
     for num_arms in options.best_arms:
         race = race_of(num_arms, replace(RULES, max_seeds=options.seeds))
-        for correlation in (0.5, 0.8, 0.95):
+        for correlation in options.correlations:
             for effect in (1, 2, 4):
                 report_best_arm(generator, race, effect, correlation, options.verdicts)
 
