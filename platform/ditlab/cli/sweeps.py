@@ -64,7 +64,7 @@ def tune(
     """
     from ditlab.api.analysis import is_over_samples
 
-    if is_over_samples(sweep, resume):
+    if (sweep or not quick) and is_over_samples(sweep, resume):
         refused = {"--quick": quick, "--address": address, "--from": start_from, "--weights-only": weights_only}
         if given := next((name for name, value in refused.items() if value), None):
             raise UserError(f"{given} is for sweeps that train, and this one samples a trained run; leave it out.")
