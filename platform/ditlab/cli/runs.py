@@ -66,8 +66,8 @@ def runs(
 ) -> None:  # fmt: skip
     """List recent runs, the newest first; the commands below show, query, rename, delete and sync them.
 
-    Runs that differ in the seed alone (`ditlab train --seeds`, the arm of a sweep with `seeds`) are one line, with
-    means over seeds and half the 95 % interval of each.
+    Runs that differ in the seed alone (`ditlab train --seeds`, the arm of a sweep with `seeds`) are one line: NAME x3,
+    with means over seeds, and half the 95 % interval of what is held out.
 
     The training loss is the median of the last 2 % of the steps, as far as the journal's last 64 KiB hold them; held
     out is a run's main metric at its last evaluation.
@@ -105,15 +105,16 @@ def runs(
     table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
-        halves = row.get("half_widths", {})
+        shown = "train_loss" if row.get("main_value") is None else "main_value"  # of one column: lines are short
+        halves = {shown: row.get("half_widths", {}).get(shown)}
         numbers = [
-            "" if row.get(key) is None else f"{row[key]:.4g}" + (f" +- {halves[key]:.2g}" if halves.get(key) else "")
+            "" if row.get(key) is None else f"{row[key]:.4g}" + (f"±{halves[key]:.2g}" if halves.get(key) else "")
             for key in ("train_loss", "main_value", "samples_per_second")
         ]
         if numbers[1] and len(mains) > 1:
             numbers[1] = f"{escape_line(row['main_metric'].removeprefix('eval/'))} {numbers[1]}"
         step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        seeds = f" ({row['seeds']} seeds)" if row.get("seeds") else ""
+        seeds = f" x{row['seeds']}" if row.get("seeds") else ""
         names = (escape_line(text) for text in (row["run_id"], row["name"] + seeds, row["family"]))
         condition = status_text(row["status"])
         if row["status"] == "lost":
@@ -310,7 +311,7 @@ def _group_row(group: str, rows: list[dict[str, Any]], records: Sequence[RunReco
         values = [row[key] for row in rows if row[key] is not None]
         interval = paired_interval(values) if values else None
         means[key] = interval.mean if interval else None
-        if interval and len(values) > 1 and key != "samples_per_second":
+        if interval and len(values) > 1:
             halves[key] = interval.half_width
     return {
         **rows[0], **means, "run_id": group, "status": status, "half_widths": halves, "seeds": len(rows),
