@@ -144,7 +144,7 @@ class SweepSession:
             trials = states.read()
             if is_new_request:  # trials that begin from here on see the request first
                 tuner.stopper.requested.set()
-            leader = states.leader and states.leader.number
+            leader = states.leader.number if states.leader else None
             self._on_progress(
                 SweepProgress(self._sweep_id, sweep, trials, leader, self._started.num_trials, ended_before)
             )
