@@ -86,8 +86,9 @@ class HomeBudget:
             f"{run_id} ({records[run_id].name if run_id in records else 'no record'}) {number:.3g}"
             for run_id, number in sorted(spent.items(), key=lambda item: -item[1])[:_NUM_NAMED]
         ]
+        total = f"{sum(spent.values()):.3g} {device} hours"
         return (
-            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {sum(spent.values()):.3g} {device} hours, "
+            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {total}, "
             f"most of them {', '.join(most)}; set a larger {VARIABLE}, or unset it."
         )
 
