@@ -116,7 +116,7 @@ def _forecast(prepared: "PreparedSweep", stored: "StoredSweep | None") -> "Forec
     from ditlab.sweeps.forecast import forecast
     from ditlab.sweeps.start import read_past_trials
 
-    return forecast(prepared, read_past_trials(prepared, stored.folder) if stored else ())
+    return forecast(prepared, read_past_trials(prepared, stored.folder) if stored else [])
 
 
 def _loaded(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> tuple[str, Sweep | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -78,16 +78,17 @@ class HomeBudget:
     def refusal(self, home: Home, hours: DeviceHours, device: str) -> str:
         """Sentence on a budget that is used up: what was used, by which runs and sweeps most, the remedy."""
         records = {record.run_id: record for record in list_runs(home)}
-        spent: Counter[str] = Counter()
+        spent: defaultdict[str, float] = defaultdict(float)
         for run_id, each in hours.by_run().items():
             record = records.get(run_id)
             spent[(record.parent if record else "") or run_id] += each.get(device, 0.0)
         most = [
             f"{run_id} ({records[run_id].name if run_id in records else 'no record'}) {number:.3g}"
-            for run_id, number in spent.most_common(_NUM_NAMED)
+            for run_id, number in sorted(spent.items(), key=lambda item: -item[1])[:_NUM_NAMED]
         ]
+        total = f"{sum(spent.values()):.3g} {device} hours"
         return (
-            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {spent.total():.3g} {device} hours, "
+            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {total}, "
             f"most of them {', '.join(most)}; set a larger {VARIABLE}, or unset it."
         )
 

@@ -96,8 +96,9 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     sources = ", ".join(sorted({source for _, source in speeds.values()}))
     device, is_known = device_kind(prepared.base), None not in seconds.values()
     hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
-    text = f"{format_duration(total)} with {at_once} at once" if total else f"unknown ({sources})"
-    text += f", {hours_left:.3g} {device} hours, by {sources}" if total else ""
+    text = f"unknown ({sources})"
+    if total is not None:
+        text = f"{format_duration(total)} with {at_once} at once, {hours_left:.3g} {device} hours, by {sources}"
     lines = [f"expected: {text}"]
     scheduler = prepared.sweep.scheduler.kind
     if scheduler in ("asha", "median") and total:

@@ -8,7 +8,7 @@ of each journal.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -67,7 +67,8 @@ class DeviceHours:
         self._has_news = False
         with suppress(OSError, AttributeError, KeyError, TypeError, ValueError):  # else every journal is read again
             content = parse_json_line(read_plain(self._file, _LARGEST_FILE)) or {}
-            for run_id, (end, until, devices, hours) in content["runs"].items() if content["format"] == FORMAT else ():
+            kept = content["runs"] if content["format"] == FORMAT else {}
+            for run_id, (end, until, devices, hours) in kept.items():
                 facts = JournalFacts(tags={DEVICES_TAG: devices}, device_hours=hours, counted_until=until)
                 self._journals[run_id] = _ReadJournal(end, facts)
 
@@ -76,7 +77,7 @@ class DeviceHours:
 
         `run_ids`: these runs alone; None: all of the home.
         """
-        found = {}
+        found: dict[str, Mapping[str, float]] = {}
         for run_id in self._all_runs() if run_ids is None else run_ids:
             journal = self._journals.setdefault(run_id, _ReadJournal())
             with suppress(OSError):  # no journal yet, or none that can be read
@@ -91,12 +92,13 @@ class DeviceHours:
                 found[run_id] = journal.facts.device_hours
         return found
 
-    def total(self, run_ids: Collection[str] | None = None) -> Counter[str]:
+    def total(self, run_ids: Collection[str] | None = None) -> defaultdict[str, float]:
         """Hours by device of all runs, or of some, together."""
-        hours: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for each in self.by_run(run_ids).values():
-            hours.update(each)
-        return hours
+            for device, hours in each.items():
+                total[device] += hours
+        return total
 
     def keep(self) -> None:
         """Keep what was read for other processes. A disk that refuses costs them time alone."""

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, redirect_stderr
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def poll_seconds(started: StartedSweep, num_ended: int, rounds: int) -> list[flo
             begin = time.process_time()
             for _ in range(NUM_POLLS if number else 1):  # the first one reads all that has ended
                 read = trials.read()
-                leader = trials.leader and trials.leader.number
+                leader = trials.leader.number if trials.leader else None
                 table.update(SweepProgress("0", started.sweep, read, leader, started.num_trials, frozenset()))
                 table.describe()
             found.append((time.process_time() - begin) / NUM_POLLS)
@@ -258,6 +259,11 @@ def processor_by_trial(command: list[str], environment: Mapping[str, str], begun
     return found
 
 
+def num_entries(folder: Path, pattern: str, more: int) -> int:
+    """Number of a folder's entries, and `more`."""
+    return max(0, len(list(folder.glob(pattern))) + more)
+
+
 def measure_on_ray(num: int) -> None:
     """Measure real trials, ours and those of plain Tune."""
     growth, each = [], 0.0
@@ -269,10 +275,10 @@ def measure_on_ray(num: int) -> None:
                 path.write_text(dump_yaml(trivial(num)))
                 command = [sys.executable, "-m", "ditlab", "tune", str(path)]
                 variables = {"DITLAB_HOME": str(folder / "home")}
-                count = lambda runs=runs: max(0, len(list(runs.glob("*"))) - 1)  # noqa: E731 (the sweep is one)
+                count = partial(num_entries, runs, "*", -1)  # the sweep is a run itself
             else:
                 command, variables = [sys.executable, str(PLAIN), name, str(num)], ENVIRONMENT
-                count = lambda folder=folder: len(list(folder.glob("trial-*")))  # noqa: E731
+                count = partial(num_entries, folder, "trial-*", 0)
             used = processor_by_trial(command, variables, count)
         quarter = len(used) // 4
         first, last = used[quarter] - used[0], used[-1] - used[-1 - quarter]
