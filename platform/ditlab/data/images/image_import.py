@@ -8,6 +8,7 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,7 @@ from ditlab.data.import_blocks import (
     shards_of,
 )
 from ditlab.data.importing import ImportRequest
+from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
@@ -50,6 +52,8 @@ CUT, CONVERTED = "captions cut", "images of other colour profiles converted to s
 """Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
 THERE = "there already"
 """Reason of images that the store which they are added to holds."""
+AHEAD = 8
+"""Images that are decoded ahead of what is written."""
 MEMBER_BYTES = 1024
 """Bytes of a tar's member beside its content: its header and padding."""
 
@@ -275,8 +279,9 @@ class ImageRules:
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             items = read_images(block, self.annotations, self.options)
-            for item in items if self.first is None else _first(items, self.first, counts):
-                image = item if isinstance(item, LeftOut) else decode(self.decoding, item)
+            items = items if self.first is None else _first(items, self.first, counts)
+            # Pillow and hashes work without the GIL, so that this thread hashes and writes while another one decodes
+            for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
                 counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
                 row = {} if isinstance(image, LeftOut) else self.row(image)
                 if self.grown and row and row_digest(row) in known_rows(self.grown):
@@ -308,6 +313,9 @@ class ImageRules:
             listed=tuple(skipped[:MOST_LISTED]),
             counts=dict(+counts),
         )
+
+    def _decoded(self, item: CaptionedImage | LeftOut) -> tuple[CaptionedImage | LeftOut, DecodedImage | LeftOut]:
+        return item, item if isinstance(item, LeftOut) else decode(self.decoding, item)
 
     def row(self, image: DecodedImage) -> dict[str, np.ndarray]:
         """Return an image as a row of its store, (1, *shape) by column."""

@@ -170,10 +170,12 @@ class StoreShard(ManifestRecord):
     """File of the digests of its blocks' pieces; null for a small shard, and for one of format 4."""
 
     @property
-    def stored_files(self) -> tuple[tuple[str, int, str], ...]:
+    def stored_files(self) -> list[tuple[str, int, str]]:
         """Name, size and SHA-256 of its files."""
-        pieces = () if self.pieces is None else ((self.pieces.file, self.pieces.bytes, self.pieces.sha256),)
-        return (self.file, self.bytes, self.sha256), *pieces
+        files = [(self.file, self.bytes, self.sha256)]
+        if self.pieces is not None:
+            files.append((self.pieces.file, self.pieces.bytes, self.pieces.sha256))
+        return files
 
 
 class ImportedFile(ManifestRecord):
