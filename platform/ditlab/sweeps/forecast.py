@@ -22,7 +22,7 @@ from ditlab.runs.budget import device_kind, num_devices
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep import Asha
+from ditlab.spec.sweep import Asha, Race
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
@@ -103,10 +103,12 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     scheduler = prepared.sweep.scheduler.kind
     if scheduler in ("asha", "median") and total:
         lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
+    if scheduler == "race" and total:
+        lines.append("scheduler race stops arms that are behind, and adds seeds where arms are close: it may take more")
     if prepared.sweep.budget:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
-        left = {number: each for number, each in hours.items() if number not in ended} if is_known else None
-        lines.append(_budget_line(prepared, used, hours, left))
+        to_come = {number: each for number, each in hours.items() if number not in ended} if is_known else None
+        lines.append(_budget_line(prepared, used, hours, to_come))
     return Forecast(seconds, total, hours_left, device, lines)
 
 
@@ -129,12 +131,12 @@ def _budget_line(
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
     one = min(hours.values())
-    if isinstance(scheduler, Asha):
-        num = min(scheduler.reduction, prepared.num_trials)
+    if isinstance(scheduler, Asha | Race):
+        num = prepared.num_trials if isinstance(scheduler, Race) else min(scheduler.reduction, prepared.num_trials)
         rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
         if limit < rung:
             raise UserError(
-                f"{name} is less than the first rung of scheduler.kind=asha takes: about {rung:.3g} {device} hours, "
+                f"{name} is less than the first rung of scheduler.kind={scheduler.kind} takes: about {rung:.3g} {device} hours, "
                 f"for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower scheduler.grace."
             )
     elif limit < one:
