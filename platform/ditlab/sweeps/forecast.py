@@ -136,8 +136,9 @@ def _budget_line(
         rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
         if limit < rung:
             raise UserError(
-                f"{name} is less than the first rung of scheduler.kind={scheduler.kind} takes: about {rung:.3g} {device} hours, "
-                f"for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower scheduler.grace."
+                f"{name} is less than the first rung of scheduler.kind={scheduler.kind} takes: about {rung:.3g} "
+                f"{device} hours, for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower "
+                "scheduler.grace."
             )
     elif limit < one:
         raise UserError(

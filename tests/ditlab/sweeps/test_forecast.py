@@ -167,7 +167,7 @@ def test_search_that_proposes_trials_as_it_goes(home):
 
 
 def budgeted(hours, **changes):
-    return prepared(sweep_of(trials=4, concurrent=1, budget={"device_hours": hours}, **changes))
+    return prepared(sweep_of(**{"trials": 4, "concurrent": 1, "budget": {"device_hours": hours}, **changes}))
 
 
 def test_budget_is_forecast(home):
@@ -189,6 +189,10 @@ def test_budget_is_forecast(home):
         UserError, match=r"the first rung of scheduler.kind=asha takes: about 0.00111 core hours, for 2"
     ):
         forecast(budgeted(0.001, **asha))
+    grid = {"optimizer.lr": {"kind": "grid", "values": [1e-3, 2e-3]}}
+    race = {"scheduler": {"kind": "race", "grace": 2}, "seeds": 3, "search": {"kind": "grid"}, "trials": None}
+    with pytest.raises(UserError, match=r"kind=race takes: about 0\.00333 core hours, for 6 trials"):
+        forecast(budgeted(0.003, space=grid, **race))
 
 
 def test_budget_of_a_resumed_sweep_counts_what_is_used(home):
