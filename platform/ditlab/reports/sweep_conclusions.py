@@ -115,20 +115,18 @@ def _holm(found: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def _axes(summary: SweepSummary) -> list[str]:
-    effects = axis_effects(summary)
+    effects, num = axis_effects(summary), f"{len(ended_with_value(summary))} {summary.unit}s"
     if not effects:
-        return [f"Which axes matter is not known: {len(ended_with_value(summary))} trials ended with a value, and "
-                f"{MIN_TRIALS} are needed."] if summary.axes else []  # fmt: skip
+        few = f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."
+        return [few] if summary.axes else []
     sure = [f"{path} (p = {p:.2g})" for path, p in sorted(effects.items(), key=lambda each: each[1]) if p <= SURE]
     other = [path for path, p in effects.items() if p > SURE]
     found = [f"{'These axes matter' if len(sure) > 1 else 'One axis matters'}: {', '.join(sure)}."] if sure else []
     if other:
-        found.append(
-            f"No effect of {', '.join(other)} was told apart from chance in {len(ended_with_value(summary))} trials."
-        )
+        found.append(f"No effect of {', '.join(other)} was told apart from chance in {num}.")
     if summary.search == "optuna":
         found.append("Values that the search proposes follow earlier results, so p is a hint only.")
-    return [" ".join(found)]
+    return [" ".join(found), METHOD]
 
 
 def _interaction(summary: SweepSummary) -> list[str]:

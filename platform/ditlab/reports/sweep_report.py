@@ -33,7 +33,6 @@ from ditlab.reports.page import (
 )
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import METHOD, importance
-from ditlab.reports.sweep_conclusions import METHOD as TESTS
 from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_differences import (
     CONFIDENCE,
@@ -133,7 +132,7 @@ def write_sweep_report(
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     found = conclusions(summary)
-    sections = [Section("Conclusions", [*map(Paragraphs, found), Paragraphs(TESTS)])] if found else []
+    sections = [Section("Conclusions", [*map(Paragraphs, found)])] if found else []
     sections.append(_ranking(summary, heads))
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
