@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-import struct
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> Store:
-        """Open the store in a folder; with `verify` its hashes are compared, those of a large store block by block.
+        """Open the store in a folder; with `verify` its hashes are compared, those of a large store piece by piece.
 
         Without `verify`, sizes alone are. Raises UserError where there is no store, its format is another version's, or
         a shard or an attachment is missing or altered.
@@ -206,7 +205,8 @@ class Store:
             if table := self._pieces(shard):
                 held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
                 digest = piece_digest({name: values[held] for name, values in loaded[block].items()})
-                is_same = digest == table[in_shard * num + in_block]
+                place = PIECE_DIGEST_BYTES * (in_shard * num + in_block)
+                is_same = digest == table[place : place + PIECE_DIGEST_BYTES]
             else:
                 is_same = digests(loaded[block]) == self.entries(shard)[in_shard].digests
                 hashed = slice(block * num, (block + 1) * num)
@@ -218,15 +218,15 @@ class Store:
             self._verified[hashed] = True
         self.verifies_blocks = not self._verified.all()
 
-    def _read_pieces(self, shard: int) -> list[bytes]:
+    def _read_pieces(self, shard: int) -> bytes:
         """Return the digests of a shard's pieces; none where it has none. Raises UserError where they were altered."""
         if (pieces := self.manifest.shards[shard].pieces) is None:
-            return []
+            return b""
         with opened(self.path / pieces.file) as file:
             content = file.read()
         if hashlib.sha256(content).hexdigest() != pieces.sha256:
             raise UserError(f"{self.path / pieces.file} was altered: it differs from its manifest's SHA-256; {REMEDY}")
-        return [digest for (digest,) in struct.iter_unpack(f"{PIECE_DIGEST_BYTES}s", content)]
+        return content
 
     def _file(self, shard: int) -> Path:
         return self.path / self.manifest.shards[shard].file
