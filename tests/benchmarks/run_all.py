@@ -50,6 +50,7 @@ NEEDS = {
     "step/workers_step": ("deepspeed",),
     "sweeps/many_trials": ("ray", "mlflow", "deepspeed", "playwright"),
     "sweeps/pair_correlation": ("deepspeed",),
+    "sweeps/race_errors": ("deepspeed",),
     "sweeps/regret": ("ray", "optuna", "deepspeed"),
     "tracking/journal_cost": ("mlflow", "deepspeed"),
     "tracking/long_run_in_mlflow": ("mlflow", "playwright"),

@@ -1,6 +1,7 @@
 """Errors of the race over seeds, and its training steps beside those of ASHA, on simulated learning curves.
 
     python tests/benchmarks/sweeps/race_errors.py [--races 2000] [--verdicts 600] [--seeds 48]
+    python tests/benchmarks/sweeps/race_errors.py --trained 40 [--processes 2]
 
 First, races between equal arms: the share in which one arm is left, wanted at most 6.5 % at confidence 0.95. Then one
 arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's difference, and pairs have correlation 0.5, 0.8
@@ -8,14 +9,18 @@ or 0.95. ASHA compares means over seeds, other ones for each arm, of as many see
 down to the race's; of that rate the upper end of a 95 % interval is taken, which favours ASHA. Figures are training
 steps a right verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends before
 the last rung trains one trial of its arm to the end. Both have three rungs, and the race at most `--seeds` seeds. With
-`--correlations 0` ASHA's figures are those of ASHA over seeds that arms share, at any correlation.
+`--correlations 0` ASHA's figures are those of ASHA over seeds that arms share, at any correlation. With `--trained`,
+races between two equal arms are trained instead, on points of a plane with a known optimum: the arms draw noise and
+times for whole and for halved micro-batches, so that they are equal in law.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +30,9 @@ import numpy as np
 from scipy.stats import binomtest
 
 from benchmarks.rounds import report
-from ditlab.sweeps.race import Race, RaceRules
+from benchmarks.short_trainings import in_processes, train_short
+from ditlab.spec.files import load_experiment
+from ditlab.sweeps.race import Race, RaceRules, RungValue
 from support.simulated_races import expected_values, persistent, play, simulated_results, simulated_values
 
 RULES = RaceRules(rungs=(100, 300, 900))
@@ -35,6 +42,10 @@ BLOCKS = 5
 MOST_WRONG = 0.065
 """Share of races between equal arms with one left: 5 % are promised, and three standard errors of 2,000 races added."""
 ASHA_RACES = 20_000
+TRAINED = RaceRules(rungs=(10, 30, 90), metric="eval/regret", max_seeds=8)
+SPEC = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
+MOST_TRAINED = 5
+"""Races of 40 that may end with one arm: 2 are promised, and 6 or more come by chance in 1.4 % of 40 at 5 %."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,37 @@ def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> N
     report(name, [float(np.mean(each)) / promised for each in np.array_split(one_left, BLOCKS)])
 
 
+def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
+    """Train a race between two equal arms, of seeds that no other race has; True if one arm is left."""
+    race, curves = race_of(2, rules), dict[tuple[str, int], dict[int, dict[str, float]]]()
+    results: list[RungValue] = []
+    while (decision := race.decide(results)).end is None:
+        for target in decision.train:
+            place = target.arm, target.seed
+            if place not in curves:
+                micro = 128 if target.arm == "0" else 64
+                every = math.gcd(*rules.rungs)
+                curves[place] = train_short(
+                    load_experiment(
+                        SPEC,
+                        [f"seed={1000 * number + target.seed}", f"training.steps={rules.rungs[-1]}",
+                         f"evaluation.every={every}", f"batch.micro={micro}"],
+                    )
+                ).evaluations  # fmt: skip
+            value = curves[place][target.step][rules.metric]
+            results.append(RungValue(target.arm, target.seed, target.step, value))
+    return len(decision.left) == 1
+
+
+def report_trained(num: int, processes: int, rules: RaceRules = TRAINED) -> None:
+    """Train races between equal arms; print how many end with one arm."""
+    one_left = in_processes(partial(trained_race, rules=rules), range(num), processes)
+    print(f"{num} trained races of two equal arms: {sum(one_left)} with one left; of 40 at most {MOST_TRAINED} wanted")
+    promised = 1 - rules.confidence
+    name = f"trained equal arms: rate of verdicts over the promised {promised:.0%}"
+    report(name, [float(np.mean(one_left)) / promised])
+
+
 def report_best_arm(generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int) -> None:
     """Play races with one best arm; print rates and steps, and report steps over those of ASHA."""
     ours = play_races(generator, race, effect, correlation, num)
@@ -171,7 +213,12 @@ def main() -> None:
     parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--correlations", type=float, nargs="+", default=[0.5, 0.8, 0.95])
     parser.add_argument("--seeds", type=int, default=48, help="most seeds of races with one best arm")
+    parser.add_argument("--trained", type=int, help="train so many races between equal arms instead")
+    parser.add_argument("--processes", type=int, default=2, help="that train at once")
     options = parser.parse_args()
+    if options.trained:
+        report_trained(options.trained, options.processes)
+        return
     generator = np.random.default_rng(0)
     for num_arms in options.arms:
         report_equal_arms(generator, race_of(num_arms), options.races)
