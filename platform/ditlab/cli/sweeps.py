@@ -106,7 +106,11 @@ def tune(
     for line in summary_lines(result):
         output.print_line(line, as_json)
     output.emit({**result.to_dict(), **changes}, as_json)
-    if result.status != "finished":
+    if result.status == "stopped" and sweep:  # by a budget, which has to be larger then
+        field = result.reason.partition(" ")[0].partition("=")[0]
+        more = [] if field.isupper() else ["--set", f"{field}=MORE"]
+        output.hint(False, "tune", *output.repeated_arguments("resume", "as_json"), "--resume", result.sweep_id, *more)
+    elif result.status != "finished":
         output.hint(False, "tune", "--resume", result.sweep_id)
     elif (best := result.report.parent / "best.yaml").exists():
         output.hint(as_json, "train", output.relative(best))
