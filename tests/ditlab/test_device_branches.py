@@ -27,7 +27,11 @@ BRANCHES = {
     "platform/ditlab/data/images/encoding.py": (1, "features are encoded on a GPU if there is one"),
     "platform/ditlab/engine/compilation.py": (1, "passes over graphs for the CPU's products"),
     "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
-    "platform/ditlab/engine/engine.py": (5, "compile: auto, kept memory on a CPU, DeepSpeed's settings"),
+    "platform/ditlab/analysis/drawing.py": (2, "when compiled blocks pay, kept memory on a CPU"),
+    "platform/ditlab/engine/engine.py": (
+        6,
+        "compile: auto, kept memory on a CPU, parameters aligned on a GPU, DeepSpeed's settings",
+    ),
     "platform/ditlab/engine/optimizers.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
     "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
     "platform/ditlab/engine/memory.py": (1, "pinned memory"),

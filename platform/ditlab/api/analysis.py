@@ -16,10 +16,9 @@ from ditlab.api.run import Run, open_run
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.progress import Progress, ignore_progress
-from ditlab.spec.files import read_with_parents, spec_name
+from ditlab.spec.files import spec_name
 from ditlab.spec.sampling_sweep import load_sampling_sweep
-from ditlab.spec.sweep import is_sampling_sweep
-from ditlab.tracking.records import find_run, find_training_run
+from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
     import torch
@@ -109,17 +108,6 @@ class SamplingPlan:
             "seeds": sweep.noise_seeds(), "draws": found.num_draws, "evaluations": found.total,
             "seconds": found.seconds, "bytes": found.num_bytes,
         }  # fmt: skip
-
-
-def is_over_samples(sweep: str | Path | None, resume: str | None) -> bool:
-    """Return True if the file, or without one the sweep that is resumed, varies the samples of a trained run alone.
-    Raises UserError for a file that cannot be read, and for an unknown sweep."""
-    if sweep is not None:
-        return is_sampling_sweep(read_with_parents(Path(sweep)))
-    if resume in (None, "auto"):
-        return False
-    spec = find_run(Home.from_environment(), str(resume)).folder.path / "sweep.yaml"
-    return spec.exists() and is_sampling_sweep(read_with_parents(spec))
 
 
 def sweep_samples(

@@ -12,16 +12,17 @@ from ditlab.spec.files import (
     is_sweep,
     load_experiment,
     load_recorded_experiment,
+    read_with_parents,
     refuse_overrides,
     spec_name,
     validated,
 )
 from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
 from ditlab.spec.sampling_sweep import SamplingSweep, check_sampling_sweep, load_sampling_sweep
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import Sweep, is_sampling_sweep
 from ditlab.spec.sweep import load_sweep as read_sweep
 from ditlab.spec.sweep_space import check_sweep
-from ditlab.tracking.records import find_training_run
+from ditlab.tracking.records import find_run, find_training_run
 
 if TYPE_CHECKING:
     from denoisers.parameters import ParameterCount
@@ -87,3 +88,14 @@ def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:
     from denoisers.shape_trace import trace_shapes as trace
 
     return trace(spec.model, batch)
+
+
+def is_over_samples(sweep: str | Path | None, resume: str | None) -> bool:
+    """Return True if the file, or without one the sweep that is resumed, varies the samples of a trained run alone.
+    Raises UserError for a file that cannot be read, and for an unknown sweep."""
+    if sweep is not None:
+        return is_sampling_sweep(read_with_parents(Path(sweep)))
+    if resume in (None, "auto"):
+        return False
+    spec = find_run(Home.from_environment(), str(resume)).folder.path / "sweep.yaml"
+    return spec.exists() and is_sampling_sweep(read_with_parents(spec))

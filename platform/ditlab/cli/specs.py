@@ -56,8 +56,7 @@ def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> Non
 @options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
     """Check experiments and sweeps without running them. Every file is checked before the command fails."""
-    from ditlab.api.analysis import is_over_samples
-    from ditlab.api.specs import load, load_samples_sweep, load_sweep
+    from ditlab.api.specs import is_over_samples, load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
@@ -95,8 +94,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
-    from ditlab.api.analysis import is_over_samples
-    from ditlab.api.specs import load, load_samples_sweep, load_sweep
+    from ditlab.api.specs import is_over_samples, load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep
 
     if is_sweep(spec):

@@ -62,7 +62,7 @@ def tune(
     A sweep whose base is `{run: RUN}` trains nothing: it draws samples of that run under the settings of each point,
     measures them, and reports quality over cost with intervals.
     """
-    from ditlab.api.analysis import is_over_samples
+    from ditlab.api.specs import is_over_samples
 
     if (sweep or not quick) and is_over_samples(sweep, resume):
         refused = {"--quick": quick, "--address": address, "--from": start_from, "--weights-only": weights_only}

@@ -109,7 +109,7 @@ class Median(Spec):
     """Trials that must have come as far before one is stopped."""
 
 
-class Race(Spec):
+class SeedRace(Spec):
     """Arms compared by paired differences over seeds at ever longer rungs (docs/statistics.md)."""
 
     kind: Literal["race"] = "race"
@@ -124,7 +124,7 @@ class Race(Spec):
     """Arms that differ by less in the metric are equal; the race ends where all that are left are."""
 
 
-SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median | Race, Field(discriminator="kind")]
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median | SeedRace, Field(discriminator="kind")]
 
 
 class SeedRange(Spec):
@@ -244,7 +244,7 @@ class Sweep(Spec):
 
     @property
     def first_seeds(self) -> list[int | None]:
-        """Those of `seed_list` that every arm has."""
+        """The part of `seed_list` that every arm has."""
         return self.seed_list[: self.seeds if isinstance(self.seeds, int) else self.seeds.min]
 
     @property

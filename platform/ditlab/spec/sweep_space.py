@@ -15,7 +15,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below
-from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Race, SeedRange, Sweep
+from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, SeedRace, SeedRange, Sweep
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
@@ -172,7 +172,7 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
             f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
             "compared by their mean over seeds, or set seeds to 1."
         )
-    if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, Race):
+    if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, SeedRace):
         yield (
             f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind=race alone, which adds "
             f"seeds where arms are close (it is {sweep.scheduler.kind}); set seeds to one number."
@@ -266,7 +266,7 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             f"scheduler.{field}={value} leaves nothing of training.steps={steps} to stop or change; "
             f"set scheduler.{field} below {steps}."
         )
-    if isinstance(scheduler, Race):
+    if isinstance(scheduler, SeedRace):
         yield from _race_problems(sweep, scheduler, every)
     if not isinstance(scheduler, Pbt):
         return
@@ -299,7 +299,7 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             )
 
 
-def _race_problems(sweep: Sweep, race: Race, every: int) -> Iterator[str]:
+def _race_problems(sweep: Sweep, race: SeedRace, every: int) -> Iterator[str]:
     """Why a race cannot compare arms over seeds at its rungs."""
     if len(sweep.first_seeds) < 2:
         yield (

@@ -22,7 +22,7 @@ from ditlab.runs.budget import device_kind, num_devices
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep import Asha, Race
+from ditlab.spec.sweep import Asha, SeedRace
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
@@ -131,8 +131,8 @@ def _budget_line(
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
     one = min(hours.values())
-    if isinstance(scheduler, Asha | Race):
-        num = prepared.num_trials if isinstance(scheduler, Race) else min(scheduler.reduction, prepared.num_trials)
+    if isinstance(scheduler, Asha | SeedRace):
+        num = prepared.num_trials if isinstance(scheduler, SeedRace) else min(scheduler.reduction, prepared.num_trials)
         rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
         if limit < rung:
             raise UserError(

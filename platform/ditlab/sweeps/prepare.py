@@ -27,7 +27,7 @@ from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
-from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, Race, Sweep
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
 from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
 from ditlab.sweeps.folder import trial_experiment
@@ -248,7 +248,7 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
         more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
         notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")
     axes = unshared_axes(sweep)
-    if axes and isinstance(sweep.scheduler, Race):
+    if axes and isinstance(sweep.scheduler, SeedRace):
         raise UserError(
             f"space.{axes[0]} changes which draws a trial sees, so arms of scheduler.kind=race would be no pairs; take "
             f"the axis out, set {axes[0]} under `fixed`, or set scheduler.kind to none."

@@ -80,7 +80,7 @@ class TrialTarget:
 
 
 @dataclass(frozen=True)
-class ArmDifference:
+class RungDifference:
     """Difference of an arm from a better one at a rung: its value minus the better one's."""
 
     arm: str
@@ -101,7 +101,7 @@ class DroppedArm:
     """`failed`: its trial of every seed failed or diverged."""
     step: int
     num_seeds: int
-    difference: ArmDifference | None = None
+    difference: RungDifference | None = None
     """Its difference from the best arm that it is behind."""
 
 
@@ -117,7 +117,7 @@ class RaceDecision:
     train: tuple[TrialTarget, ...] = ()
     """Trials that have to train on for the look; empty at the end of the race."""
     dropped: tuple[DroppedArm, ...] = ()
-    differences: tuple[ArmDifference, ...] = ()
+    differences: tuple[RungDifference, ...] = ()
     """Differences of the other arms left from the best of them at the last whole look."""
     failed_trials: tuple[tuple[str, int], ...] = ()
     """Arm and seed of trials that failed or diverged: their pairs are missing."""
@@ -167,7 +167,7 @@ class RaceDecision:
         return [f"{each[0].upper()}{each[1:]}" for each in (*sentences, ends[self.end])]
 
 
-def _sentence(difference: ArmDifference, rules: RaceRules) -> str:
+def _sentence(difference: RungDifference, rules: RaceRules) -> str:
     arms = difference.arm, difference.better
     if not difference.interval.num:
         return f"{' and '.join(arms)} have no seed with which neither of them failed"
@@ -206,7 +206,7 @@ class Race:
         table = _Results(self, results)
         left = self.arms
         dropped: tuple[DroppedArm, ...] = ()
-        differences: tuple[ArmDifference, ...] = ()
+        differences: tuple[RungDifference, ...] = ()
         for step in self.rules.rungs:
             for look, num_seeds in enumerate(self.looks, start=1):
                 lacking = table.lacking(left, num_seeds, step)
@@ -225,7 +225,7 @@ class Race:
 
     def _compare(
         self, table: _Results, arms: tuple[str, ...], step: int, look: int
-    ) -> tuple[tuple[str, ...], tuple[DroppedArm, ...], tuple[ArmDifference, ...]]:
+    ) -> tuple[tuple[str, ...], tuple[DroppedArm, ...], tuple[RungDifference, ...]]:
         """Compare arms at a look; return those left, best first, those dropped, and differences of those left."""
         num_seeds, confidence = self.looks[look - 1], self.pair_confidence(look)
         values = table.values(arms, num_seeds, step)
@@ -240,12 +240,12 @@ class Race:
         # The row's arm is worse than the column's, which is ranked before it, by at least this much.
         worse_by = np.tril(np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1)
 
-        def difference(arm: int, better: int) -> ArmDifference:
+        def difference(arm: int, better: int) -> RungDifference:
             cells = (band.mean, band.low, band.high, band.std)
             mean, low, high, std = (float(each[arm, better]) for each in cells)
             interval = Interval(mean, low, high, int(band.num[arm, better]), std, confidence)
             noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
-            return ArmDifference(ranked[arm], ranked[better], step, interval, noise)
+            return RungDifference(ranked[arm], ranked[better], step, interval, noise)
 
         is_behind = (worse_by > 0).any(axis=1)
         behind = tuple(
@@ -257,7 +257,7 @@ class Race:
         return left, failed + behind, tuple(difference(arm, 0) for arm in others[1:])
 
     def _end(
-        self, left: tuple[str, ...], differences: tuple[ArmDifference, ...], step: int, look: int
+        self, left: tuple[str, ...], differences: tuple[RungDifference, ...], step: int, look: int
     ) -> RaceEnd | None:
         """Return how the race ends after a look, or None if it goes on."""
         is_last = step == self.rules.rungs[-1]

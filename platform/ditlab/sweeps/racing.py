@@ -15,8 +15,7 @@ from functools import partial
 from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.runs.locks import lock_run
-from ditlab.spec.sweep import Race as RaceSpec
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import SeedRace, Sweep
 from ditlab.sweeps.folder import SweepFolder, find_record
 from ditlab.sweeps.race import Race, RaceDecision, RaceRules, RungValue
 from ditlab.tracking.records import update_record
@@ -27,7 +26,7 @@ from ditlab.training.evaluation import read_by_sample
 LOCK_TIMEOUT = 300.0  # seconds
 
 
-def race_rungs(spec: RaceSpec, total_steps: int) -> tuple[int, ...]:
+def race_rungs(spec: SeedRace, total_steps: int) -> tuple[int, ...]:
     """Return the steps at which arms are compared: `grace`, `reduction` times as many, and so on, and the last step."""
     rungs = []
     step = spec.grace
@@ -40,7 +39,7 @@ def race_rungs(spec: RaceSpec, total_steps: int) -> tuple[int, ...]:
 def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
     """Make the race of a sweep whose scheduler is one; arms are named by their numbers."""
     spec = sweep.scheduler
-    assert isinstance(spec, RaceSpec)
+    assert isinstance(spec, SeedRace)
     rules = RaceRules(
         rungs=race_rungs(spec, total_steps), metric=sweep.metrics[0], mode=sweep.modes[0], confidence=spec.confidence,
         min_seeds=len(sweep.first_seeds), max_seeds=sweep.num_seeds, indifference=spec.indifference,
@@ -77,7 +76,7 @@ def rung_values(
 
 def race_sentences(sweep: Sweep, trials: Sequence[Trial], total_steps: int, home: Home) -> list[str]:
     """Describe the state of a race, from its runs as they are on the disk; [] for other schedulers."""
-    if not isinstance(sweep.scheduler, RaceSpec) or not trials:
+    if not isinstance(sweep.scheduler, SeedRace) or not trials:
         return []
     race = make_race(sweep, 1 + max(trial.arm for trial in trials), total_steps)
     values = rung_values(sweep, race, trials, partial(held_out_noise, home, sweep.metrics[0]))

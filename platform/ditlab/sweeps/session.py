@@ -28,7 +28,7 @@ from ditlab.reports.sweep_records import SweepSummary, Trial
 from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
-from ditlab.spec.sweep import Asha, Median, OptunaSearch, Race
+from ditlab.spec.sweep import Asha, Median, OptunaSearch, SeedRace
 from ditlab.sweeps.folder import SweepFolder, current_values
 from ditlab.sweeps.progress import SweepProgress, SweepTrials
 from ditlab.sweeps.race import RaceDecision
@@ -92,7 +92,7 @@ class SweepSession:
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
             past = None
-            if isinstance(started.sweep.scheduler, Asha | Median | Race):
+            if isinstance(started.sweep.scheduler, Asha | Median | SeedRace):
                 past = summarize_sweep(started, self._elapsed())
             tuner = TunerThread(started, self._channel, past, self._trials)
             try:
@@ -200,7 +200,7 @@ class TunerThread(threading.Thread):
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
-            if self._sweep.num_remaining or isinstance(self._sweep.sweep.scheduler, Race):
+            if self._sweep.num_remaining or isinstance(self._sweep.sweep.scheduler, SeedRace):
                 with suppress(*CHANNEL_ERRORS):
                     refresh_node_count()  # Ray's actor for that starts on the node that asks first, and ends with it
                 self._make_tuner().fit()
@@ -222,7 +222,7 @@ class TunerThread(threading.Thread):
             "scheduler": make_scheduler(sweep, started.prepared.total_steps, past, stop),
         }
         space: dict[str, Any] = {}
-        if isinstance(sweep.scheduler, Race):
+        if isinstance(sweep.scheduler, SeedRace):
             config |= {"search_alg": self._race(), "num_samples": -1}  # as many as it asks for
         elif isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
