@@ -38,6 +38,8 @@ from ditlab.reports.sweep_records import Trial
 from ditlab.spec.files import load_experiment
 from ditlab.spec.sweep import Pbt, Sweep, build_sweep
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for
+from ditlab.sweeps.race import RungValue
+from ditlab.sweeps.racing import make_race
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
 
 BASE = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
@@ -55,6 +57,11 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "tpe": {"search": {"kind": "optuna", "startup": 4}},
     "asha": {"search": {"kind": "random"}, "scheduler": {"kind": "asha", "grace": 1, "reduction": 3}},
     "pbt": {"search": {"kind": "random"}, "scheduler": {"kind": "pbt", "interval": 2}},
+    "race": {
+        "search": {"kind": "random"},
+        "scheduler": {"kind": "race", "grace": 1, "reduction": 3},
+        "seeds": {"min": 3, "max": 6},
+    },
 }
 """Settings of each search; steps are counted in evaluations here."""
 SHARES = (0.25, 0.5, 1.0)
@@ -97,8 +104,8 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
     """Train trials one after the other until `budget` steps are spent, each as far as its scheduler lets it."""
     planned: list[Trial] = []
 
-    def plan(number: int, values: Mapping[str, Any]) -> Trial:
-        planned.append(Trial(number, str(number), values))
+    def plan(number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
+        planned.append(Trial(number, str(number), values, arm=arm, seed=seed))
         return planned[-1]
 
     drawn = iter(enumerate_trials(sweep) or [])
@@ -164,14 +171,38 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
     return curve
 
 
+def by_race(sweep: Sweep, budget: int, total: int, folder: Path) -> Curve:
+    """Train the legs of a race from rung to rung until it ends, or `budget` steps are spent."""
+    arms = enumerate_trials(sweep) or []
+    race, results = make_race(sweep, len(arms), total), list[RungValue]()
+    curve, spent = Curve(), 0
+    while (decision := race.decide(results)).end is None and spent < budget:
+        for target in decision.train:
+            arm, seed = race.arms.index(target.arm), sweep.seed_list[target.seed]
+            experiment = experiment_for(sweep, arms[arm], seed=seed)
+            every = experiment.evaluation.every or total
+            found = train_short(
+                experiment.replace("checkpoint.every", every), folder / f"{arm}-{seed}",
+                lambda step, metrics, to=target.step: step < to,
+            ).evaluations  # fmt: skip
+            start = min(found) - every
+            curve += [(spent + step - start, metrics[METRIC]) for step, metrics in found.items()]
+            spent += max(found) - start
+            results.append(RungValue(target.arm, target.seed, target.step, found[target.step][METRIC]))
+    return curve
+
+
 def search_curve(job: tuple[str, int], trials: int, steps: int) -> Curve:
     """Run one search of a seed."""
     name, seed = job
     every = steps // EVALUATIONS
     total = every * EVALUATIONS
-    if name == "pbt":
+    if name in ("pbt", "race"):
+        sweep = make_sweep(name, seed, trials, total)
         with tempfile.TemporaryDirectory() as folder:
-            return by_population(make_sweep(name, seed, trials, total), total, Path(folder))
+            if name == "pbt":
+                return by_population(sweep, total, Path(folder))
+            return by_race(sweep, trials * total, total, Path(folder))
     most = trials * EVALUATIONS if name == "asha" else trials  # as many as the steps suffice for
     return by_trial(make_sweep(name, seed, most, total), trials * total, total)
 
@@ -190,17 +221,18 @@ def mean_interval(values: list[float]) -> str:
     return f"{mean:.5f} ({mean - half:.5f} to {mean + half:.5f})"
 
 
-def compare_searches(seeds: int, trials: int, steps: int, processes: int) -> None:
-    """Report every search's regret over seeds, and its ratio to the random search's of the same seed."""
-    jobs = [(name, seed) for seed in range(seeds) for name in SEARCHES]
+def compare_searches(seeds: int, trials: int, steps: int, processes: int, only: list[str] | None = None) -> None:
+    """Report searches' regret over seeds, and its ratio to the random search's of the same seed."""
+    names = list(dict.fromkeys(["random", *(only or SEARCHES)]))
+    jobs = [(name, seed) for seed in range(seeds) for name in names]
     work = partial(search_curve, trials=trials, steps=steps)
     curves = dict(zip(jobs, in_processes(work, jobs, processes), strict=True))
     budget = trials * steps
     for share in SHARES:
-        found = {name: [best_after(curves[name, seed], share * budget) for seed in range(seeds)] for name in SEARCHES}
+        found = {name: [best_after(curves[name, seed], share * budget) for seed in range(seeds)] for name in names}
         for name, values in found.items():
             print(f"{name}: after {share:.0%} of {budget:,} steps {mean_interval(values)}, mean of {seeds} seeds")
-        for name in list(SEARCHES)[1:]:
+        for name in names[1:]:
             ratios = list(np.divide(found[name], found["random"]).tolist())
             report(f"regret of {name} over random search's, after {share:.0%} of the steps", ratios)
 
@@ -231,13 +263,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=12, help="whole trials whose steps each search gets")
     parser.add_argument("--steps", type=int, default=304, help="of a whole trial")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--only", choices=list(SEARCHES), action="append", help="beside random: this search; may be repeated"
+    )
     parser.add_argument("--pairs", type=Path, help="write pairs of equal arms to this file instead")
     parser.add_argument("--pair-seeds", type=int, default=40)
     options = parser.parse_args()
     if options.pairs:
         write_pairs(options.pairs, options.pair_seeds, options.steps, options.processes)
     else:
-        compare_searches(options.seeds, options.trials, options.steps, options.processes)
+        compare_searches(options.seeds, options.trials, options.steps, options.processes, options.only)
 
 
 if __name__ == "__main__":
