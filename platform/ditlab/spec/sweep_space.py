@@ -306,6 +306,12 @@ def _race_problems(sweep: Sweep, race: SeedRace, every: int) -> Iterator[str]:
             f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells nothing of other seeds; set "
             "seeds to {min: 3, max: 12}."
         )
+    arms = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
+    if race.max_steps is not None and race.max_steps < (first := race.grace * arms * len(sweep.first_seeds)):
+        yield (
+            f"scheduler.max_steps={race.max_steps} is less than the first rung takes, {first:,} steps of {arms} arms "
+            f"under {len(sweep.first_seeds)} seeds; raise it, or lower scheduler.grace."
+        )
     if race.grace % every:
         below = race.grace // every * every
         yield (
@@ -347,9 +353,11 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
     """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`.
-    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not."""
+    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not, and any
+    `scheduler.max_steps` is."""
     before, after = old.to_dict(), new.to_dict()
     for mapping in (before, after):
+        mapping["scheduler"].pop("max_steps", None)
         with suppress(UserError, ValidationError):  # one of another version counts as it is written
             mapping["base"] = class_for(mapping["base"]).model_validate(mapping["base"]).to_dict()
     found = [

@@ -41,7 +41,6 @@ class RaceRules:
     """Arms whose differences are known to be smaller, in the metric's unit, are equal."""
     max_steps: int | None = None
     """Training steps of all trials together."""
-    max_device_hours: float | None = None
 
     def __post_init__(self) -> None:
         if not self.rungs or self.rungs[0] < 1 or any(a >= b for a, b in zip(self.rungs, self.rungs[1:], strict=False)):
@@ -197,16 +196,17 @@ class Race:
         shares = (len(self.arms) - 1) * len(self.rules.rungs)
         return look_confidence(look, len(self.looks), 1 - (1 - self.rules.confidence) / shares)
 
-    def decide(self, results: Iterable[RungValue], device_hours: float = 0.0) -> RaceDecision:
+    def decide(self, results: Iterable[RungValue]) -> RaceDecision:
         """Decide from all results so far. Equal results give an equal decision in any order.
 
-        While results of a look are missing, `train` lists the trials that lack one. `device_hours` are those used so
-        far. Raises ValueError for a result of an unknown arm, seed or rung, and for two different ones of a trial.
+        While results of a look are missing, `train` lists the trials that lack one. Raises ValueError for a result of
+        an unknown arm, seed or rung, and for two different ones of a trial.
         """
         table = _Results(self, results)
         left = self.arms
         dropped: tuple[DroppedArm, ...] = ()
         differences: tuple[RungDifference, ...] = ()
+        most = math.inf if self.rules.max_steps is None else self.rules.max_steps
         for step in self.rules.rungs:
             for look, num_seeds in enumerate(self.looks, start=1):
                 lacking = table.lacking(left, num_seeds, step)
@@ -215,7 +215,7 @@ class Race:
                     left, behind, differences = self._compare(table, left, step, look)
                     dropped = (*dropped, *behind)
                     end = self._end(left, differences, step, look)
-                elif self._is_over_budget(table.steps_used + table.steps_to(lacking), device_hours):
+                elif table.steps_used + table.steps_to(lacking) > most:
                     end, lacking = "budget used up", ()
                 if lacking or end:
                     return RaceDecision(
@@ -269,12 +269,6 @@ class Race:
         if is_last and all(-most <= each.interval.low and each.interval.high <= most for each in differences):
             return "equal"
         return "seeds used up" if is_last and look == len(self.looks) else None
-
-    def _is_over_budget(self, steps: int, device_hours: float) -> bool:
-        most_steps, most_hours = self.rules.max_steps, self.rules.max_device_hours
-        return (most_steps is not None and steps > most_steps) or (
-            most_hours is not None and device_hours >= most_hours
-        )
 
 
 def _rank(losses: np.ndarray) -> list[int]:

@@ -43,6 +43,7 @@ def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
     rules = RaceRules(
         rungs=race_rungs(spec, total_steps), metric=sweep.metrics[0], mode=sweep.modes[0], confidence=spec.confidence,
         min_seeds=len(sweep.first_seeds), max_seeds=sweep.num_seeds, indifference=spec.indifference,
+        max_steps=spec.max_steps,
     )  # fmt: skip
     return Race(tuple(arm_name(arm) for arm in range(num_arms)), rules)
 
@@ -98,7 +99,9 @@ def stop_dropped(decision: RaceDecision, folder: SweepFolder, home: Home, uri: s
     """
     reasons = {each.arm: f"{each.reason} at step {each.step:,}" for each in decision.dropped}
     for trial in folder.planned_trials():
-        reason = reasons.get(arm_name(trial.arm)) or (decision.end and f"the race has ended: {decision.end}")
+        reason = reasons.get(arm_name(trial.arm))
+        if decision.end != "budget used up":  # then the race goes on with a larger one
+            reason = reason or (decision.end and f"the race has ended: {decision.end}")
         record, run = find_record(home, trial), home.run(trial.run_id)
         if not reason or record is None or record.status != "interrupted":
             continue

@@ -58,6 +58,7 @@ SETTINGS = {
 }
 MAX_LOST_PROCESSES = 3  # restarts of the process that leads a trial
 POLL_INTERVAL = 0.5  # seconds between readings of the trials' state
+RACE_BUDGET = "scheduler.max_steps"
 SAVE_INTERVAL = 10.0  # seconds between writes of the elapsed time
 
 
@@ -101,7 +102,9 @@ class SweepSession:
                 self._trials.read(is_last=True)
                 num_left = max(num_trials, len(self._trials.all)) - self._trials.num_ended
                 status = "interrupted" if requests.count else "stopped" if self._end_reason else "failed"
-                if tuner.decision.end if tuner.decision else not num_left:
+                if tuner.decision and tuner.decision.end == "budget used up":
+                    status, self._end_reason = "stopped", f"{RACE_BUDGET} is used up"
+                elif tuner.decision.end if tuner.decision else not num_left:
                     status = "finished"
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")

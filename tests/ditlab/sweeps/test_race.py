@@ -108,9 +108,6 @@ def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
     close = {"a": 1.0, "b": 1.0}
     assert decide(close, replace(RULES, max_steps=80)).end is None, "60 steps and 20 for the fourth seeds"
     assert decide(close, replace(RULES, max_steps=79)).end == "budget used up"
-    race = Race(("a", "b"), replace(RULES, max_device_hours=1.0))
-    assert race.decide(results_of(close), device_hours=0.9).end is None
-    assert race.decide(results_of(close), device_hours=1.0).end == "budget used up"
 
 
 def test_a_decision_is_written_as_json_and_held_out_noise_stands_beside() -> None:

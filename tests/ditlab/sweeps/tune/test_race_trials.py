@@ -10,7 +10,7 @@ from ray.tune.search import Searcher
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
-from ditlab.spec.sweep_space import check_sweep
+from ditlab.spec.sweep_space import check_sweep, differences
 from ditlab.sweeps.racing import make_race, race_rungs, race_sentences
 from ditlab.sweeps.search import RaceTrials
 from support.sweeps import METRIC, prepared, sweep_of
@@ -118,6 +118,17 @@ def test_a_failed_trial_takes_its_pair_and_the_race_goes_on():
     assert decision.left == ("arm 0", "arm 1") and decision.failed_trials == (("arm 0", 1),)
 
 
+def test_a_race_at_the_end_of_its_steps_goes_on_with_more():
+    short = race_sweep(scheduler={**RACE, "max_steps": 9 * 4 * 3})
+    one = Session(short, 0)
+    decision = one.run()
+    assert decision.end == "budget used up" and decision.steps_used == 9 * 4 * 3
+    one.sweep = race_sweep()
+    assert differences(short, one.sweep) == []
+    one.begin()
+    assert one.run().to_dict() == Session(race_sweep(), 0).run().to_dict()
+
+
 def test_rungs():
     race = race_sweep().scheduler
     assert race_rungs(race, LAST) == (9, 27, 81) and race_rungs(race, 100) == (9, 27, 81, 100)
@@ -129,6 +140,7 @@ def test_rungs():
         ({"seeds": 1}, "seeds=1 gives a race no pairs"),
         ({"scheduler": {"kind": "none"}}, "is of scheduler.kind=race alone"),
         ({"scheduler": {**RACE, "grace": 10}}, "scheduler.grace=10 is no multiple of evaluation.every=9"),
+        ({"scheduler": {**RACE, "max_steps": 100}}, "scheduler.max_steps=100 is less than the first rung takes, 108"),
         ({"metric": "train/loss"}, "metric=train/loss is not measured with fixed draws"),
         ({"search": {"kind": "optuna"}, "trials": 4}, "set search.kind to random or grid"),
         ({"search": {"kind": "random"}, "space": {"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}},
