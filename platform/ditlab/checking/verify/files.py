@@ -19,7 +19,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout
 from ditlab.errors import UserError, first_line
-from ditlab.receipts.reading import Receipts
+from ditlab.receipts.reading import Receipts, read_attempts
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -32,6 +32,7 @@ from ditlab.spec.values import format_bytes
 from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import folder_size, is_as_stamped
 from ditlab.storage.plain_files import read_plain
+from ditlab.sweeps.folder import read_takeovers
 from ditlab.tracking.names import SPEC_HASH, change_texts
 
 REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
@@ -112,7 +113,8 @@ def check_spec(
     run: OpenedRun, kept: KeptCheckpoints, receipts: Receipts | None, resumes: Sequence[Mapping[str, Any]]
 ) -> Iterator[VerifiedPart]:
     """Compare the run's spec with its stamp, byte by byte, and with those of checkpoints and attempts: each other one
-    must be one that a record of `resumes`, the journal's, has changed."""
+    must be one that a record of `resumes`, the journal's, has changed, or that of the trial whose checkpoint was taken
+    over."""
     try:
         content = read_plain(run.folder.spec, MAX_BYTES)
     except OSError as error:
@@ -131,11 +133,17 @@ def check_spec(
     for old, new in reversed(switches):
         if new == known[-1]:
             known.append(old)
+    taken_over: dict[int, set[str]] = {}
+    for each in read_takeovers(run.folder):
+        attempts_before = read_attempts(run.home.run(each.donor)).values()
+        trained_it = [attempt for attempt in attempts_before if attempt.step < each.donor_step]
+        last = max(trained_it, key=lambda attempt: attempt.attempt, default=None)
+        taken_over.setdefault(each.donor_step, set()).update({last.spec_hash} if last else ())
     faults = [
         f"checkpoint {step:,} was trained by a spec of hash {manifest.spec_hash}, and {run.folder.spec} has {own}: no "
         "record of a resume says so."
         for step, manifest in kept.manifests.items()
-        if manifest.spec_hash not in known
+        if manifest.spec_hash not in {*known, *taken_over.get(step, ())}
     ]
     faults += [
         f"attempt {attempt.attempt} goes on from step {attempt.step:,} with a spec of hash {attempt.spec_hash}, and "
