@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from denoisers.processes.uniform_graph import log_ratio, ratio
 from denoisers.tensors import product_dtype, without_autocast
@@ -19,10 +20,13 @@ from denoisers.tensors import product_dtype, without_autocast
 ScoreName = Literal["log", "softmax"]
 """Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both e^l and l, as in
 one published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
-CHUNK_BYTES = 2**27
-"""Memory of a chunk's matrices: 667 tokens of 50,257 in float32. Less is slower: matrices get thin, and each chunk
-adds to the weight's whole gradient."""
-ExpMinus = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**31}
+"""Memory of a chunk's matrices by type of device: 667 tokens of 50,257 in float32 on a CPU, 5,340 in bfloat16 on a GPU.
+Less is slower: matrices get thin, and each chunk adds to the weight's whole gradient."""
+COLUMNS = {"cpu": 1, "cuda": 64}
+"""A chunk's rows are a multiple of so many numbers apart: where a GPU's are not at multiples of 16 bytes, as 50,257 of
+two bytes each, its products take the slow way."""
+ExpMinus = Callable[[Tensor, Tensor, bool], Tensor]
 
 
 def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
@@ -109,13 +113,16 @@ class TokenLosses(NamedTuple):
 
 @torch.compiler.disable
 def chunked_score_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int = CHUNK_BYTES
+    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int | None = None
 ) -> TokenLosses:
     """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
 
     hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
-    dtype, or autocast's; all else is float32 or better. Differentiable once.
+    dtype, or autocast's; all else is float32 or better. Differentiable once. `chunk_bytes` None: as `CHUNK_BYTES` has
+    it.
     """
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
@@ -179,6 +186,8 @@ def _sum_chunks(
     if score == "log":
         # sum_v l_v without a pass over log scores
         sums = torch.addmv(bias.sum(dtype=wide), hidden.to(wide), weight.sum(0, dtype=wide))
+    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):  # columns of zeros
+        weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare))
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
     size = max(1, chunk_bytes // (vocabulary * width))
@@ -188,29 +197,28 @@ def _sum_chunks(
         for each, needed in zip((hidden, weight, bias), needs_grad, strict=True)
     ]
     by_hidden, by_weight, by_bias = gradients
-    buffer = hidden.new_empty(min(size, len(hidden)), vocabulary)
+    buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         h, part = hidden[rows], NoisyTokens(*(each[rows] for each in tokens))
-        output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
+        whole = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
+        output = whole[:, :vocabulary]
         if sums is not None:
-            per_token[rows], by_output = log_chunk(output, part, sums[rows], any(needs_grad))
+            per_token[rows] = log_chunk(output, part, sums[rows], any(needs_grad))
         else:
-            per_token[rows], by_output = softmax_chunk(output, part, any(needs_grad))
-        if by_output is None:
-            continue
+            per_token[rows] = softmax_chunk(output, part, any(needs_grad))
         scale = (part.weight / vocabulary)[:, None]
         if by_hidden is not None:
-            by_hidden[rows] = (by_output @ weight).to(wide) * scale
+            by_hidden[rows] = (whole @ weight).to(wide) * scale
         if by_weight is not None:
             scaled = (h.to(wide) * scale).to(dtype)
             if dtype == wide:
-                by_weight.addmm_(by_output.t(), scaled)
+                by_weight.addmm_(whole.t(), scaled)
             else:
-                by_weight.add_(by_output.t() @ scaled)
+                by_weight.add_(whole.t() @ scaled)
         if by_bias is not None:
-            by_bias.add_((scale.t().to(dtype) @ by_output)[0])
-    return per_token, gradients
+            by_bias.add_((scale.t().to(dtype) @ whole)[0])
+    return per_token, [by_hidden, *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias))]
 
 
 class NoisyTokens(NamedTuple):
@@ -225,23 +233,22 @@ class NoisyTokens(NamedTuple):
     """Weight of each token's loss in the sum."""
 
 
-def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
-    """Compute losses (n,) and V times their gradients by the output (n, V), overwritten, whose rows sum to `sums`
-    (n,)."""
+def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:
+    """Compute losses (n,) of the output (n, V), whose rows sum to `sums` (n,); V times their gradients by the output,
+    if `with_gradient`, take its place."""
     wide, vocabulary = tokens.weight.dtype, output.shape[1]
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
-    total, by_output = (_on_gpu if output.is_cuda else exp_minus)(output, every, with_gradient)
+    total = (_on_gpu if output.is_cuda else exp_minus)(output, every, with_gradient)
     negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
-    losses = total / vocabulary - negative + constant
-    if by_output is not None:
+    if with_gradient:
         at_clean = at_x0.exp() - every - vocabulary * clean
-        by_output.scatter_(1, x0, at_clean.to(by_output.dtype)).scatter_(1, x, 0)
-    return losses[:, 0], by_output
+        output.scatter_(1, x0, at_clean.to(output.dtype)).scatter_(1, x, 0)
+    return (total / vocabulary - negative + constant)[:, 0]
 
 
-def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
+def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> Tensor:
     """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
     vocabulary = output.shape[1]
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
@@ -249,23 +256,24 @@ def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> t
     s.sub_(s.amax(1, keepdim=True)).exp_()
     s.div_(s.sum(1, keepdim=True))
     at_x, at_x0 = s.gather(1, x), s.gather(1, x0)
-    losses = (1 - every) * (1 - at_x) / vocabulary - clean * at_x0 + constant
-    if not with_gradient:
-        return losses[:, 0], None
-    by_clean = vocabulary * clean * at_x0
-    s.mul_((1 - every) * at_x + by_clean)
-    s.scatter_add_(1, x0, -by_clean).scatter_(1, x, 0)
-    return losses[:, 0], s.to(output.dtype)
+    if with_gradient:
+        by_clean = vocabulary * clean * at_x0
+        s.mul_((1 - every) * at_x + by_clean)
+        output.copy_(s.scatter_add_(1, x0, -by_clean).scatter_(1, x, 0))
+    return ((1 - every) * (1 - at_x) / vocabulary - clean * at_x0 + constant)[:, 0]
 
 
-def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
-    """Row sums of e^values, (n, 1), and, if `with_shifted`, e^values - shift in the dtype of `values`.
+def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
+    """Row sums of e^values, (n, 1); if `with_shifted`, e^values - shift takes the place of the values.
 
-    values: (n, V), overwritten where that is faster; shift: (n, 1), float32 or better, the dtype of the computation.
+    values: (n, V), without `with_shifted` overwritten where that is faster; shift: (n, 1), float32 or better, the dtype
+    of the computation.
     """
     e = values.to(shift.dtype).exp_()
     total = e.sum(1, keepdim=True)
-    return total, e.sub_(shift).to(values.dtype) if with_shifted else None
+    if with_shifted:
+        values.copy_(e.sub_(shift))
+    return total
 
 
 class CompiledExpMinus:
@@ -274,7 +282,7 @@ class CompiledExpMinus:
     def __init__(self) -> None:
         self._function: ExpMinus | None = None
 
-    def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
             self._function = torch.compile(exp_minus, dynamic=True) if find_spec("triton") else exp_minus
         try:
