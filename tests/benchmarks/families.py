@@ -53,18 +53,18 @@ _ON_A_GPU = (
     "training.precision=bf16", "engine={zero: {stage: 1}, compile: true}", "evaluation.every=null",
 )  # fmt: skip
 FULL = {
-    "region": Case("region/get", ("batch={size: 32}", *_ON_A_GPU)),
+    "region": Case("region/get", ("batch={size: 96}", *_ON_A_GPU)),
     "dit": Case(
         "mnist/dit",
         (
             "model={family: dit, image_size: 32, channels: 4, patch_size: 2, width: 1152, depth: 28, num_heads: 16, "
             "adaln: zero, num_classes: 1000}",
-            "batch={size: 64}", *_ON_A_GPU,
+            "batch={size: 128}", *_ON_A_GPU,
         ),
     ),
     "dlm": Case("dlm/uniform", _ON_A_GPU),
     "pixelhdm": Case(
-        "pixelhdm/base", ("batch={size: 32, micro: 16}", *_ON_A_GPU, "engine.activation_checkpointing=false")
+        "pixelhdm/base", ("batch={size: 48, micro: 48}", *_ON_A_GPU, "engine.activation_checkpointing=false")
     ),
     "unet": Case("mnist/unet", _ON_A_GPU),
 }  # fmt: skip

@@ -149,7 +149,7 @@ class Engine:
         The update is left out, with weights, moments, Adam's step count and average as they were, where the gradient is
         not finite or `healthy` (0-dim bool, alike on all workers) is false; gradients are gone in either case. Returns
         the global gradient norm before clipping, not finite where the gradient was not. Waits for a GPU only where
-        clipping is adaptive or state is offloaded, or for float16's own check of overflow.
+        state is offloaded, or for float16's own check of overflow.
         """
         for group in self.partitions.adam.param_groups:
             group["lr"] = lr * group["lr_factor"]

@@ -19,6 +19,7 @@ from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZCli
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 PREFIX = "clip."
+STATISTICS = ("count", "mean", "variance")
 
 
 class Update:
@@ -40,9 +41,9 @@ class Update:
         if healthy is not None:
             applied = applied & healthy.to(norm.device)
         self._adam.found_inf = 1 - applied.float()
-        limit = self._max_norm
+        limit: float | Tensor | None = self._max_norm
         if self._statistics is not None:
-            limit = self._statistics.limit(float(norm)) if bool(applied) else math.inf
+            limit = self._statistics.limit(norm, applied).to(norm.dtype)
         self._adam.grad_scale = None if limit is None else ((norm + TINY) / limit).clamp(min=1.0)
 
     def weight(self, share: float, device: torch.device) -> Tensor:
@@ -60,25 +61,37 @@ class Update:
 
 
 class NormStatistics:
-    """Mean and variance of earlier gradient norms, and the limit that they set for the next one."""
+    """Mean and variance of earlier gradient norms, and the limit that they set for the next one.
+
+    They stay on the norms' device, in float64, so that nothing waits for a GPU.
+    """
 
     def __init__(self, spec: Any) -> None:
         self._spec = spec
-        self.count, self.mean, self.variance = 0, 0.0, 0.0
+        self._values = torch.zeros(3, dtype=torch.float64)
+        """Count, mean and variance."""
 
-    def limit(self, norm: float) -> float:
-        """Return the norm to clip a gradient of this finite norm to, infinite for none; then count the norm."""
+    def limit(self, norm: Tensor, applied: Tensor) -> Tensor:
+        """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none; count the norm where
+        `applied`."""
+        self._values = self._values.to(norm.device)
+        limit, values = self._next(norm.double(), *self._values)
+        self._values = torch.where(applied, torch.stack(values), self._values)
+        return limit
+
+    def _next(
+        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        """Return the limit, and count, mean and variance after this norm."""
         raise NotImplementedError
 
     def state(self) -> dict[str, float]:
         """Return the numbers that the next limit depends on."""
-        return {f"{PREFIX}{name}": float(value) for name, value in vars(self).items() if not name.startswith("_")}
+        return {PREFIX + name: value for name, value in zip(STATISTICS, self._values.tolist(), strict=True)}
 
     def load(self, scalars: Mapping[str, float]) -> None:
         """Load a saved state; statistics start over where there is none, as after a change of clipping."""
-        self.count = int(scalars.get(f"{PREFIX}count", 0))
-        self.mean = scalars.get(f"{PREFIX}mean", 0.0)
-        self.variance = scalars.get(f"{PREFIX}variance", 0.0)
+        self._values = self._values.new_tensor([scalars.get(PREFIX + name, 0.0) for name in STATISTICS])
 
 
 class ZScore(NormStatistics):
@@ -86,24 +99,28 @@ class ZScore(NormStatistics):
 
     _spec: ZClip
 
-    def limit(self, norm: float) -> float:
+    def _next(
+        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         spec = self._spec
-        bound = math.inf if spec.max_norm is None else spec.max_norm
-        if self.count < spec.warmup:
-            # Running mean and population variance of the warm-up's norms (Welford 1962).
-            self.count += 1
-            away = norm - self.mean
-            self.mean += away / self.count
-            self.variance += (away * (norm - self.mean) - self.variance) / self.count
-            return bound
-        away, limit = norm - self.mean, math.inf
-        if away > spec.z * math.sqrt(self.variance):
-            # mean + z^2 sigma / ((norm - mean) / sigma), without a division by sigma.
-            limit = self.mean + spec.z**2 * self.variance / away
-        seen = min(norm, limit)
-        self.mean += (1 - spec.decay) * (seen - self.mean)
-        self.variance += (1 - spec.decay) * ((seen - self.mean) ** 2 - self.variance)
-        return min(limit, bound)
+        bound = torch.full_like(norm, math.inf if spec.max_norm is None else spec.max_norm)
+        away = norm - mean
+        # Running mean and population variance of the warm-up's norms (Welford 1962).
+        first_mean = mean + away / (count + 1)
+        first_variance = variance + (away * (norm - first_mean) - variance) / (count + 1)
+        # mean + z^2 sigma / ((norm - mean) / sigma), without a division by sigma.
+        is_far = away > spec.z * variance.sqrt()
+        limit = torch.where(is_far, mean + spec.z**2 * variance / away, math.inf)
+        seen = torch.minimum(norm, limit)
+        next_mean = mean + (1 - spec.decay) * (seen - mean)
+        next_variance = variance + (1 - spec.decay) * ((seen - next_mean).square() - variance)
+        warms = count < spec.warmup
+        values = (
+            torch.where(warms, count + 1, count),
+            torch.where(warms, first_mean, next_mean),
+            torch.where(warms, first_variance, next_variance),
+        )
+        return torch.where(warms, bound, torch.minimum(limit, bound)), values
 
 
 class Ratio(NormStatistics):
@@ -111,11 +128,13 @@ class Ratio(NormStatistics):
 
     _spec: RatioZClip
 
-    def limit(self, norm: float) -> float:
-        limit = self._spec.ratio * self.mean if self.count else math.inf
-        self.mean += (1 - self._spec.decay) * (min(norm, limit) - self.mean) if self.count else norm
-        self.count = 1
-        return limit
+    def _next(
+        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+        has_begun = count > 0
+        limit = torch.where(has_begun, self._spec.ratio * mean, math.inf)
+        moved = mean + (1 - self._spec.decay) * (torch.minimum(norm, limit) - mean)
+        return limit, (torch.ones_like(count), torch.where(has_begun, moved, norm), variance)
 
 
 @dataclass(frozen=True)

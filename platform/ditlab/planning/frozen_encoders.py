@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.encoders.checkpoint import EncoderCheckpoint
-from ditlab.planning.meta_step import DTYPES, AnsweredReads, DataShape, FusedAttention
+from ditlab.planning.meta_step import DTYPES, AnsweredReads, DataShape, FusedKernels
 from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
@@ -70,6 +70,6 @@ def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> 
             network(**inputs)
         tracker.add((tensors, inputs))
         before = tracker.live
-        with tracker, FusedAttention():
+        with tracker, FusedKernels():
             features = network(**inputs).last_hidden_state
     return sum(each.nbytes for each in tensors), tracker.peak - before, counter.get_total_flops(), features.nbytes

@@ -74,12 +74,20 @@ class AnsweredReads(TorchDispatchMode):
         return True if args[0].dtype == torch.bool else next(self._integers)
 
 
-class FusedAttention(TorchFunctionMode):
-    """Attention by CPUs' fused kernel, which keeps as much as GPUs' and not the matrix of queries by keys."""
+class FusedKernels(TorchFunctionMode):
+    """Kernels that keep less than what they are made of: attention by CPUs' fused kernel, which keeps as much as GPUs'
+    and not the matrix of queries by keys, and on a GPU RMSNorm, which keeps no wide copies there."""
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        super().__init__()
+        self._on_gpu = on_gpu
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is nn.functional.scaled_dot_product_attention:
             function = self._attend
+        elif function is nn.functional.rms_norm and self._on_gpu:
+            x, _, weight, *_ = (*args, *(kwargs or {}).values())
+            return _FusedNorm.apply(x, weight)
         return function(*args, **(kwargs or {}))
 
     @staticmethod
@@ -94,17 +102,30 @@ class FusedAttention(TorchFunctionMode):
         return output
 
 
+class _FusedNorm(torch.autograd.Function):
+    """Sizes of a GPU's RMSNorm: rows are kept as they came, with a float32 each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return tuple(None if each is None else torch.empty_like(each) for each in ctx.saved_tensors[:2])
+
+
 class MetaStep:
     """Network and loss of an experiment on the meta device, and a batch for them."""
 
     def __init__(
         self, experiment: Experiment, data: DataShape, dtype: torch.dtype = torch.float32,
-        *, has_fused_attention: bool = False, recomputes: bool = False, offloads: bool = False,
+        *, kernels: FusedKernels | None = None, recomputes: bool = False, offloads: bool = False,
     ) -> None:  # fmt: skip
         """Build both. Raises ValueError for a loss that does not fit its model.
 
-        `has_fused_attention`: attention as fused kernels compute it, else the matrix products that torch's counter
-        counts. `recomputes`: activations of blocks are checkpointed. `offloads`: they wait in the host's memory.
+        `kernels` None: the matrix products that torch's counter counts. `recomputes`: activations of blocks are
+        checkpointed. `offloads`: they wait in the host's memory.
         """
         family = experiment.family
         self.moved = 0
@@ -112,7 +133,7 @@ class MetaStep:
         self.host = 0
         """Bytes that they take there: torch takes pinned memory by powers of two."""
         self._experiment, self._shapes = experiment, data.of_experiment(experiment)
-        self._has_fused_attention, self._recomputes, self._offloads = has_fused_attention, recomputes, offloads
+        self._kernels, self._recomputes, self._offloads = kernels or nullcontext(), recomputes, offloads
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
@@ -152,7 +173,7 @@ class MetaStep:
 
     @contextmanager
     def _modes(self) -> Iterator[None]:
-        with torch.device("meta"), FusedAttention() if self._has_fused_attention else nullcontext():
+        with torch.device("meta"), self._kernels:
             yield
 
     def _forward(self, forward: Any, *inputs: Any, **named: Any) -> Any:

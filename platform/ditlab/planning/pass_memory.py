@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from denoisers.contract import ANY
-from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
+from ditlab.planning.meta_step import DTYPES, DataShape, FusedKernels, MetaStep
 from ditlab.spec.experiment import Experiment
 
 
@@ -88,10 +88,11 @@ def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool
     dtype = DTYPES[experiment.training.precision]
     recomputes = experiment.engine.activation_checkpointing
     offloads = on_gpu and experiment.engine.activation_offload == "cpu"  # on a CPU they are there already
-    key = data.step_key(experiment, size, dtype, recomputes, offloads)
+    key = data.step_key(experiment, size, dtype, recomputes, offloads, on_gpu)
     if key in _traces:
         return _traces[key]
-    step = MetaStep(experiment, data, dtype, has_fused_attention=True, recomputes=recomputes, offloads=offloads)
+    kernels = FusedKernels(on_gpu)
+    step = MetaStep(experiment, data, dtype, kernels=kernels, recomputes=recomputes, offloads=offloads)
     tracker = _PassTracker("meta")
     tracker.add(step.tensors())
     before = tracker.live
@@ -140,7 +141,7 @@ def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int
     dtype = DTYPES[experiment.training.precision]
     key = data.step_key(experiment, size, dtype)
     if key not in _evaluations:
-        step = MetaStep(experiment, data, dtype, has_fused_attention=True)
+        step = MetaStep(experiment, data, dtype, kernels=FusedKernels())
         tracker = LiveBytes("meta")
         tracker.add(step.tensors())
         before = tracker.live

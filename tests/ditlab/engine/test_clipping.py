@@ -20,32 +20,47 @@ def z_score(mean, variance, **fields):
     return clip
 
 
+def limit(clip, norm):
+    return clip.limit(torch.tensor(norm, dtype=torch.float64), torch.tensor(True)).item()
+
+
 def test_a_spike_is_clipped_by_its_own_z_score():
     """Mean 1, deviation 0.5: a norm of 3 is 4 deviations out, twice z, so it is clipped to half of z deviations."""
     clip = z_score(1.0, 0.25, max_norm=None)
-    assert clip.limit(3.0) == 1.5
+    assert limit(clip, 3.0) == 1.5
     # The clipped norm enters mean and then variance, as in the paper.
     mean = 0.97 * 1.0 + 0.03 * 1.5
-    assert clip.mean == pytest.approx(mean, rel=1e-15)
-    assert clip.variance == pytest.approx(0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15)
-    assert z_score(1.0, 0.25).limit(3.0) == 1.0  # the bound is in force
-    assert z_score(1.0, 0.25, max_norm=None).limit(2.0) == math.inf  # two deviations are no spike
-    assert z_score(1.0, 0.0, max_norm=None).limit(1.25) == 1.0  # nothing varied: back to the mean
+    assert clip.state()["clip.mean"] == pytest.approx(mean, rel=1e-15)
+    assert clip.state()["clip.variance"] == pytest.approx(0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15)
+    assert limit(z_score(1.0, 0.25), 3.0) == 1.0  # the bound is in force
+    assert limit(z_score(1.0, 0.25, max_norm=None), 2.0) == math.inf  # two deviations are no spike
+    assert limit(z_score(1.0, 0.0, max_norm=None), 1.25) == 1.0  # nothing varied: back to the mean
+    assert limit(z_score(1.0, 0.0, max_norm=None), 1.0) == math.inf
 
 
 def test_warm_up_takes_mean_and_population_variance():
     norms = [0.5, 4.0, 1.5, 2.25]
     clip = ZScore(ZClip(warmup=4))
-    assert [clip.limit(norm) for norm in norms] == [1.0] * 4
-    assert clip.mean == pytest.approx(plain.fmean(norms)) and clip.variance == pytest.approx(plain.pvariance(norms))
-    assert ZScore(ZClip(max_norm=None)).limit(1e9) == math.inf
+    assert [limit(clip, norm) for norm in norms] == [1.0] * 4
+    found = clip.state()
+    assert found["clip.mean"] == pytest.approx(plain.fmean(norms))
+    assert found["clip.variance"] == pytest.approx(plain.pvariance(norms))
+    assert limit(ZScore(ZClip(max_norm=None)), 1e9) == math.inf
 
 
 def test_ratio_sets_the_limit_before_the_average_moves():
     clip = Ratio(RatioZClip())
-    assert clip.limit(8.0) == math.inf and clip.mean == 8.0
-    assert clip.limit(4.0) == 20.0 and clip.mean == pytest.approx(7.96)
-    assert clip.limit(100.0) == pytest.approx(19.9) and clip.mean == pytest.approx(0.99 * 7.96 + 0.01 * 19.9)
+    seen = [(limit(clip, norm), clip.state()["clip.mean"]) for norm in (8.0, 4.0, 100.0)]
+    assert seen[0] == (math.inf, 8.0) and seen[1] == (20.0, pytest.approx(7.96))
+    assert seen[2] == (pytest.approx(19.9), pytest.approx(0.99 * 7.96 + 0.01 * 19.9))
+
+
+@pytest.mark.parametrize("clip", [ZScore(ZClip(warmup=1)), Ratio(RatioZClip())], ids=["zscore", "ratio"])
+def test_a_norm_that_is_not_finite_is_not_counted(clip):
+    limit(clip, 2.0)
+    before = clip.state()
+    clip.limit(torch.tensor(math.nan), torch.tensor(False))
+    assert clip.state() == before
 
 
 @pytest.mark.parametrize(("kind", "spec"), [(ZScore, ZClip(warmup=3)), (Ratio, RatioZClip())], ids=["zscore", "ratio"])
@@ -53,9 +68,9 @@ def test_statistics_survive_json_exactly(kind, spec):
     one, two = kind(spec), kind(spec)
     norms = [float(x) for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9]
     for norm in norms[:6]:
-        one.limit(norm)
+        limit(one, norm)
     two.load(json.loads(json.dumps(one.state())))
-    assert [one.limit(norm) for norm in norms[6:]] == [two.limit(norm) for norm in norms[6:]]
+    assert [limit(one, norm) for norm in norms[6:]] == [limit(two, norm) for norm in norms[6:]]
 
 
 def adaptive(stage, clip, **training):
