@@ -179,6 +179,9 @@ class Turns:
         self._left -= 1
         if self._left > 0:
             return False
+        torch: Any = sys.modules.get("torch")
+        if torch and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         self._pipe.send(self._watch.read())
         self._left = self._pipe.recv()
         self._watch = Stopwatch()

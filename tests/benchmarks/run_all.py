@@ -58,7 +58,8 @@ NEEDS = {
 }
 """Packages that a benchmark cannot run without, beside torch and those that a spec is read with."""
 TAKES_DEVICE = (
-    "sampling/dlm_block_sampling", "sampling/family_sampling", "step/dlm_loss", "step/family_step", "step/full_size",
+    "sampling/dit_peers", "sampling/dlm_block_sampling", "sampling/family_sampling", "step/dit_peers", "step/dlm_loss",
+    "step/family_step", "step/full_size",
 )  # fmt: skip
 """Benchmarks with an argument `--device`."""
 NEEDS_GPU = ("step/full_size",)

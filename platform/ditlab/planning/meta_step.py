@@ -86,8 +86,8 @@ class FusedKernels(TorchFunctionMode):
         if function is nn.functional.scaled_dot_product_attention:
             function = self._attend
         elif function is nn.functional.rms_norm and self._on_gpu:
-            x, _, weight, *_ = (*args, *(kwargs or {}).values())
-            return _FusedNorm.apply(x, weight)
+            given = (*args, *(kwargs or {}).values())
+            return _FusedNorm.apply(given[0], given[2])
         return function(*args, **(kwargs or {}))
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Sampling of a class-conditional DiT beside a plain loop over diffusers' network: eager and compiled.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V]
+    OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V] [--device cuda]
 
 Our side is the family's sampler, with blocks as they are or compiled as `ditlab sample` has them. The other is Euler's
 method written over diffusers' `DiTTransformer2DModel` of the same width, depth and heads under `inference_mode`, as it
@@ -24,33 +24,35 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, Turns, report_beside, take_turns
-from benchmarks.step.dit_peers import diffusers_dit, experiment_of
+from benchmarks.step.dit_peers import ON_A_GPU, diffusers_dit, experiment_of
 
 CHANGES = ("sampling={solver: euler, steps: 10, guidance: 4.0}",)
 
 
-def sample_ours(changes: Sequence[str], is_compiled: bool, turns: Turns) -> None:
+def sample_ours(changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns) -> None:
     """Draw batches by the family's sampler."""
     from ditlab.analysis.drawing import fast_passes
 
     experiment = experiment_of([*CHANGES, *changes])
     num, family = experiment.batch.size, experiment.family
-    network: Any = family.build_network(experiment.model).eval()
+    network: Any = family.build_network(experiment.model).to(device).eval()
     sampler = family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
-    with fast_passes(network, torch.device("cpu"), is_compiled):
+    conditions = {name: values.to(device) for name, values in sampler.conditions(num).items()}
+    with fast_passes(network, device, is_compiled):
         while True:
-            sampler.sample(network, sampler.conditions(num), num, torch.Generator().manual_seed(0))
+            sampler.sample(network, conditions, num, torch.Generator().manual_seed(0))
             if turns.stepped():
                 return
 
 
-def sample_theirs(changes: Sequence[str], is_compiled: bool, turns: Turns) -> None:
+def sample_theirs(changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns) -> None:
     """Draw batches by a loop over diffusers' network."""
     experiment: Any = experiment_of([*CHANGES, *changes])
-    own = diffusers_dit(experiment.model).eval()
+    own = diffusers_dit(experiment.model).to(device).eval()
     network = torch.compile(own) if is_compiled else own
     while True:
-        euler(network, experiment)
+        with device:
+            euler(network, experiment)
         if turns.stepped():
             return
 
@@ -74,11 +76,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     import diffusers
 
+    device = torch.device(options.device)
+    options.changes = [*(ON_A_GPU if device.type == "cuda" else ()), *options.changes]
     sides = {
-        f"{whose} {how}": partial(function, options.changes, how == "compiled")
+        f"{whose} {how}": partial(function, options.changes, device, how == "compiled")
         for how in ("eager", "compiled")
         for whose, function in (("ours", sample_ours), ("their", sample_theirs))
     }
@@ -91,7 +96,7 @@ def main() -> None:
         seconds = statistics.median(each.seconds for each in took[f"ours {ours}"])
         report_beside(
             f"DiT sampling, {ours}", f"{peer}, {theirs}", took[f"ours {ours}"], took[f"their {theirs}"],
-            at_least=1.0 if ours == theirs else 1.3, measured=Measured(seconds, num / seconds),
+            at_least=1.0 if ours == theirs else 1.3, measured=Measured(seconds, num / seconds, device=options.device),
         )  # fmt: skip
 
 
