@@ -186,8 +186,8 @@ def _sum_chunks(
     if score == "log":
         # sum_v l_v without a pass over log scores
         sums = torch.addmv(bias.sum(dtype=wide), hidden.to(wide), weight.sum(0, dtype=wide))
-    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):  # columns of zeros
-        weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare))
+    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):  # columns of log scores of -infinity
+        weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare), value=-torch.inf)
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
     size = max(1, chunk_bytes // (vocabulary * width))
@@ -201,23 +201,22 @@ def _sum_chunks(
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         h, part = hidden[rows], NoisyTokens(*(each[rows] for each in tokens))
-        whole = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
-        output = whole[:, :vocabulary]
+        output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
         if sums is not None:
-            per_token[rows] = log_chunk(output, part, sums[rows], any(needs_grad))
+            per_token[rows] = log_chunk(output, vocabulary, part, sums[rows], any(needs_grad))
         else:
-            per_token[rows] = softmax_chunk(output, part, any(needs_grad))
+            per_token[rows] = softmax_chunk(output, vocabulary, part, any(needs_grad))
         scale = (part.weight / vocabulary)[:, None]
         if by_hidden is not None:
-            by_hidden[rows] = (whole @ weight).to(wide) * scale
+            by_hidden[rows] = (output @ weight).to(wide) * scale
         if by_weight is not None:
             scaled = (h.to(wide) * scale).to(dtype)
             if dtype == wide:
-                by_weight.addmm_(whole.t(), scaled)
+                by_weight.addmm_(output.t(), scaled)
             else:
-                by_weight.add_(whole.t() @ scaled)
+                by_weight.add_(output.t() @ scaled)
         if by_bias is not None:
-            by_bias.add_((scale.t().to(dtype) @ whole)[0])
+            by_bias.add_((scale.t().to(dtype) @ output)[0])
     return per_token, [by_hidden, *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias))]
 
 
@@ -233,10 +232,10 @@ class NoisyTokens(NamedTuple):
     """Weight of each token's loss in the sum."""
 
 
-def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:
-    """Compute losses (n,) of the output (n, V), whose rows sum to `sums` (n,); V times their gradients by the output,
-    if `with_gradient`, take its place."""
-    wide, vocabulary = tokens.weight.dtype, output.shape[1]
+def log_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:
+    """Compute losses (n,) of the output (n, V or more columns, of -infinity), whose rows sum to `sums` (n,); V times
+    their gradients by the output, if `with_gradient`, take its place."""
+    wide = tokens.weight.dtype
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
@@ -245,12 +244,12 @@ def log_chunk(output: Tensor, tokens: NoisyTokens, sums: Tensor, with_gradient: 
     if with_gradient:
         at_clean = at_x0.exp() - every - vocabulary * clean
         output.scatter_(1, x0, at_clean.to(output.dtype)).scatter_(1, x, 0)
+        output[:, vocabulary:] = 0
     return (total / vocabulary - negative + constant)[:, 0]
 
 
-def softmax_chunk(output: Tensor, tokens: NoisyTokens, with_gradient: bool) -> Tensor:
+def softmax_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, with_gradient: bool) -> Tensor:
     """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
-    vocabulary = output.shape[1]
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     s = output.scatter_(1, x, 0).to(tokens.weight.dtype)
     s.sub_(s.amax(1, keepdim=True)).exp_()
@@ -284,8 +283,8 @@ class CompiledExpMinus:
 
     def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
-            # Sizes are constants until others come: only then is known that rows lie at multiples of 16 bytes, and
-            # eight numbers are read at once.
+            # Sizes are constants until others come: it is known then that rows begin and end at multiples of 16 bytes,
+            # so that eight numbers are read at once.
             self._function = torch.compile(exp_minus) if find_spec("triton") else exp_minus
         try:
             return self._function(values, shift, with_shifted)

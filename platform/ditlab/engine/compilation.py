@@ -66,7 +66,9 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
         code = forward.__code__.replace(co_name=kind)
         copy = FunctionType(code, forward.__globals__, kind, forward.__defaults__, forward.__closure__)
         copy.__kwdefaults__ = forward.__kwdefaults__
-        compiled = torch.compile(copy, dynamic=True, options=options)
+        # On a GPU sizes are constants until others come: to divide an index by a number that is known at run time alone
+        # took more of some kernels than their memory.
+        compiled = torch.compile(copy, dynamic=True if device.type == "cpu" else None, options=options)
         for module in modules:
             if "forward" in vars(module):
                 continue
