@@ -258,6 +258,7 @@ def configuration(
         "train_micro_batch_size_per_gpu": micro_size, "gradient_accumulation_steps": accumulation,
         "gradient_clipping": 0.0, "steps_per_print": None, "zero_optimization": zero,
         "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the GPU twice a step
     }  # fmt: skip
     if precision == "bf16":
         # Its check for overflow waits for the GPU in every step.

@@ -43,7 +43,7 @@ CHANGES = (
 )  # fmt: skip
 ON_A_GPU = (
     "model={image_size: 32, patch_size: 2, width: 768, depth: 12, num_heads: 12}", "training.precision=bf16",
-    "resources.gpus_per_worker=1",
+    "resources.gpus_per_worker=1", "engine.zero.stage=1",
 )  # fmt: skip
 
 

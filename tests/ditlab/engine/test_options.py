@@ -47,6 +47,23 @@ def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
         assert seen == pytest.approx(free, rel=1e-4)
 
 
+@pytest.mark.parametrize("stage", STAGES[:3])
+@pytest.mark.parametrize("clip", [{"kind": "norm", "max_norm": 1.0}, {"kind": "zclip"}], ids=["norm", "zclip"])
+def test_no_step_waits_for_the_device(stage, clip, monkeypatch):
+    calls = []
+    with single_process(use_gpu=False) as rank:
+        engine = engine_for(tiny(model__depth=1, engine__zero={"stage": stage}, training__clip=clip), rank, 2)
+        from deepspeed.accelerator import get_accelerator
+
+        monkeypatch.setattr(get_accelerator(), "synchronize", lambda *_: calls.append(1))
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda *_: calls.append(2))
+        for number in range(4):
+            run_step(engine, number, [Pass(0), Pass(1)])
+        monkeypatch.undo()
+        engine.close()
+    assert not calls
+
+
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
     short = {"steps": 2, "ema": {"decay": 0.9}}
