@@ -50,11 +50,12 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def journal_path(home: Path, name: str) -> Path | None:
-    """The journal of the run of a name; None before there is one."""
+    """The journal of the run of a name, in brackets behind what a trial varies; None before there is one."""
     for journal in home.glob("train/*/journal.jsonl"):
         with journal.open() as file:
-            if f'"name":"{name}"' in file.readline():
-                return journal
+            first = file.readline()
+        if f'"name":"{name}"' in first or f' ({name})"' in first:
+            return journal
     return None
 
 
