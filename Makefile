@@ -45,7 +45,7 @@ docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html (search needs a server: $(BIN)/python -m http.server --directory site)"
 
-bench: $(VENV)/.installed-dev ## Every benchmark, and a table of their ratios; JSON in build/bench.json (an hour; on a quiet machine).
+bench: $(VENV)/.installed-dev ## Every benchmark, and a table of their ratios; JSON in build/bench.json (two hours; on a quiet machine).
 	$(BIN)/python tests/benchmarks/run_all.py
 
 clean: ## Remove the environment and caches; runs stay.

@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_300_000)
     parser.add_argument("--batches", type=int, default=1000, help="batches of a turn")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         compare(Path(name), options.rows, options.batches, options.rounds)

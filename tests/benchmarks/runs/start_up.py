@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("spec", nargs="?", default=str(SPEC))
     parser.add_argument("--rounds", type=int, default=7, help="in one process")
-    parser.add_argument("--ray-rounds", type=int, default=3, help="on Ray")
+    parser.add_argument("--ray-rounds", type=int, default=7, help="on Ray")
     options = parser.parse_args()
     # Built-in data are made once.
     os.environ["DITLAB_HOME"] = str(Path(tempfile.gettempdir(), "ditlab-start-up-home"))

@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20, help="of the sweep with warm workers")
     parser.add_argument("--fresh", type=int, default=6, help="of the sweep with fresh workers")
     parser.add_argument("--beside", type=int, default=6, help="of the sweeps beside a plain one")
-    parser.add_argument("--rounds", type=int, default=3, help="of those")
+    parser.add_argument("--rounds", type=int, default=7, help="of those")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
