@@ -100,7 +100,6 @@ def check(ours: Lab, trials: Trials, log: str) -> None:
         tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
         assert (tags["mlflow.parentRunId"], tags["ditlab.trial"]) == (parent, str(number))
         assert sorted(ours.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, log
-        assert tags["ditlab.nodes"].rpartition("/")[2] == run.groups[-1].nodes[0]
         carried |= {group.nodes for group in run.groups}
     assert len(carried) >= 2
     report = Home(ours.home).run(sweep.run_id).path / "report"

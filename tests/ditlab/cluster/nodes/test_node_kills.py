@@ -140,7 +140,7 @@ def check_nothing_lost(scene: Scene, last: int, folder: Path) -> None:
     tracked = scene.lab.mlflow.run(record.run_id)
     assert sorted(scene.lab.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, "MLflow"
     tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
-    assert tags["ditlab.failure"] == "lost_node" and len(tags["ditlab.nodes"].split(", ")) == 2
+    assert tags["ditlab.failure"] == "lost_node" and len(scene.run.groups[-1].nodes) == 2
     assert tracked["info"]["status"] == "FINISHED"
     loads = {metric["key"] for metric in tracked["data"]["metrics"] if metric["key"].startswith("system/")}
     assert {name.split("/")[1] for name in loads} == {"node_0", "node_1"}
