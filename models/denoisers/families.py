@@ -5,6 +5,7 @@ the group `denoisers.families` in any installed package, which names such an obj
 """
 
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ def built_in_families() -> list[AnyFamily]:
     return [family for name in _built_in() if (family := find_family(name))]
 
 
-def _folders() -> Iterator[Plugin]:
-    """Yield the families in folders of the package's path; the first folder of a name hides those after it."""
+def _folders(only: str | None = None) -> Iterator[Plugin]:
+    """Yield the families in folders of the package's path, or the one of a name; the first folder of a name hides those
+    after it."""
     own, known = Path(denoisers.__file__).parent, set()
     for folder in map(Path, denoisers.__path__):
-        for module in sorted(folder.glob("*/family.py")):
+        for module in sorted(folder.glob("*/family.py" if only is None else f"{escape(only)}/family.py")):
             name = module.parent.name
             if name not in known:
                 known.add(name)

@@ -65,7 +65,7 @@ class PluginGroup(Generic[PartT]):
         noun: str,
         check: Callable[[str, Any], PartT],
         *,
-        folders: Callable[[], Iterable[Plugin]] = tuple,
+        folders: Callable[[str | None], Iterable[Plugin]] = lambda name: (),
         reserved: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Describe a group of entry points; `noun` is the kind of part, for messages: `model family`.
@@ -86,8 +86,8 @@ class PluginGroup(Generic[PartT]):
     def find(self, name: str) -> Plugin | None:
         """Return the part of a name, not imported; None: there is none. Raises PluginError where two packages use the
         name."""
-        for plugin in self._folders():
-            if plugin.name == name and plugin.package == BUILT_IN:
+        for plugin in self._folders(name):
+            if plugin.package == BUILT_IN:
                 return plugin  # without a search through all installed packages
         plugins = self._plugins().get(name, [])
         return self._only(name, plugins) if plugins else None
@@ -116,7 +116,7 @@ class PluginGroup(Generic[PartT]):
         """Parts by name; more than one under a name that is used twice. A built-in part hides others of its name."""
         found: dict[str, list[Plugin]] = {}
         reserved = self._reserved()
-        for plugin in self._folders():
+        for plugin in self._folders(None):
             found.setdefault(plugin.name, []).append(plugin)
         for plugin in _offers(self.group, tuple(sys.path)):
             known = found.setdefault(plugin.name, [])
