@@ -1,6 +1,6 @@
 """The loader beside plain torch, litdata and webdataset: samples a second, first batch, resume at 90% of an epoch.
 
-    python tests/benchmarks/data/loader_peers.py [--rows 1300000] [--rounds 5]
+    python tests/benchmarks/data/loader_peers.py [--rows 1300000] [--rounds 7]
 
 The same rows of (1, 28, 28) uint8, 1 GB, are written in the format of each. Each side takes shuffled batches of 128 and
 maps them to float32 in -1 to 1, from a new iterator in every turn. Each is shuffled as it does it: ours beside plain
@@ -52,7 +52,7 @@ ORDERS: dict[str, OrderSpec] = {"full": FullOrderSpec(), "lanes": LanesOrderSpec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_300_000)
-    parser.add_argument("--batches", type=int, default=1000, help="batches of a turn")
+    parser.add_argument("--batches", type=int, default=10_000, help="batches of a turn; a tenth beside slower peers")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -64,24 +64,27 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
     write_plain(folder / "raw.bin", rows)
     ours = {name: Ours(folder / "store", order) for name, order in ORDERS.items()}
     plain = PlainTorch(folder / "raw.bin", rows)
-    peers: dict[str, tuple[str, Callable[[], Batches]]] = {f"torch {version('torch')}": ("full", plain.batches)}
+    # At a tenth of a second a turn, whatever else ran decided.
+    peers: dict[str, tuple[str, Callable[[], Batches], int]] = {
+        f"torch {version('torch')}": ("full", plain.batches, batches)
+    }
     lit: LitData | None = None
     if importlib.util.find_spec("litdata"):
         lit = LitData(folder / "litdata", rows)
-        peers[f"litdata {version('litdata')}"] = "lanes", lit.batches
+        peers[f"litdata {version('litdata')}"] = "lanes", lit.batches, batches // 10
     if importlib.util.find_spec("webdataset"):
         write_tars(folder, rows)
-        peers[f"webdataset {version('webdataset')}"] = "lanes", lambda: tar_batches(folder, rows)
+        peers[f"webdataset {version('webdataset')}"] = "lanes", lambda: tar_batches(folder, rows), batches // 10
 
     def take(source: Callable[[], Batches], num: int) -> Callable[[], None]:
         return lambda: consume(source(), num)
 
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        for peer, (order, source) in peers.items():
+        for peer, (order, source, num) in peers.items():
             row = f"loader, {order} order, {threads} {'thread' if threads == 1 else 'threads'}"
-            mine = take(ours[order].batches, batches)
-            beside(row, peer, mine, take(source, batches), at_least=1.2, rounds=rounds)
+            mine = take(ours[order].batches, num)
+            beside(row, peer, mine, take(source, num), at_least=1.2, rounds=rounds)
     torch.set_num_threads(1)
     for order, spec in ORDERS.items():
         compare_first(
