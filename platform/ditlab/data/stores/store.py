@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds
 MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
 COPIED_AT_ONCE, MOST_AT_ONCE = 512, 2**22
-"""Rows from which on NumPy copies without the GIL (501), and most bytes of as many: with fewer at a time the thread that
-computes waited for every copy, and a batch of 128 small images took 85 us in place of 55."""
+"""Rows from which on NumPy copies without the GIL (501), and most bytes of so many. With fewer at a time the thread
+that computes waited for every copy, and a batch of 128 small images took 85 us in place of 55."""
 COPIED_BYTES = 100_000
 """Bytes copied at a time, through memory that the C library has at hand (below 128 KiB) and the cache holds."""
 UNREADABLE = (
