@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -52,7 +53,7 @@ ORDERS: dict[str, OrderSpec] = {"full": FullOrderSpec(), "lanes": LanesOrderSpec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_300_000)
-    parser.add_argument("--batches", type=int, default=10_000, help="batches of a turn; a tenth beside slower peers")
+    parser.add_argument("--batches", type=int, default=10_000, help="batches of a turn; a fortieth beside slower peers")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -71,10 +72,12 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
     lit: LitData | None = None
     if importlib.util.find_spec("litdata"):
         lit = LitData(folder / "litdata", rows)
-        peers[f"litdata {version('litdata')}"] = "lanes", lit.batches, batches // 10
+        peers[f"litdata {version('litdata')}"] = "lanes", lit.batches, batches // 40
     if importlib.util.find_spec("webdataset"):
         write_tars(folder, rows)
-        peers[f"webdataset {version('webdataset')}"] = "lanes", lambda: tar_batches(folder, rows), batches // 10
+        peers[f"webdataset {version('webdataset')}"] = "lanes", lambda: tar_batches(folder, rows), batches // 40
+
+    os.sync()  # or the system would write 4 GB to the disk beside the first rows
 
     def take(source: Callable[[], Batches], num: int) -> Callable[[], None]:
         return lambda: consume(source(), num)
