@@ -89,6 +89,9 @@ class ModelSpec(Spec):
     masks_documents: ClassVar[bool] = False
     """True for a network of tokens that attends within documents where `TextCodec.packing` is `masked`."""
 
+    added_fields: ClassVar[Mapping[str, Any]] = {}
+    """Fields that came after the first runs, as `ObjectiveSpec.added_fields`."""
+
     family: str
 
     def batch_fields(self) -> tuple[BatchField, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.dit.network import DiT
+from denoisers.dit.network import SINUSOIDS, DiT
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.figure_kinds.attention import (
     AttentionParts,
@@ -59,7 +59,7 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
         "patches": patches_figure((2 * ring.clamp(0, 1) - 1).expand(spec.channels, -1, -1), spec),
         "positions": positions_figure(spec),
         "attention_patterns": patterns_figure(None, spec.num_rows, spec.num_rows),
-        "time_embedding": time_figure(spec.width, spec.time_scale),
+        "time_embedding": time_figure(spec.time_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies]),
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
     }
@@ -101,8 +101,9 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
 def positions_figure(spec: DiTSpec) -> Figure:
     """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and to the centre."""
     rows, width = spec.num_rows, spec.width
-    positions = table_2d(rows, rows, width).numpy()
-    axis = positions[:rows, width // 2 :]  # the columns of the first row
+    positions = table_2d(rows, rows, width, order=spec.positions).numpy()
+    columns = slice(width // 2, None) if spec.positions == "row_first" else slice(width // 2)
+    axis = positions[:rows, columns]  # the columns of the first row
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
     to_centre = similarity[centre[0] * rows + centre[1]].reshape(rows, rows)
@@ -147,16 +148,17 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
     any."""
     network = inputs.trained(DiT)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
-    condition = network.condition(t)
-    modulations = [block.modulations(condition)[0] for block in network.blocks]
+    conditions = network.block_conditions(network.condition(t), t)
+    modulations = [block.modulations(each)[0] for block, each in zip(network.blocks, conditions, strict=True)]
     return modulation_figure(modulations, t, "time t")
 
 
 def forward_pass_figure(spec: DiTSpec) -> Figure:
     """Draw the boxes from image to velocity, and the conditioning by time and class beside them."""
     num, width, patch = spec.num_rows**2, spec.width, spec.patch_size**2 * spec.channels
-    image = " x ".join(map(str, spec.image_shape))
-    zero = spec.adaln == "zero"
+    condition = spec.condition_width
+    head, image = spec.patch_size**2 * spec.head_channels, " x ".join(map(str, spec.image_shape))
+    zero, final_adaln = spec.adaln == "zero", spec.final_norm == "adaln"
     gate = "gate · " if zero else ""
     steps = [
         ("Noised image x_t", image),
@@ -165,13 +167,13 @@ def forward_pass_figure(spec: DiTSpec) -> Figure:
         ("+ position table", f"{num} x {width}, fixed sinusoids"),
         (f"{spec.depth} blocks: attention", f"z + {gate}attention(adaLN(z, c)), {spec.num_heads} heads"),
         (f"{spec.depth} blocks: MLP", f"z + {gate}MLP(adaLN(z, c)), hidden {spec.mlp_width}"),
-        ("LayerNorm, head", f"Linear {width} → {patch}, starts at 0"),
+        (f"{'adaLN' if final_adaln else 'LayerNorm'}, head", f"Linear {width} → {head}, starts at 0"),
         ("Unpatchify: velocity v", image),
     ]
     conditions = [
         ("Time t", "0: data, 1: noise"),
-        ("Sinusoid", f"{width} numbers"),
-        (f"MLP{'' if spec.num_classes is None else ' + class'}: condition c", f"{width} → {spec.condition_width}"),
+        ("Sinusoid", f"{spec.time_width} numbers"),
+        (f"MLP{'' if spec.num_classes is None else ' + class'}: condition c", f"{spec.time_width} → {condition}"),
         ("adaLN", "scale, shift, gate of each branch" if zero else "scale, shift of each branch"),
     ]
     return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT")

@@ -238,6 +238,7 @@ class Experiment(Spec):
         content["data"] = content_of_data(content["data"])
         del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
+        content["model"] = without_defaults(content["model"], self.model.added_fields)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
         decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)
