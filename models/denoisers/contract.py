@@ -341,6 +341,14 @@ class KnownOptimumObjective(Protocol):
 
 
 @runtime_checkable
+class DetachingObjective(Protocol):
+    """An objective with components whose gradient leaves a branch out on purpose, and so is none of their value."""
+
+    detaching: Collection[str]
+    """Names of these components: proofs compare the gradients of the others with differences of the loss."""
+
+
+@runtime_checkable
 class RetiringObjective(Protocol):
     """An objective one of whose components ends during training, so that the source of its fields can be freed."""
 

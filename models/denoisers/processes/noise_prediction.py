@@ -38,6 +38,8 @@ from denoisers.processes.specs import GaussianSamplingSpec, GaussianSpec, ImageM
 class NoiseObjective(FigureDrawer):
     """Regression of the noise by `network(x_t, t[, label])`, and the variational bound that trains its variance."""
 
+    detaching = ("bound",)
+
     def __init__(self, spec: GaussianSpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
         self.weights: dict[str, float] = spec.weights.model_dump()
         self.modules: nn.Module | None = None
