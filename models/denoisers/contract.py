@@ -89,6 +89,9 @@ class ModelSpec(Spec):
     masks_documents: ClassVar[bool] = False
     """True for a network of tokens that attends within documents where `TextCodec.packing` is `masked`."""
 
+    added_fields: ClassVar[Mapping[str, Any]] = {}
+    """Fields that came after the first runs, as `ObjectiveSpec.added_fields`."""
+
     family: str
 
     def batch_fields(self) -> tuple[BatchField, ...]:
@@ -338,6 +341,14 @@ class KnownOptimumObjective(Protocol):
 
 
 @runtime_checkable
+class DetachingObjective(Protocol):
+    """An objective with components whose gradient leaves a branch out on purpose, and so is none of their value."""
+
+    detaching: Collection[str]
+    """Names of these components: proofs compare the gradients of the others with differences of the loss."""
+
+
+@runtime_checkable
 class RetiringObjective(Protocol):
     """An objective one of whose components ends during training, so that the source of its fields can be freed."""
 
@@ -557,6 +568,24 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
     """Its fields have defaults, all of them."""
     sampling: type[SamplingT]
     """Its fields have defaults, all of them."""
+    processes: tuple[tuple[type[ObjectiveT], type[SamplingT]], ...] = ()
+    """Objective and sampling specs of each process, `objective.process`, of a family that trains under several; the
+    first are `objective` and `sampling`. Empty: there is one process, and no such field."""
+
+    def objectives(self) -> dict[str, type[ObjectiveT]]:
+        """Return every objective spec by its process, the default one first; under "" where there is one alone."""
+        found = {str(objective.model_fields["process"].default): objective for objective, _ in self.processes}
+        return found or {"": self.objective}
+
+    def objective_of(self, mapping: Any) -> type[ObjectiveT]:
+        """Return the objective spec that a mapping is written for, by its `process`; the default one where it names
+        none, or one that there is not."""
+        process = mapping.get("process") if isinstance(mapping, Mapping) else None
+        return self.objectives().get(process if isinstance(process, str) else "", self.objective)
+
+    def sampling_of(self, objective: type[ObjectiveSpec]) -> type[SamplingT]:
+        """Return the sampling spec that belongs to an objective spec, or to a subclass of it."""
+        return next((sampling for own, sampling in self.processes if issubclass(objective, own)), self.sampling)
 
     @abstractmethod
     def build_network(self, model: ModelT) -> Network:

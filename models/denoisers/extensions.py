@@ -123,7 +123,12 @@ LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
     "denoisers.loss_components",
     "loss component",
     _check_component,
-    reserved=lambda: {name for family in built_in_families() for name in type(family.objective().weights).model_fields},
+    reserved=lambda: {
+        name
+        for family in built_in_families()
+        for objective in family.objectives().values()
+        for name in type(objective().weights).model_fields
+    },
 )
 
 

@@ -59,7 +59,8 @@ def test_every_family_has_defaults_and_a_schema_with_words():
     for name, family in families().items():
         assert family.name == name
         assert family.model().family == name
-        for spec in (family.model, family.objective, family.sampling):
+        objectives = family.objectives().values()
+        for spec in (family.model, *objectives, *map(family.sampling_of, objectives)):
             spec()
             for definition in [spec.model_json_schema(), *spec.model_json_schema().get("$defs", {}).values()]:
                 for field, schema in definition["properties"].items():

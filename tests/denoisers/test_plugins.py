@@ -174,7 +174,7 @@ def test_an_objective_has_the_parts_that_its_mapping_names_and_no_others(package
     objective = extended.model_validate(mapping)
     assert isinstance(objective, DiTObjectiveSpec)
     assert objective.model_dump() == {
-        "time": {"kind": "edges"}, "weights": {"velocity": 1.0, "direction": 0.0, "sharp": 0.5},
+        "process": "flow", "time": {"kind": "edges"}, "weights": {"velocity": 1.0, "direction": 0.0, "sharp": 0.5},
     }  # fmt: skip
     assert [plugin.name for plugin in added_parts(DiTObjectiveSpec, mapping)] == ["sharp", "edges"]
     assert extended.model_validate({"weights": {"velocity": 0.0, "sharp": 1.0}}).weights.sharp == 1.0

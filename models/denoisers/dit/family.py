@@ -8,25 +8,33 @@ from denoisers.contract import Network, Objective, TextCodec
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
 from denoisers.figures import Figure
 from denoisers.processes.flow_family import FlowFamily
+from denoisers.processes.specs import GaussianSamplingSpec, GaussianSpec
 
 
-class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec, DiTSamplingSpec]):
-    """Diffusion transformers on images, trained by flow matching."""
+class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSamplingSpec | GaussianSamplingSpec]):
+    """Diffusion transformers on images, trained by flow matching or under the Gaussian process."""
 
     name = "dit"
     model = DiTSpec
     objective = DiTObjectiveSpec
     sampling = DiTSamplingSpec
+    processes = ((DiTObjectiveSpec, DiTSamplingSpec), (GaussianSpec, GaussianSamplingSpec))
 
     def build_network(self, model: DiTSpec) -> Network:
         from denoisers.dit.network import DiT
 
         return DiT(model)
 
-    def build_objective(self, objective: DiTObjectiveSpec, model: DiTSpec, text: TextCodec | None = None) -> Objective:
-        from denoisers.dit.figures import figure_makers
+    def build_objective(
+        self, objective: DiTObjectiveSpec | GaussianSpec, model: DiTSpec, text: TextCodec | None = None
+    ) -> Objective:
+        from denoisers.dit.figures import figure_makers, gaussian_figure_makers
         from denoisers.processes.flow import VelocityObjective
+        from denoisers.processes.noise_prediction import NoiseObjective
 
+        objective.check(model)
+        if isinstance(objective, GaussianSpec):
+            return NoiseObjective(objective, model, gaussian_figure_makers(objective))
         return VelocityObjective(objective, model, figure_makers(objective))
 
     def static_figures(self, model: DiTSpec) -> Mapping[str, Figure]:

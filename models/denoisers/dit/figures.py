@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.dit.network import DiT
+from denoisers.dit.network import SINUSOIDS, DiT
 from denoisers.dit.spec import DiTObjectiveSpec, DiTSpec
 from denoisers.figure_kinds.attention import (
     AttentionParts,
@@ -29,7 +29,11 @@ from denoisers.processes.flow_figures import (
     to_grey,
     to_pictures,
     velocity_makers,
+    velocity_probe,
 )
+from denoisers.processes.gaussian import NoiseSchedule, linear_schedule
+from denoisers.processes.gaussian_figures import gaussian_makers, network_inputs, noise_probe
+from denoisers.processes.specs import GaussianSpec
 
 TIME = 0.25
 """The image is noised a little, as in the last third of sampling: digits are legible and heads have specialised."""
@@ -38,15 +42,26 @@ NUM_TIMES = 101
 
 def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
     """Return the makers of a trained network's figures by kind."""
+    return {**velocity_makers(objective.time), **network_makers(None)}
+
+
+def gaussian_figure_makers(objective: GaussianSpec) -> Mapping[str, FigureMaker]:
+    """Return the makers of a network's figures by kind, trained under the Gaussian process."""
+    schedule = linear_schedule(objective.noise)
+    return {**gaussian_makers(schedule), **network_makers(schedule)}
+
+
+def network_makers(schedule: NoiseSchedule | None) -> dict[str, FigureMaker]:
+    """Return the makers of what is inside a network, by kind; `schedule` is the Gaussian process's, None: a flow."""
+    last = 1.0 if schedule is None else schedule.num_steps - 1.0
     return {
-        **velocity_makers(objective.time),
         "patches": draw_patches,
         "positions": lambda inputs: positions_figure(inputs.trained(DiT).spec),
-        "attention": draw_attention,
-        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs)[1], tokens="patch"),
-        "attention_patterns": draw_attention_patterns,
-        "adaln": draw_adaln,
-        "features": draw_features,
+        "attention": lambda inputs: draw_attention(inputs, schedule),
+        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, schedule)[1], tokens="patch"),
+        "attention_patterns": lambda inputs: draw_attention_patterns(inputs, schedule),
+        "adaln": lambda inputs: draw_adaln(inputs, last),
+        "features": lambda inputs: draw_features(inputs, schedule),
     }
 
 
@@ -59,18 +74,19 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
         "patches": patches_figure((2 * ring.clamp(0, 1) - 1).expand(spec.channels, -1, -1), spec),
         "positions": positions_figure(spec),
         "attention_patterns": patterns_figure(None, spec.num_rows, spec.num_rows),
-        "time_embedding": time_figure(spec.width, spec.time_scale),
+        "time_embedding": time_figure(spec.time_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies]),
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
     }
 
 
-def draw_features(inputs: FigureInputs) -> Figure:
+def draw_features(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figure:
     """Draw `features`: principal components of the tokens of held-out images, a quarter of which is noise."""
     network = inputs.trained(DiT)
     rows = network.spec.num_rows
     last = network.blocks[-1]
-    return draw_features_of(inputs, last, lambda tokens: (tokens, rows, rows), "behind the last block")
+    probe = velocity_probe(inputs) if schedule is None else noise_probe(inputs, schedule)
+    return draw_features_of(inputs, probe, last, lambda tokens: (tokens, rows, rows), "behind the last block")
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
@@ -101,8 +117,9 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
 def positions_figure(spec: DiTSpec) -> Figure:
     """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and to the centre."""
     rows, width = spec.num_rows, spec.width
-    positions = table_2d(rows, rows, width).numpy()
-    axis = positions[:rows, width // 2 :]  # the columns of the first row
+    positions = table_2d(rows, rows, width, order=spec.positions).numpy()
+    columns = slice(width // 2, None) if spec.positions == "row_first" else slice(width // 2)
+    axis = positions[:rows, columns]  # the columns of the first row
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
     to_centre = similarity[centre[0] * rows + centre[1]].reshape(rows, rows)
@@ -115,10 +132,10 @@ def positions_figure(spec: DiTSpec) -> Figure:
     return Figure(panels, title="Where each patch is: fixed sinusoids of its row and column")
 
 
-def draw_attention(inputs: FigureInputs) -> Figure:
+def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figure:
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
     rows = inputs.trained(DiT).spec.num_rows
-    x, layers = _attend(inputs)
+    x, layers = _attend(inputs, schedule)
     picture = to_grey(inputs.batch["image"][:1])[0]
     shown = np.stack([picture, to_grey(x)[0]])
     panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
@@ -126,37 +143,39 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
 
 
-def draw_attention_patterns(inputs: FigureInputs) -> Figure:
+def draw_attention_patterns(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figure:
     """Draw `attention_patterns`: plain patterns, and how similar every head is to each of them."""
     rows = inputs.trained(DiT).spec.num_rows
-    return patterns_figure([each.weights for each in _attend(inputs)[1]], rows, rows)
+    return patterns_figure([each.weights for each in _attend(inputs, schedule)[1]], rows, rows)
 
 
-def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
+def _attend(inputs: FigureInputs, schedule: NoiseSchedule | None) -> tuple[Tensor, list[AttentionParts]]:
     """Noise the batch's first image, and return it with the parts of each layer's attention."""
     network, image = inputs.trained(DiT), inputs.batch["image"][:1]
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
     attentions = [block.attention for block in network.blocks]
-    return x, catch_attention(attentions, lambda: network(x.to(network.head.weight.dtype), t, label))
+    seen, time = (x, t) if schedule is None else network_inputs(x, t, schedule)
+    return x, catch_attention(attentions, lambda: network(seen.to(network.head.weight.dtype), time, label))
 
 
-def draw_adaln(inputs: FigureInputs) -> Figure:
-    """Draw `adaln`: the middle block's modulation before attention over t, and the change of all; of the null class, if
-    any."""
+def draw_adaln(inputs: FigureInputs, last: float) -> Figure:
+    """Draw `adaln`: the middle block's modulation before attention over t, 0 to `last`, and the change of all; of the
+    null class, if any."""
     network = inputs.trained(DiT)
-    t = torch.linspace(0, 1, NUM_TIMES, device=network.head.weight.device)
-    condition = network.condition(t)
-    modulations = [block.modulations(condition)[0] for block in network.blocks]
+    t = torch.linspace(0, last, NUM_TIMES, device=network.head.weight.device)
+    conditions = network.block_conditions(network.condition(t), t)
+    modulations = [block.modulations(each)[0] for block, each in zip(network.blocks, conditions, strict=True)]
     return modulation_figure(modulations, t, "time t")
 
 
 def forward_pass_figure(spec: DiTSpec) -> Figure:
     """Draw the boxes from image to velocity, and the conditioning by time and class beside them."""
     num, width, patch = spec.num_rows**2, spec.width, spec.patch_size**2 * spec.channels
-    image = " x ".join(map(str, spec.image_shape))
-    zero = spec.adaln == "zero"
+    condition = spec.condition_width
+    head, image = spec.patch_size**2 * spec.head_channels, " x ".join(map(str, spec.image_shape))
+    zero, final_adaln = spec.adaln == "zero", spec.final_norm == "adaln"
     gate = "gate · " if zero else ""
     steps = [
         ("Noised image x_t", image),
@@ -165,13 +184,13 @@ def forward_pass_figure(spec: DiTSpec) -> Figure:
         ("+ position table", f"{num} x {width}, fixed sinusoids"),
         (f"{spec.depth} blocks: attention", f"z + {gate}attention(adaLN(z, c)), {spec.num_heads} heads"),
         (f"{spec.depth} blocks: MLP", f"z + {gate}MLP(adaLN(z, c)), hidden {spec.mlp_width}"),
-        ("LayerNorm, head", f"Linear {width} → {patch}, starts at 0"),
+        (f"{'adaLN' if final_adaln else 'LayerNorm'}, head", f"Linear {width} → {head}, starts at 0"),
         ("Unpatchify: velocity v", image),
     ]
     conditions = [
         ("Time t", "0: data, 1: noise"),
-        ("Sinusoid", f"{width} numbers"),
-        (f"MLP{'' if spec.num_classes is None else ' + class'}: condition c", f"{width} → {spec.condition_width}"),
+        ("Sinusoid", f"{spec.time_width} numbers"),
+        (f"MLP{'' if spec.num_classes is None else ' + class'}: condition c", f"{spec.time_width} → {condition}"),
         ("adaLN", "scale, shift, gate of each branch" if zero else "scale, shift of each branch"),
     ]
     return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT")

@@ -1,6 +1,6 @@
 """The diffusion transformer (Peebles and Xie 2023, arXiv:2212.09748).
 
-B batch, C channels, S image size, N patches, D width, E = 4 D width of the condition.
+B batch, C channels, S image size, N patches, D width, E width of the condition (4 D unless the spec says otherwise).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from denoisers.contract import Role
 from denoisers.dit.spec import DiTSpec
-from denoisers.layers.adaln import AdaLN, AdaLNZeroBlock, Modulation
-from denoisers.layers.attention import MLP, SelfAttention
+from denoisers.layers.adaln import AdaLN, AdaLNZero, AdaLNZeroBlock, FinalAdaLN, Modulation
+from denoisers.layers.attention import MLP, GeluKind, SelfAttention
 from denoisers.layers.embeddings import (
+    Denominator,
     FixedTable,
     LabelEmbedding,
     PatchEmbedding,
+    SinusoidLayout,
     TimeEmbedding,
     add_label,
     table_2d,
@@ -30,12 +32,15 @@ from denoisers.tensors import child_groups
 class ScaleShiftBlock(nn.Module):
     """x + attention(adaLN(x, c)), then x + MLP(adaLN(x, c)). No gates."""
 
-    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int) -> None:
+    def __init__(
+        self, width: int, num_heads: int, mlp_width: int, condition_width: int, eps: float, mlp_eps: float | None,
+        gelu: GeluKind,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.attention_norm = AdaLN(width, condition_width)
+        self.attention_norm = AdaLN(width, condition_width, eps)
         self.attention = SelfAttention(width, num_heads)
-        self.mlp_norm = AdaLN(width, condition_width)
-        self.mlp = MLP(width, mlp_width)
+        self.mlp_norm = AdaLN(width, condition_width, mlp_eps or eps)
+        self.mlp = MLP(width, mlp_width, gelu)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         """Transform (B, N, D) under (B, E) to (B, N, D)."""
@@ -49,28 +54,91 @@ class ScaleShiftBlock(nn.Module):
 
 Block = ScaleShiftBlock | AdaLNZeroBlock
 BLOCKS: dict[str, type[Block]] = {"scale_shift": ScaleShiftBlock, "zero": AdaLNZeroBlock}
+SINUSOIDS: dict[str, tuple[SinusoidLayout, Denominator]] = {
+    "width": ("sin_cos", "half_minus_1"),
+    "dit": ("cos_sin", "half"),
+    "diffusers": ("cos_sin", "half_minus_1"),
+}
+"""Layout and denominator by `time_frequencies`."""
+
+
+class ConditionEmbedding(nn.Module):
+    """Embedding of time and class of one block, where each block has its own."""
+
+    def __init__(self, spec: DiTSpec) -> None:
+        super().__init__()
+        self.time = time_embedding(spec)
+        self.label = label_embedding(spec)
+
+    def forward(self, t: Tensor, label: Tensor | None) -> Tensor:
+        """Embed t (B,) and label (B,): (B, E)."""
+        return add_label(self.time(t), self.label, label)
+
+
+def time_embedding(spec: DiTSpec) -> TimeEmbedding:
+    """Build the embedding of time."""
+    return TimeEmbedding(spec.time_width, spec.condition_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies])
+
+
+def label_embedding(spec: DiTSpec) -> LabelEmbedding | None:
+    """Build the embedding of classes, if there are any."""
+    return None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
 
 
 class DiT(nn.Module):
-    """Network that predicts the velocity at (x, t), of the class `label` if it has classes; 0 until it is trained."""
+    """Network that predicts the velocity, or the noise, at (x, t), of the class `label` if it has classes; 0 until it
+    is trained."""
 
     def __init__(self, spec: DiTSpec) -> None:
         super().__init__()
         self.spec = spec
         self.patch_embedding = PatchEmbedding(spec.channels, spec.patch_size, spec.width)
-        self.positions = FixedTable(table_2d(spec.num_rows, spec.num_rows, spec.width, dtype=torch.float64))
-        self.time = TimeEmbedding(spec.width, spec.condition_width, spec.time_scale)
-        self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
+        rows = spec.num_rows
+        self.positions = FixedTable(table_2d(rows, rows, spec.width, dtype=torch.float64, order=spec.positions))
+        self.time = time_embedding(spec)
+        self.label = label_embedding(spec)
+        num_more = spec.depth - 1 if spec.embeddings == "per_block" else 0
+        self.block_embeddings = nn.ModuleList(ConditionEmbedding(spec) for _ in range(num_more))
         sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
-        self.blocks = cast("Sequence[Block]", nn.ModuleList(BLOCKS[spec.adaln](*sizes) for _ in range(spec.depth)))
-        self.final_norm = nn.LayerNorm(spec.width)
-        self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.channels)
+        kinds = (spec.norm_eps, spec.mlp_norm_eps, spec.gelu)
+        blocks = nn.ModuleList(BLOCKS[spec.adaln](*sizes, *kinds) for _ in range(spec.depth))
+        self.blocks = cast("Sequence[Block]", blocks)
+        self.final_norm: nn.LayerNorm | FinalAdaLN = (
+            nn.LayerNorm(spec.width, eps=spec.norm_eps)
+            if spec.final_norm == "affine"
+            else FinalAdaLN(spec.width, spec.condition_width, spec.norm_eps)
+        )
+        self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.head_channels)
+        if spec.initial_weights == "dit":
+            self._initialise_as_published()
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
+    def _initialise_as_published(self) -> None:
+        """Draw weights as facebookresearch/DiT does; class vectors are N(0, 0.02^2) already."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                nn.init.xavier_uniform_(module.weight.detach().flatten(1))  # a kernel is a Linear of a patch
+                nn.init.zeros_(module.bias)
+        for module in self.modules():
+            if isinstance(module, TimeEmbedding):
+                nn.init.normal_(module.hidden.weight, std=0.02)
+                nn.init.normal_(module.out.weight, std=0.02)
+            elif isinstance(module, (AdaLNZero, FinalAdaLN)):
+                nn.init.zeros_(module.modulation.weight)
+
     def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class."""
+        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class.
+
+        It is that of the head, and of the first block where each block has an embedding of its own.
+        """
         return add_label(self.time(t), self.label, label)
+
+    def block_conditions(self, condition: Tensor, t: Tensor, label: Tensor | None = None) -> list[Tensor]:
+        """The condition of each block, (B, E) each, that of the first given."""
+        if not len(self.block_embeddings):
+            return [condition] * len(self.blocks)
+        return [condition, *(embedding(t, label) for embedding in self.block_embeddings)]
 
     def embed(self, x: Tensor) -> Tensor:
         """Embed patches with their positions: (B, C, S, S) -> (B, N, D)."""
@@ -78,13 +146,18 @@ class DiT(nn.Module):
         return self.patch_embedding(x) + self.positions.values(self.head.weight.dtype)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64."""
-        condition = self.condition(t, label)
+        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64.
+
+        Under the Gaussian process t is a timestep, and the output its noise; (B, 2 C, S, S) with a learned variance.
+        """
+        spec, condition = self.spec, self.condition(t, label)
         tokens = self.embed(x)
-        for block in self.blocks:
-            tokens = block(tokens, condition)
-        patches = self.head(self.final_norm(tokens))  # (B, N, P * P * C)
-        return unpatchify(patches, self.spec.patch_size, self.spec.num_rows, self.spec.channels)
+        for block, own_condition in zip(self.blocks, self.block_conditions(condition, t, label), strict=True):
+            tokens = block(tokens, own_condition)
+        is_adaln = isinstance(self.final_norm, FinalAdaLN)
+        normed = self.final_norm(tokens, condition) if is_adaln else self.final_norm(tokens)
+        output = unpatchify(self.head(normed), spec.patch_size, spec.num_rows, spec.head_channels)
+        return output[:, : spec.channels] if spec.variance_channels == "unused" else output
 
     def components(self) -> dict[str, Sequence[nn.Module]]:
         return child_groups(self)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +14,16 @@ from denoisers.processes.specs import FlowSamplingSpec, ImageModelSpec, Velocity
 
 
 class DiTSpec(ImageModelSpec):
-    """Diffusion transformer over image patches (Peebles and Xie 2023, arXiv:2212.09748)."""
+    """Diffusion transformer over image patches (Peebles and Xie 2023, arXiv:2212.09748).
+
+    README.md lists the values that make it the published DiT, SiT, or diffusers' `DiTTransformer2DModel`.
+    """
+
+    added_fields: ClassVar[Mapping[str, Any]] = {
+        "condition_ratio": 4, "time_frequencies": "width", "embeddings": "shared", "positions": "row_first",
+        "gelu": "exact", "norm_eps": 1e-5, "mlp_norm_eps": None, "final_norm": "affine", "variance_channels": "none",
+        "initial_weights": "torch",
+    }  # fmt: skip
 
     family: Literal["dit"] = "dit"
     """The diffusion transformer."""
@@ -30,6 +40,31 @@ class DiTSpec(ImageModelSpec):
     adaln: Literal["scale_shift", "zero"] = "scale_shift"
     """Conditioning of a block on time and class: `scale_shift` is an ungated scale and shift before attention and
     before the MLP; `zero` is adaLN-Zero, six-way and gated, under which every block starts as the identity."""
+    condition_ratio: PositiveInt = 4
+    """Width of the time and class embedding, in multiples of `width`; 1 in the published DiT."""
+    time_frequencies: Literal["width", "dit", "diffusers"] = "width"
+    """Sinusoid of time: `width` has `width` numbers, sine before cosine, frequencies 10000^(-j / (width / 2 - 1));
+    `dit` has 256, cosine before sine, 10000^(-j / 128); `diffusers` the same with 10000^(-j / 127)."""
+    embeddings: Literal["shared", "per_block"] = "shared"
+    """Embedding of time and class: one for all blocks, or one for each block, the first's before the head as well
+    (diffusers)."""
+    positions: Literal["row_first", "column_first"] = "row_first"
+    """Fixed table of positions: the first half of a row of it encodes the patch's row, with frequencies
+    10000^(-i / (width / 4 - 1)); or its column, with 10000^(-i / (width / 4)), as published."""
+    gelu: Literal["exact", "tanh"] = "exact"
+    """GELU of a block's MLP: exact, or the tanh approximation of the published DiT."""
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    """Number added to the variance in every LayerNorm; 1e-6 in the published DiT."""
+    mlp_norm_eps: Annotated[float, Field(gt=0)] | None = None
+    """The same before a block's MLP alone, 1e-5 in diffusers; null: `norm_eps`."""
+    final_norm: Literal["affine", "adaln"] = "affine"
+    """LayerNorm before the head: with a weight and a bias of its own, or modulated by time and class as published."""
+    variance_channels: Literal["none", "predicted", "unused"] = "none"
+    """Channels of the head beside those of an image: `predicted`, as many again, for objective.variance=learned_range
+    of objective.process=gaussian (published DiT); `unused`, weights whose output is dropped (SiT)."""
+    initial_weights: Literal["torch", "dit"] = "torch"
+    """Distribution of initial weights: torch's own for each layer, or that of facebookresearch/DiT (Glorot's uniform
+    one, biases 0, standard deviation 0.02 in the embedding of time). Zeros are the same in both."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> DiTSpec:
@@ -39,6 +74,11 @@ class DiTSpec(ImageModelSpec):
         position = "4 (sine and cosine of row and column get a quarter of it each)"
         check_multiple("model.width", self.width, 4, position, both)
         check_mlp_ratio(self.width, self.mlp_ratio)
+        if self.mlp_norm_eps is not None and self.adaln != "zero":
+            raise ValueError(
+                f"model.mlp_norm_eps={self.mlp_norm_eps:g} needs model.adaln=zero (it is {self.adaln}); set "
+                "model.mlp_norm_eps to null, or model.adaln to zero."
+            )
         return self
 
     @property
@@ -54,7 +94,22 @@ class DiTSpec(ImageModelSpec):
     @property
     def condition_width(self) -> int:
         """Width of the time and class embedding."""
-        return 4 * self.width
+        return self.condition_ratio * self.width
+
+    @property
+    def time_width(self) -> int:
+        """Width of the sinusoid of time."""
+        return self.width if self.time_frequencies == "width" else 256
+
+    @property
+    def head_channels(self) -> int:
+        """Channels that the head gives."""
+        return self.channels if self.variance_channels == "none" else 2 * self.channels
+
+    @property
+    def predicts_variance(self) -> bool:
+        """True for an output of 2 `channels`, the second half of which a learned variance is read from."""
+        return self.variance_channels == "predicted"
 
 
 class DiTObjectiveSpec(VelocitySpec):

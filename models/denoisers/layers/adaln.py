@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
-from denoisers.layers.attention import MLP, FusedLinear, GatedAttention, SelfAttention, attend_to
+from denoisers.layers.attention import MLP, FusedLinear, GatedAttention, GeluKind, SelfAttention, attend_to
 from denoisers.layers.rope import Rotation
 from denoisers.tensors import take_rows
 
@@ -58,9 +58,9 @@ def split_six(values: Tensor) -> tuple[GatedModulation, GatedModulation]:
 class AdaLN(nn.Module):
     """LayerNorm without parameters of its own, then (1 + scale) and shift from one Linear (no SiLU before it)."""
 
-    def __init__(self, width: int, condition_width: int) -> None:
+    def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
         self.modulation = FusedLinear(condition_width, 2 * width, 2)
 
     def read(self, condition: Tensor) -> Modulation:
@@ -73,12 +73,29 @@ class AdaLN(nn.Module):
         return modulate(self.norm(x), self.read(condition))
 
 
+class FinalAdaLN(nn.Module):
+    """LayerNorm without parameters of its own, modulated by SiLU -> Linear, zero-initialised: before DiT's head."""
+
+    def __init__(self, width: int, condition_width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
+        self.modulation = zero_linear(condition_width, 2 * width, 2)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Normalise and modulate, the Linear giving shift before scale: (B, T, D), (B, C) -> (B, T, D)."""
+        shift, scale = self.modulation(functional.silu(condition)).chunk(2, dim=-1)
+        return modulate(self.norm(x), Modulation(scale, shift))
+
+
 class AdaLNZero(nn.Module):
     """The six-way, gated modulation of a whole block (facebookresearch/DiT): SiLU -> Linear, zero-initialised."""
 
-    def __init__(self, width: int, condition_width: int, eps: float = 1e-5) -> None:
+    def __init__(self, width: int, condition_width: int, eps: float = 1e-5, mlp_eps: float | None = None) -> None:
+        """The norms before attention and before the MLP have the same `eps` unless `mlp_eps` is given."""
         super().__init__()
         self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
+        same = mlp_eps is None or mlp_eps == eps
+        self.mlp_norm = self.norm if same else nn.LayerNorm(width, eps=mlp_eps, elementwise_affine=False)
         self.modulation = zero_linear(condition_width, 6 * width, 6)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
@@ -89,11 +106,14 @@ class AdaLNZero(nn.Module):
 class AdaLNZeroBlock(nn.Module):
     """x + gate attention(modulated norm), then x + gate MLP(modulated norm): the identity until it is trained."""
 
-    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int, eps: float = 1e-5) -> None:
+    def __init__(
+        self, width: int, num_heads: int, mlp_width: int, condition_width: int, eps: float = 1e-5,
+        mlp_eps: float | None = None, gelu: GeluKind = "exact",
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.adaln = AdaLNZero(width, condition_width, eps)
+        self.adaln = AdaLNZero(width, condition_width, eps, mlp_eps)
         self.attention = SelfAttention(width, num_heads)
-        self.mlp = MLP(width, mlp_width)
+        self.mlp = MLP(width, mlp_width, gelu)
 
     def forward(
         self, x: Tensor, condition: Tensor, key_mask: Tensor | None = None, query_index: Tensor | None = None
@@ -109,7 +129,7 @@ class AdaLNZeroBlock(nn.Module):
         if query_index is not None:
             x, queries = take_rows(x, query_index), take_rows(normed, query_index)
         x = add_gated(x, self.attention(normed, queries, attend_to(key_mask)), before_attention.gate)
-        return add_gated(x, self.mlp(modulate(self.adaln.norm(x), before_mlp)), before_mlp.gate)
+        return add_gated(x, self.mlp(modulate(self.adaln.mlp_norm(x), before_mlp)), before_mlp.gate)
 
     def modulations(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
         """Compute the modulations before attention and before the MLP from the condition (B, C), for figures."""

@@ -22,6 +22,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from denoisers.layers.rope import Rotation, rotate
 
 GateKind = Literal["headwise", "elementwise"]
+GeluKind = Literal["exact", "tanh"]
 AttentionBackend = Literal["dense", "flex"]
 TILE = 128
 """Queries and keys of a tile: FlexAttention's default, a multiple of the sizes that its kernels work on."""
@@ -256,16 +257,17 @@ class KVCache:
 
 
 class MLP(nn.Module):
-    """Linear -> GELU (exact, not the tanh approximation) -> Linear."""
+    """Linear -> GELU, exact or its tanh approximation -> Linear."""
 
-    def __init__(self, width: int, hidden_width: int) -> None:
+    def __init__(self, width: int, hidden_width: int, gelu: GeluKind = "exact") -> None:
         super().__init__()
+        self.approximate = "none" if gelu == "exact" else "tanh"
         self.hidden = nn.Linear(width, hidden_width)
         self.out = nn.Linear(hidden_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform (..., width) to the same shape."""
-        return self.out(functional.gelu(self.hidden(x)))
+        return self.out(functional.gelu(self.hidden(x), approximate=self.approximate))
 
 
 class SwiGLU(nn.Module):

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 SinusoidLayout = Literal["interleaved", "cos_sin", "sin_cos"]
 Denominator = Literal["half", "half_minus_1"]
+GridOrder = Literal["row_first", "column_first"]
 
 
 def frequencies(
@@ -62,12 +63,18 @@ def table(length: int, dim: int, *, base: float = 10000.0, dtype: torch.dtype = 
     return embed(positions, dim, base=base, dtype=dtype)
 
 
-def table_2d(rows: int, columns: int, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Embeddings of a grid's cells, row by row: (rows * columns, dim); the first half of `dim` encodes the row."""
-    layout: dict[str, Any] = {"layout": "sin_cos", "denominator": "half_minus_1", "dtype": dtype}
+def table_2d(
+    rows: int, columns: int, dim: int, *, dtype: torch.dtype = torch.float32, order: GridOrder = "row_first"
+) -> Tensor:
+    """Embeddings of a grid's cells, row by row: (rows * columns, dim); the first half of `dim` encodes the row.
+
+    Under `column_first` it encodes the column, and the denominator is the half, as in facebookresearch/DiT.
+    """
+    denominator = "half_minus_1" if order == "row_first" else "half"
+    layout: dict[str, Any] = {"layout": "sin_cos", "denominator": denominator, "dtype": dtype}
     row, column = (embed(torch.arange(length, device="cpu"), dim // 2, **layout) for length in (rows, columns))
     cells = (row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1))
-    return torch.cat(cells, dim=-1).flatten(0, 1)
+    return torch.cat(cells if order == "row_first" else cells[::-1], dim=-1).flatten(0, 1)
 
 
 class TimeEmbedding(nn.Module):

@@ -74,6 +74,15 @@ def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
     return (quarter + noise_source.uniform(f"time_t{quarter}", (num,))) / NUM_QUARTERS
 
 
+def held_out_draws(
+    batch: Mapping[str, Tensor], noise_source: NoiseSource, quarter: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the batch's images, noise for them, `noise_t0` to `noise_t3`, and times (B,) of a quarter of [0, 1)."""
+    image = batch["image"]
+    noise = noise_source.normal(f"noise_t{quarter}", image.shape)
+    return image, noise, draw_times(noise_source, quarter, len(image))
+
+
 def mean_over_quarters(measure: Callable[[int], dict[str, Tensor]], component: str) -> dict[str, Tensor]:
     """Return the mean of each of `measure`'s metrics over the quarters 0 to 3, and one component by quarter."""
     quarters = [measure(quarter) for quarter in range(NUM_QUARTERS)]

@@ -16,7 +16,7 @@ from denoisers.contract import NoiseSource
 from denoisers.extensions import components_of
 from denoisers.figure_makers import FigureDrawer, FigureMaker
 from denoisers.layers.embeddings import drop_labels
-from denoisers.processes.draws import draw_times, mean_over_quarters
+from denoisers.processes.draws import held_out_draws, mean_over_quarters
 from denoisers.processes.known_laws import GaussianMixture
 from denoisers.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights, quarter_names
 
@@ -34,7 +34,7 @@ def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 
-def repeat_time(t: Tensor, x: Tensor) -> Tensor:
+def repeat_time(t: Tensor | float, x: Tensor) -> Tensor:
     """Repeat a scalar time of the host for each sample of x (B, ...): (B,), in x's dtype, without a copy to a GPU."""
     return x.new_full((len(x),), float(t))
 
@@ -133,7 +133,7 @@ class VelocityObjective(FigureDrawer):
         label = self._label(batch)
 
         def errors(quarter: int) -> dict[str, Tensor]:
-            image, noise, t = _held_out_draws(batch, noise_source, quarter)
+            image, noise, t = held_out_draws(batch, noise_source, quarter)
             return self._errors(network, image, noise, t, label, self._measured)
 
         return mean_over_quarters(errors, "velocity")
@@ -149,7 +149,7 @@ class VelocityObjective(FigureDrawer):
         """Compute the mean squared distance to the optimal velocity E[noise - data | x_t], per pixel, (B,)."""
 
         def errors(quarter: int) -> dict[str, Tensor]:
-            image, noise, t = _held_out_draws(batch, noise_source, quarter)
+            image, noise, t = held_out_draws(batch, noise_source, quarter)
             time = t.double()[:, None]
             x_t = interpolate(image, noise, t)
             data, noise = law.expectations(x_t.flatten(1), 1 - time, time)
@@ -179,12 +179,3 @@ class VelocityObjective(FigureDrawer):
         x_t = x_t.to(next(network.parameters()).dtype)
         predicted: Tensor = network(x_t, t) if label is None else network(x_t, t, label)
         return predicted.to(torch.promote_types(predicted.dtype, torch.float32))
-
-
-def _held_out_draws(
-    batch: Mapping[str, Tensor], noise_source: NoiseSource, quarter: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, noise and times (B,) of a quarter."""
-    image = batch["image"]
-    noise = noise_source.normal(f"noise_t{quarter}", image.shape)
-    return image, noise, draw_times(noise_source, quarter, len(image))

@@ -1,27 +1,41 @@
-"""Image families trained by flow matching. Imports torch only inside its methods."""
+"""Image families trained by flow matching, and perhaps under the Gaussian process. Imports torch only inside its
+methods."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from denoisers.contract import Family, Sampler, TextCodec
-from denoisers.processes.specs import FlowSamplingSpec, ImageModelSpec, VelocitySpec
+from denoisers.processes.specs import (
+    FlowSamplingSpec,
+    GaussianSamplingSpec,
+    GaussianSpec,
+    ImageModelSpec,
+    VelocitySpec,
+)
 
 ImageModelT = TypeVar("ImageModelT", bound=ImageModelSpec)
-VelocityT = TypeVar("VelocityT", bound=VelocitySpec)
-FlowSamplingT = TypeVar("FlowSamplingT", bound=FlowSamplingSpec)
+ImageObjectiveT = TypeVar("ImageObjectiveT", bound=VelocitySpec | GaussianSpec)
+ImageSamplingT = TypeVar("ImageSamplingT", bound=FlowSamplingSpec | GaussianSamplingSpec)
 
 
-class FlowFamily(Family[ImageModelT, VelocityT, FlowSamplingT]):
-    """Base of the families whose network maps an image, a time and perhaps a class to a velocity."""
+class FlowFamily(Family[ImageModelT, ImageObjectiveT, ImageSamplingT]):
+    """Base of the families whose network maps an image, a time and perhaps a class to a velocity.
+
+    One that names the Gaussian process in `processes` predicts the noise instead where a spec chooses it.
+    """
 
     def build_sampler(
-        self, sampling: FlowSamplingT, model: ImageModelT, objective: VelocityT, text: TextCodec | None = None
+        self, sampling: ImageSamplingT, model: ImageModelT, objective: ImageObjectiveT, text: TextCodec | None = None
     ) -> Sampler:
         """Build the sampler of images from noise. Raises ValueError for guidance that the model has not learned."""
         from denoisers.processes.flow_sampling import FlowSampler
+        from denoisers.processes.noise_prediction import GaussianSampler
 
         sampling.check(model, objective)
+        if isinstance(sampling, GaussianSamplingSpec):
+            assert isinstance(objective, GaussianSpec)
+            return GaussianSampler(sampling, objective, model.image_shape, model.num_classes)
         return FlowSampler(sampling, model.image_shape, model.num_classes)
 
     def example_inputs(self, model: ImageModelT, batch_size: int, device: str = "meta") -> tuple[Any, ...]:

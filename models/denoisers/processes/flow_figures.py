@@ -40,13 +40,17 @@ TIME_LABELS = {0: "time t (0: noise, 1: data)", 1: "time t (0: data, 1: noise)"}
 
 def velocity_makers(time: TimeDensity) -> Mapping[str, FigureMaker]:
     """Return makers by kind; `time` is the density of the run's training times."""
+    return {**probe_makers(velocity_probe), "noise_schedule": lambda inputs: flow_schedule_figure(time)}
+
+
+def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> dict[str, FigureMaker]:
+    """Return makers by kind; `probe` gives the velocity and the images of a figure's inputs."""
     return {
         "samples": draw_samples,
         "trajectory": draw_trajectory,
-        "denoising": lambda inputs: denoising_figure(velocity_probe(inputs)),
-        "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs)),
-        "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs)),
-        "noise_schedule": lambda inputs: flow_schedule_figure(time),
+        "denoising": lambda inputs: denoising_figure(probe(inputs)),
+        "loss_by_time": lambda inputs: loss_by_time_figure(probe(inputs)),
+        "receptive_field": lambda inputs: receptive_field_figure(probe(inputs)),
     }
 
 
@@ -96,13 +100,13 @@ def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
 
 
 def draw_features_of(
-    inputs: FigureInputs, module: nn.Module, to_tokens: Callable[[Tensor], tuple[Tensor, int, int]], where: str
-) -> Figure:
-    """Draw the principal components of the output of the module at `where`, for images at `FEATURES_TIME`.
+    inputs: FigureInputs, probe: FlowProbe, module: nn.Module, to_tokens: Callable[[Tensor], tuple[Tensor, int, int]],
+    where: str,
+) -> Figure:  # fmt: skip
+    """Draw the principal components of the output of the module at `where`, for the probe's images at `FEATURES_TIME`.
 
     `to_tokens` turns it into tokens (B, rows * columns, D), rows and columns.
     """
-    probe = velocity_probe(inputs)
     t = probe.at(FEATURES_TIME)
     x_t = interpolate(probe.image, probe.noise, t)
     (output,) = module_outputs([module], lambda: probe.velocity(x_t, t))

@@ -35,15 +35,18 @@ SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
 """Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 
 
-class FlowSampler:
-    """Sampler of images of one shape, conditioned on a class where the model has classes."""
+class ImageSampler:
+    """Base of samplers of images of one shape, conditioned on a class where the model has classes."""
 
     takes_rows: Literal["none", "conditions", "completed"] = "none"
     draws_per_prompt = False
     max_batch_size: int | None = None
 
-    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
-        self.spec = spec
+    guidance: float
+    guided_channels: int | None
+    """Channels that guidance changes, the first so many; None: all."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
         self.image_shape = image_shape
         self.num_classes = num_classes
 
@@ -70,6 +73,43 @@ class FlowSampler:
             )
         return {"label": torch.full((num,), label)}
 
+    def guided(self, network: nn.Module, conditions: Conditions) -> Callable[[Tensor, Tensor | float], Tensor]:
+        """Return the guided prediction as a function of x (num, ...) and one time."""
+        dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
+        if "label" in conditions and self.num_classes is not None:
+            null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.guidance
+
+        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+            output: Tensor = network(x.to(dtype), t, *conditions.values())
+            return output.to(x.dtype)
+
+        def at_time(x: Tensor, t: Tensor | float) -> Tensor:
+            labels = {name: conditions[name] for name in null}
+            return guided_prediction(
+                predict, x, repeat_time(t, x), labels, null, scale, num_channels=self.guided_channels
+            )
+
+        return at_time
+
+    def show(self, samples: Samples) -> Figure:
+        """Draw a grid of images with their labels; classes in turn get a column each."""
+        label = samples.conditions.get("label")
+        captions = [] if label is None else [str(value) for value in label.tolist()]
+        num_labels = len(set(captions))
+        columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
+        named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
+        grid = ImageGrid(to_pictures(samples.values), captions, columns)
+        return Figure([grid], columns=1, alt=f"{len(samples.values)} samples{named}, {columns} in a row")
+
+
+class FlowSampler(ImageSampler):
+    """Sampler by integration of the velocity from t = 1 to t = 0."""
+
+    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+        super().__init__(image_shape, num_classes)
+        self.spec = spec
+        self.guidance, self.guided_channels = spec.guidance, spec.guided_channels
+
     @torch.no_grad()
     def sample(
         self,
@@ -91,30 +131,8 @@ class FlowSampler:
         times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
         frames = [x]
         record = frames.append if trajectory else ignore
-        dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
-        if "label" in conditions and self.num_classes is not None:
-            null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.spec.guidance
-
-        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
-            output: Tensor = network(x.to(dtype), t, *conditions.values())
-            return output.to(x.dtype)
-
-        def velocity(x: Tensor, t: Tensor) -> Tensor:
-            labels = {name: conditions[name] for name in null}
-            return guided_prediction(predict, x, repeat_time(t, x), labels, null, scale)
-
-        x = SOLVERS[self.spec.solver](velocity, x, times, record)
+        x = SOLVERS[self.spec.solver](self.guided(network, conditions), x, times, record)
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
-
-    def show(self, samples: Samples) -> Figure:
-        """Draw a grid of images with their labels; classes in turn get a column each."""
-        label = samples.conditions.get("label")
-        captions = [] if label is None else [str(value) for value in label.tolist()]
-        num_labels = len(set(captions))
-        columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
-        named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
-        grid = ImageGrid(to_pictures(samples.values), captions, columns)
-        return Figure([grid], columns=1, alt=f"{len(samples.values)} samples{named}, {columns} in a row")
 
 
 @dataclass(frozen=True)
@@ -150,18 +168,21 @@ def guided_prediction(
     negative: Conditions,
     scale: float,
     rescale: float = 0.0,
+    num_channels: int | None = None,
 ) -> Tensor:
     """Predict v_negative + scale (v - v_negative) in one pass; at scale 1 it is v, at no extra cost.
 
     `negative`, in the shapes of `conditions`, are those that guidance leads away from. `rescale`, phi in [0, 1], is the
     share to which the guided prediction gets each sample's standard deviation of v (Lin et al. 2023, arXiv:2305.08891,
-    3.4).
+    3.4). `num_channels`: the first channels that are guided, the others being those of v; None: all.
     """
     if scale == 1:
         return predict(x, t, conditions)
     both = {name: torch.cat((values, negative[name])) for name, values in conditions.items()}
     v, v_negative = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
     guided = v_negative + scale * (v - v_negative)
+    if num_channels is not None:
+        guided = torch.cat((guided[:, :num_channels], v[:, num_channels:]), dim=1)
     if rescale == 0:
         return guided
     axes = tuple(range(1, v.ndim))

@@ -1,12 +1,13 @@
-"""Specs of noising processes and of images: noise schedules, velocity training, flow sampling. Imports no torch."""
+"""Specs of noising processes and of images: noise schedules, training and sampling by flow matching and under the
+Gaussian process. Imports no torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from denoisers.contract import (
     BatchField,
@@ -29,6 +30,9 @@ DCT_BLOCK = 8
 """Height and width of a block of the frequency loss, in pixels: JPEG's."""
 
 SolverName = Literal["euler", "heun", "midpoint", "rk4"]
+GaussianSolverName = Literal["ddpm", "ddim"]
+FLOW_SOLVERS, GAUSSIAN_SOLVERS = get_args(SolverName), get_args(GaussianSolverName)
+VarianceKind = Literal["learned_range", "posterior", "beta"]
 Beta = Annotated[float, Field(gt=0, lt=1)]
 MOST_SIGNAL = 0.05
 """Largest alpha_bar at the last timestep that passes for noise."""
@@ -98,6 +102,11 @@ class ImageModelSpec(ModelSpec):
         """(channels, height, width)."""
         return (self.channels, self.image_size, self.image_size)
 
+    @property
+    def predicts_variance(self) -> bool:
+        """True for a network with twice the channels in its output, the second half for a learned variance."""
+        return False
+
     def batch_fields(self) -> tuple[BatchField, ...]:
         options = FieldOptions(shape=("model.channels", "model.image_size", "model.image_size"))
         image = BatchField("image", self.image_shape, "float32", (-1.0, 1.0), "pixel intensity", options=options)
@@ -131,10 +140,22 @@ class VelocitySpec(ObjectiveSpec):
         "from 3/4 on, nearly pure noise)."
     )
 
+    added_fields: ClassVar[Mapping[str, Any]] = {"process": "flow"}
+
+    process: Literal["flow"] = "flow"
+    """Straight lines from data to noise (flow matching). Families that have it also train under `gaussian`."""
     time: TimeSampling = UniformTime()
     """Distribution of training times. Held-out metrics always use uniform times."""
     weights: VelocityWeights = VelocityWeights()
     """Weight of each loss component."""
+
+    def check(self, model: ModelSpec) -> None:
+        """Raise ValueError for a model whose output is not a velocity alone."""
+        if isinstance(model, ImageModelSpec) and model.predicts_variance:
+            raise ValueError(
+                "model.variance_channels=predicted is read under objective.process=gaussian alone (it is flow); set "
+                "model.variance_channels to none or unused."
+            )
 
     def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
         """Return {}: held-out errors are those of any network's velocity at uniform times."""
@@ -150,20 +171,50 @@ class FlowSamplingSpec(SamplingSpec):
     """Equal steps from t = 1 to t = 0."""
     guidance: Annotated[float, Field(ge=0)] = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+    guided_channels: PositiveInt | None = None
+    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT and SiT; null: all."""
+
+    @field_validator("solver", mode="before")
+    @classmethod
+    def _solves_a_flow(cls, solver: Any) -> Any:
+        if solver in GAUSSIAN_SOLVERS:
+            raise wrong_solver(solver, "gaussian")
+        return solver
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raise ValueError where the model has not learned what `guidance` needs."""
-        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
-        if self.guidance != 1 and model.num_classes is None:
-            raise ValueError(
-                f"sampling.guidance={self.guidance:g} needs a conditional model (model.num_classes is null); "
-                "set sampling.guidance to 1, or train with model.num_classes."
-            )
-        if self.guidance != 1 and model.label_dropout == 0:
-            raise ValueError(
-                f"sampling.guidance={self.guidance:g} needs a null class seen in training (model.label_dropout=0); "
-                "set sampling.guidance to 1, or train with model.label_dropout=0.1."
-            )
+        """Raise ValueError where the model has not learned what `solver` or `guidance` needs."""
+        if isinstance(objective, GaussianSpec):
+            raise wrong_solver(self.solver, "flow")
+        check_guidance(self.guidance, self.guided_channels, model)
+
+
+def check_guidance(guidance: float, guided_channels: int | None, model: ModelSpec) -> None:
+    """Raise ValueError where the model has not learned what guidance needs, or has fewer channels."""
+    assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+    if guidance != 1 and model.num_classes is None:
+        raise ValueError(
+            f"sampling.guidance={guidance:g} needs a conditional model (model.num_classes is null); "
+            "set sampling.guidance to 1, or train with model.num_classes."
+        )
+    if guidance != 1 and model.label_dropout == 0:
+        raise ValueError(
+            f"sampling.guidance={guidance:g} needs a null class seen in training (model.label_dropout=0); "
+            "set sampling.guidance to 1, or train with model.label_dropout=0.1."
+        )
+    if guided_channels is not None and guided_channels > model.channels:
+        raise ValueError(
+            f"sampling.guided_channels={guided_channels} is more than model.channels={model.channels}; set "
+            f"sampling.guided_channels to {model.channels} or less, or null for all."
+        )
+
+
+def wrong_solver(solver: str, process: str) -> ValueError:
+    """The refusal of a solver of this process under the other one."""
+    other, own = ("gaussian", GAUSSIAN_SOLVERS) if process == "flow" else ("flow", FLOW_SOLVERS)
+    return ValueError(
+        f"sampling.solver={solver} is for objective.process={process}, and objective.process={other} here; set "
+        f"sampling.solver to one of {', '.join(own)}."
+    )
 
 
 class LinearBetas(Spec):
@@ -199,6 +250,110 @@ class LinearBetas(Spec):
             f"objective.noise.steps={self.steps} leaves alpha_bar={left:.3g} at the last timestep, and sampling begins "
             f"with pure noise there (at most {MOST_SIGNAL}); {remedy}raise objective.noise.steps."
         )
+
+
+class GaussianWeights(Spec):
+    """One weight per loss component; a component with weight 0 is not computed in training."""
+
+    noise: Weight = 1.0
+    """Weight of the mean squared error of the noise, per pixel."""
+    bound: Weight = 0.001
+    """Weight of the variational bound, in bits per dimension, which trains the variance alone: 0.001 is the hybrid loss
+    (Nichol and Dhariwal 2021, arXiv:2102.09672, eq. 16), that of the published DiT."""
+
+    @model_validator(mode="after")
+    def _noise_is_trained(self) -> GaussianWeights:
+        if not self.noise:
+            raise ValueError(
+                "objective.weights.noise=0 leaves the prediction of noise untrained, as the bound trains the variance "
+                "alone; set objective.weights.noise to 1."
+            )
+        return self
+
+
+class GaussianSpec(ObjectiveSpec):
+    """Regression of the noise of x_t = sqrt(alpha_bar_t) x0 + sqrt(1 - alpha_bar_t) noise at whole timesteps t (Ho et
+    al. 2020, arXiv:2006.11239), with a fixed or a learned variance of the reverse process."""
+
+    quarters = (
+        "t0 to t3: the held-out noise error by quarter of the timesteps, from t0 (nearly clean data) to t3 (nearly "
+        "pure noise)."
+    )
+
+    process: Literal["gaussian"] = "gaussian"
+    """Gaussian noise in whole timesteps, whose noise the network predicts."""
+    noise: LinearBetas = LinearBetas()
+    """Noise schedule."""
+    variance: VarianceKind = "learned_range"
+    """Variance of a reverse step: `learned_range`, whose logarithm the network interpolates between that of the other
+    two (arXiv:2102.09672, eq. 15); `posterior`, that of q(x_(t-1) | x_t, x0); `beta`, that of the step itself."""
+    weights: GaussianWeights = GaussianWeights()
+    """Weight of each loss component."""
+
+    @model_validator(mode="after")
+    def _bound_trains_something(self) -> GaussianSpec:
+        if self.variance != "learned_range" and self.weights.bound:
+            raise ValueError(
+                f"objective.weights.bound={self.weights.bound:g} trains a learned variance, and "
+                f"objective.variance={self.variance} is fixed; set objective.weights.bound to 0."
+            )
+        return self
+
+    def check(self, model: ModelSpec) -> None:
+        """Raise ValueError for a schedule that leaves data at its end, or a model without the variance that is read."""
+        assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+        self.noise.check_ends_in_noise()
+        if self.variance == "learned_range" and not model.predicts_variance:
+            own = "variance_channels" in type(model).model_fields
+            raise ValueError(
+                "objective.variance=learned_range needs channels for the variance, which this model does not predict; "
+                f"set {'model.variance_channels to predicted, or ' if own else ''}objective.variance to posterior "
+                "with objective.weights.bound=0."
+            )
+        if self.variance != "learned_range" and model.predicts_variance:
+            raise ValueError(
+                f"objective.variance={self.variance} is fixed and leaves model.variance_channels=predicted unread; set "
+                "model.variance_channels to none, or objective.variance to learned_range."
+            )
+
+
+class GaussianSamplingSpec(SamplingSpec):
+    """The reverse process over some of the timesteps, from the last one (noise) to 0."""
+
+    solver: GaussianSolverName = "ddpm"
+    """`ddpm`: ancestral sampling with the variance of the objective; `ddim`: Song et al. 2021 (arXiv:2010.02502). One
+    network evaluation a step."""
+    steps: PositiveInt = 250
+    """Timesteps taken, evenly spaced from the last one to 0; at most objective.noise.steps."""
+    eta: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of ancestral sampling's noise that `ddim` adds: 0 is deterministic. Unused by `ddpm`."""
+    guidance: Annotated[float, Field(ge=0)] = 1.0
+    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+    guided_channels: PositiveInt | None = None
+    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT; null: all, as in diffusers."""
+
+    @field_validator("solver", mode="before")
+    @classmethod
+    def _reverses_the_process(cls, solver: Any) -> Any:
+        if solver in FLOW_SOLVERS:
+            raise wrong_solver(solver, "flow")
+        return solver
+
+    def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
+        """Raise ValueError for a flow's objective, too many steps, or guidance that the model has not learned."""
+        if not isinstance(objective, GaussianSpec):
+            raise wrong_solver(self.solver, "gaussian")
+        if self.steps > objective.noise.steps:
+            raise ValueError(
+                f"sampling.steps={self.steps} is more than objective.noise.steps={objective.noise.steps}; set "
+                f"sampling.steps to {objective.noise.steps} or less."
+            )
+        if self.eta and self.solver != "ddim":
+            raise ValueError(
+                f"sampling.eta={self.eta:g} is read by sampling.solver=ddim alone (it is {self.solver}); set "
+                "sampling.eta to 0, or sampling.solver to ddim."
+            )
+        check_guidance(self.guidance, self.guided_channels, model)
 
 
 class TokenNoiseSchedule(Spec):

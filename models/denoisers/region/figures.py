@@ -22,6 +22,7 @@ from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Curve, Figure, Heatmap, Lines, Panel, evenly_spaced
 from denoisers.layers.embeddings import table
 from denoisers.processes.gaussian import NoiseSchedule, linear_schedule
+from denoisers.processes.gaussian_figures import noise_schedule_figure
 from denoisers.processes.specs import LinearBetas
 from denoisers.region.network import RegionNetwork, evaluate_network, present_or_none
 from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
@@ -177,26 +178,6 @@ def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionPart
     window, mask = (each[:, present[0]][:, :MAX_REGIONS] for each in (regions, mask))
     attentions = [block.attention for block in network.blocks]
     return catch_attention(attentions, lambda: network(window.to(network.head.weight.dtype), mask, t))
-
-
-def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
-    """Draw beta_t, the factors of signal and noise, their variances, and the signal-to-noise ratio in decibels."""
-    t = np.arange(schedule.num_steps)
-    bar = schedule.alphas_cumprod.numpy()
-    half = np.flatnonzero(bar < 0.5)
-    title = f"As much noise as signal from t = {half[0]} on" if len(half) else "Shares of the variance"
-    label = "timestep t"
-    factors = [
-        Curve(t, schedule.sqrt_alphas_cumprod.numpy(), "signal, √ᾱ_t"),
-        Curve(t, schedule.sqrt_one_minus_alphas_cumprod.numpy(), "noise, √(1 - ᾱ_t)"),
-    ]
-    panels = [
-        Lines([Curve(t, schedule.betas.numpy())], "Share of variance replaced at t", label, "β_t"),
-        Lines(factors, "x_t = √ᾱ_t x_0 + √(1 - ᾱ_t) noise", label, "factor"),
-        Lines([Curve(t, bar, "signal, ᾱ_t"), Curve(t, 1 - bar, "noise, 1 - ᾱ_t")], title, label, "share of variance"),
-        Lines([Curve(t, 10 * np.log10(bar / (1 - bar)))], "Signal-to-noise ratio", label, "ratio of variances (dB)"),
-    ]
-    return Figure(panels, title=f"Noise by timestep, T = {schedule.num_steps}")
 
 
 def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:

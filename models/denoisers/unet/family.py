@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from denoisers.contract import Network, Objective, TextCodec
 from denoisers.figures import Figure
 from denoisers.processes.flow_family import FlowFamily
+from denoisers.processes.specs import GaussianSamplingSpec, GaussianSpec
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
 
 
-class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec, UNetSamplingSpec]):
-    """Convolutional U-Nets on images, trained by flow matching."""
+class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamplingSpec | GaussianSamplingSpec]):
+    """Convolutional U-Nets on images, trained by flow matching or under the Gaussian process."""
 
     name = "unet"
     model = UNetSpec
     objective = UNetObjectiveSpec
     sampling = UNetSamplingSpec
+    processes = ((UNetObjectiveSpec, UNetSamplingSpec), (GaussianSpec, GaussianSamplingSpec))
 
     def build_network(self, model: UNetSpec) -> Network:
         from denoisers.unet.network import UNet
@@ -24,11 +26,15 @@ class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec, UNetSamplingSpec]):
         return UNet(model)
 
     def build_objective(
-        self, objective: UNetObjectiveSpec, model: UNetSpec, text: TextCodec | None = None
+        self, objective: UNetObjectiveSpec | GaussianSpec, model: UNetSpec, text: TextCodec | None = None
     ) -> Objective:
         from denoisers.processes.flow import VelocityObjective
-        from denoisers.unet.figures import figure_makers
+        from denoisers.processes.noise_prediction import NoiseObjective
+        from denoisers.unet.figures import figure_makers, gaussian_figure_makers
 
+        objective.check(model)
+        if isinstance(objective, GaussianSpec):
+            return NoiseObjective(objective, model, gaussian_figure_makers(objective))
         return VelocityObjective(objective, model, figure_makers(objective))
 
     def static_figures(self, model: UNetSpec) -> Mapping[str, Figure]:

@@ -10,7 +10,16 @@ import torch
 from denoisers.figure_kinds.embeddings import time_figure
 from denoisers.figure_makers import FigureInputs, FigureMaker
 from denoisers.figures import Arrow, Box, Curve, Diagram, Figure, Heatmap, Lines, Panel
-from denoisers.processes.flow_figures import draw_features_of, flow_schedule_figure, velocity_makers
+from denoisers.processes.flow_figures import (
+    FlowProbe,
+    draw_features_of,
+    flow_schedule_figure,
+    velocity_makers,
+    velocity_probe,
+)
+from denoisers.processes.gaussian import linear_schedule
+from denoisers.processes.gaussian_figures import gaussian_makers, noise_probe
+from denoisers.processes.specs import GaussianSpec
 from denoisers.unet.network import UNet
 from denoisers.unet.spec import UNetObjectiveSpec, UNetSpec
 
@@ -19,7 +28,21 @@ NUM_TIMES = 101
 
 def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:
     """Return the makers of a trained network's figures by kind."""
-    return {**velocity_makers(objective.time), "time_shift": draw_time_shift, "features": draw_features}
+    return {
+        **velocity_makers(objective.time),
+        "time_shift": draw_time_shift,
+        "features": lambda inputs: draw_features(inputs, velocity_probe(inputs)),
+    }
+
+
+def gaussian_figure_makers(objective: GaussianSpec) -> Mapping[str, FigureMaker]:
+    """Return the makers of a network's figures by kind, trained under the Gaussian process."""
+    schedule = linear_schedule(objective.noise)
+    return {
+        **gaussian_makers(schedule),
+        "time_shift": lambda inputs: draw_time_shift(inputs, last=schedule.num_steps - 1),
+        "features": lambda inputs: draw_features(inputs, noise_probe(inputs, schedule)),
+    }
 
 
 def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
@@ -31,16 +54,16 @@ def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
     }
 
 
-def draw_time_shift(inputs: FigureInputs) -> Figure:
-    """Draw `time_shift`: each residual block's shift of its channels over t; of the null class, if there are
-    classes."""
+def draw_time_shift(inputs: FigureInputs, last: float = 1.0) -> Figure:
+    """Draw `time_shift`: each residual block's shift of its channels over t, 0 to `last`; of the null class, if there
+    are classes."""
     network = inputs.trained(UNet)
-    condition = network.condition(torch.linspace(0, 1, NUM_TIMES, device=network.conv_out.weight.device))
+    condition = network.condition(torch.linspace(0, last, NUM_TIMES, device=network.conv_out.weight.device))
     panels: list[Panel] = []
     movement = []
     for name, block in network.blocks().items():
         shift = block.time_shift(condition).detach().float().cpu().numpy()  # (times, channels)
-        extent = (0, 1, shift.shape[1], 0)
+        extent = (0, last, shift.shape[1], 0)
         panels.append(Heatmap(shift.T, name, "time t", "channel", extent, diverging=True, unit="shift"))
         movement.append(shift.std(axis=0).mean())
     curve = Curve(np.arange(1, len(movement) + 1), np.array(movement))
@@ -49,10 +72,10 @@ def draw_time_shift(inputs: FigureInputs) -> Figure:
     return Figure(panels, title="The shift that time adds to every channel", columns=3)
 
 
-def draw_features(inputs: FigureInputs) -> Figure:
+def draw_features(inputs: FigureInputs, probe: FlowProbe) -> Figure:
     """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
     middle = inputs.trained(UNet).middle2
-    return draw_features_of(inputs, middle, lambda x: (x.flatten(2).mT, *x.shape[2:]), "in the middle")
+    return draw_features_of(inputs, probe, middle, lambda x: (x.flatten(2).mT, *x.shape[2:]), "in the middle")
 
 
 def forward_pass_figure(spec: UNetSpec) -> Figure:

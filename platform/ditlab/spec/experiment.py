@@ -36,7 +36,7 @@ from ditlab.spec.optimization import (
     Training,
     WarmupStableDecaySchedule,
 )
-from ditlab.spec.overrides import Assignment, assign, explain
+from ditlab.spec.overrides import Assignment, assign, explain, value_at
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
@@ -220,7 +220,8 @@ class Experiment(Spec):
         same weights where their networks differ.
         """
         plain = self.to_dict()
-        times = {f"objective.{name}": value for name, value in plain["objective"].items() if name.startswith("time")}
+        decide_times = [name for name in plain["objective"] if name.startswith("time") or name == "process"]
+        times = {f"objective.{name}": plain["objective"][name] for name in decide_times}
         return {
             "seed": self.seed,
             "data": content_of_data(plain["data"]),
@@ -238,6 +239,7 @@ class Experiment(Spec):
         content["data"] = content_of_data(content["data"])
         del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
+        content["model"] = without_defaults(content["model"], self.model.added_fields)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
         decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)
@@ -257,16 +259,18 @@ def experiment_class(
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
     loss components and time densities of other packages, `sources` are data of other packages."""
     default: Any = objective
+    sampling: Any = family.sampling_of(objective)
+    process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
-        "sampling": (family.sampling, Field(default=family.sampling(), description="Defaults of sampling.")),
+        "sampling": (sampling, Field(default=sampling(), description="Defaults of sampling.")),
     }
     if sources:
         data = Field(default=DigitsData(), description="Where samples come from.")
         fields["data"] = (with_sources(sources), data)
     doc = f"A training run of the family {family.name}."
-    return create_model(f"{family.name}-experiment", __base__=Experiment, __doc__=doc, **fields)
+    return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
 
 
 def class_for(mapping: Any) -> type[Experiment]:
@@ -286,7 +290,10 @@ def class_for(mapping: Any) -> type[Experiment]:
                 "family of another package needs that package installed here (an entry point in the group "
                 "denoisers.families), or its folder denoisers/NAME on the Python path."
             )
-        objective = extended_objective(family.objective, top.get("objective"))
+        process, known = value_at(top, ["objective", "process"]), [*family.objectives()]
+        if family.processes and process is not None and process not in known:
+            raise UserError(f"objective.process={format_value(process)} is unknown; {nearest(str(process), known)}")
+        objective = extended_objective(family.objective_of(top.get("objective")), top.get("objective"))
         added = (kind for kind in source_kinds(top.get("data")) if kind not in kinds_of(DataSpec))
         return experiment_class(family, objective, tuple(filter(None, map(DATA_SOURCES.load, added))))
     except PluginError as error:

@@ -25,7 +25,7 @@ from ditlab.spec.yaml_text import parse_yaml
 
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
 """Gives the spec class that a mapping is written for."""
-SELECTORS = ("kind", "family")
+SELECTORS = ("kind", "family", "process")
 # What a value must be, by pydantic's name for the mistake; the rest is pydantic's own wording.
 WANTED = {
     "int_type": "a whole number",

@@ -53,7 +53,7 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
     name = spec["model"]["family"]
     plugins, family = [FAMILIES.find(name)], find_family(name)
     if family is not None:
-        plugins += added_parts(family.objective, spec["objective"])
+        plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
     plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 

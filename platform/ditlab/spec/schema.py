@@ -18,7 +18,9 @@ def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
     data = tuple(DATA_SOURCES.load_all().values())
     classes: list[Any] = [
-        experiment_class(each, fully_extended_objective(each.objective), data) for each in families().values()
+        experiment_class(family, fully_extended_objective(objective), data)
+        for family in families().values()
+        for objective in family.objectives().values()
     ]
     schema = _finished(TypeAdapter(reduce(or_, classes)).json_schema(), "DiTLab experiment")
     for cls in classes:

@@ -3,9 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
+import ditlab
 from ditlab.api.training import plan_training, train
 from ditlab.errors import UserError
+from support.trainings.family_specs import GAUSSIAN, smallest
 from support.trainings.workers import tiny
 
 
@@ -37,3 +40,15 @@ def test_arguments_that_exclude_each_other(home, spec):
         plan_training(tiny(), ["seed=1"], local=True)
     with pytest.raises(UserError, match="did you mean"):
         train(spec, ["trainin.steps=3"], local=True)
+
+
+def test_the_gaussian_process_trains_and_samples(home):
+    """From the spec to samples of both solvers; a flow's solver is refused."""
+    experiment = smallest("dit", training__steps=2, **GAUSSIAN)
+    result = train(experiment, local=True)
+    assert {"train/noise", "train/bound", "eval/noise", "eval/bound", "eval/noise_t3"} <= set(result.metrics)
+    run = ditlab.open_run(result.run_id)
+    ancestral, deterministic = run.sample(2, steps=3), run.sample(2, solver="ddim", steps=3)
+    assert ancestral.values.shape == (2, 1, 8, 8) and not torch.equal(ancestral.values, deterministic.values)
+    with pytest.raises(UserError, match=r"sampling\.solver=heun is for objective\.process=flow"):
+        run.sample(2, solver="heun")

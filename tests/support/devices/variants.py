@@ -32,6 +32,16 @@ def variants() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
         yield name, {}, {"weights": both}
         yield name, {"num_classes": 10, "label_dropout": 0.1}, {"time": {"kind": "logit_normal"}}
     yield "dit", {"adaln": "zero"}, {}
+    published = {
+        "adaln": "zero", "time_frequencies": "dit", "positions": "column_first", "gelu": "tanh", "final_norm": "adaln",
+        "condition_ratio": 1, "norm_eps": 1e-6, "initial_weights": "dit",
+    }  # fmt: skip
+    yield "dit", {**published, "variance_channels": "predicted", "num_classes": 10}, {"process": "gaussian"}
+    per_block = {"embeddings": "per_block", "time_frequencies": "diffusers", "mlp_norm_eps": 1e-5, "adaln": "zero"}
+    yield "dit", {**per_block, "variance_channels": "unused"}, {}
+    fixed = {"process": "gaussian", "variance": "beta", "weights": {"bound": 0.0}}
+    yield "unet", {}, fixed
+    yield "dit", {"channels": 3}, {**fixed, "variance": "posterior"}
     yield "region", {}, {}
     yield "region", {"corruption": "ddpm", "positions": "sinusoidal"}, {"reduction": "entry_mean"}
     yield "region", {"corruption": "ddpm"}, {"reduction": "zeroed_mean", "weights": {"accessibility": 0.5}}
@@ -67,7 +77,7 @@ class Parts:
         self.family: Any = families()[name]
         self.model = self.family.model(**MODELS[name] | dict(model))
         plain = {"weights": {"alignment": 0.0}} if name == "pixelhdm" else {}
-        self.objective_spec = self.family.objective(**plain | dict(objective))
+        self.objective_spec = self.family.objective_of(objective)(**plain | dict(objective))
         with torch.device(device):
             self.network = self.family.build_network(self.model).to(dtype)
             self.objective = self.family.build_objective(

@@ -23,6 +23,17 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] 
         {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "num_classes": 3, "adaln": "zero"},
         {"time": {"kind": "logit_normal"}}, {"steps": 2},
     ),
+    "dit-gaussian": (
+        "dit",
+        {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "num_classes": 3, "adaln": "zero",
+         "time_frequencies": "diffusers", "embeddings": "per_block", "positions": "column_first",
+         "final_norm": "adaln", "variance_channels": "predicted"},
+        {"process": "gaussian"}, {"steps": 3},
+    ),
+    "unet-gaussian": (
+        "unet", {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
+        {"process": "gaussian", "variance": "posterior", "weights": {"bound": 0.0}}, {"steps": 2},
+    ),
     "unet": ("unet", {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3}, {}, {"steps": 2}),
     "region": (
         "region",
@@ -79,7 +90,7 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
     family = families()[family_name]
     torch.manual_seed(0)
     spec = family.model.model_validate(model)
-    objective_spec = family.objective.model_validate(objective_changes)
+    objective_spec = family.objective_of(objective_changes).model_validate(objective_changes)
     text: TextCodec | None = letters() if family_name == "dlm" else None
     network = family.build_network(spec)
     generator = torch.Generator().manual_seed(1)
@@ -87,7 +98,9 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
         for parameter in network.parameters():
             parameter.add_(std * torch.randn(parameter.shape, generator=generator))
     objective = family.build_objective(objective_spec, spec, text)
-    sampler = family.build_sampler(family.sampling.model_validate(sampling), spec, objective_spec, text)
+    sampler = family.build_sampler(
+        family.sampling_of(type(objective_spec)).model_validate(sampling), spec, objective_spec, text
+    )
     return FigureNetwork(spec, network, objective, sampler, _batch(spec, generator))
 
 

@@ -43,6 +43,10 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "sampling": {"steps": 2, "height": 16, "width": 16},
     },
 }  # fmt: skip
+GAUSSIAN: dict[str, Any] = {
+    "model__variance_channels": "predicted", "objective": {"process": "gaussian"}, "sampling": {"solver": "ddpm"},
+}  # fmt: skip
+"""Changes of the smallest experiment of `dit`: the Gaussian process, with a learned variance."""
 FAMILIES = tuple(_FAMILIES)
 """Names of the families."""
 

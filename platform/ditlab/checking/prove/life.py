@@ -165,12 +165,11 @@ class _RunProof:
                 self.findings.stage += 1
                 if stages.last > stages.killed:
                     trainer.train_span(stages.last)
-            if comparer and self._slope:
-                comparer.compare_slope(*self._slope)
+            untold = comparer.compare_slope(*self._slope) if comparer and self._slope else []
             self._perturb(trainer.state, trainer.state.step)
             self._compare_evaluation(trainer)
         self._channel.close()
-        return comparer.compare_scales() if comparer else []
+        return [*untold, *(comparer.compare_scales() if comparer else [])]
 
     def _trainer(self, process_seed: int) -> Trainer:
         """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -211,17 +211,19 @@ class ReferenceTrainer:
             noise = ReferenceNoise(**{**vars(noise), "dtype": torch.float64})
         return dict(model.objective.loss(model.network, batch, noise))
 
-    def total(self, components: Mapping[str, Any]) -> Any:
+    def total(self, components: Mapping[str, Any], left_out: Collection[str] = ()) -> Any:
         """Return the sum of components by the spec's weights; one that it does not name is only reported."""
-        return sum(self.spec["objective"]["weights"].get(name, 0.0) * value for name, value in components.items())
+        weights = self.spec["objective"]["weights"]
+        return sum(weights.get(name, 0.0) * value for name, value in components.items() if name not in left_out)
 
     def gradient(
         self, passes: Sequence[tuple[Mapping[str, Tensor], ReferenceNoise]], weights: Mapping[str, Tensor],
-        dtype: torch.dtype, scale: float = 1.0,
+        dtype: torch.dtype, scale: float = 1.0, left_out: Collection[str] = (),
     ) -> ReferenceGradient:  # fmt: skip
         """Compute the mean gradient over equally large passes (batch, noise) at whole `weights`, all in `dtype`.
 
-        `scale`: factor on the loss that is divided out of gradients again, for float16.
+        `scale`: factor on the loss that is divided out of gradients again, for float16. `left_out`: components that are
+        not part of the loss here.
         """
         model = self.model(weights, dtype)
         parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
@@ -229,7 +231,7 @@ class ReferenceTrainer:
         found = ReferenceGradient({}, dict.fromkeys(parameters, 0.0), [], [])
         for batch, noise in passes:
             components = self.components(model, batch, noise)
-            total = self.total(components)
+            total = self.total(components, left_out)
             found.totals.append(float(total.detach()))
             found.components.append({name: float(value.detach()) for name, value in components.items()})
             own = torch.autograd.grad(total * scale / len(passes), list(parameters.values()), allow_unused=True)

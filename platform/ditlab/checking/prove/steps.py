@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import RetiringObjective
+from denoisers.contract import DetachingObjective, RetiringObjective
 from ditlab.averages import START
 from ditlab.checking.prove.findings import Findings, equal_values
 from ditlab.checking.prove.observing import RecordingNoise, WholeStep, draw_key, prepared_digests, sample_digests
@@ -309,11 +309,20 @@ class StepComparer:
                 )
         return untold
 
-    def compare_slope(self, step: int, weights: Whole) -> None:
+    def compare_slope(self, step: int, weights: Whole) -> list[str]:
         """Compare autograd's gradient with differences of the loss at whole weights, by module where the whole is off:
-        they see what autograd does not, such as a branch that is detached."""
+        they see what autograd does not, such as a branch that is detached. Return what cannot be told: components whose
+        branches are detached on purpose."""
+        own, reference = self._objective, self.reference
+        left_out = own.detaching if isinstance(own, DetachingObjective) else ()
+        untold = [
+            f"The gradient of {name} leaves a branch out on purpose, and was not compared with differences of it."
+            for name in left_out
+            if own.weights[name]
+        ]
         micro, directions = self.due(step)[0], dict[str, Tensor]()
-        gradients = self.reference.gradient([(micro.batch, micro.noise)], weights, torch.float64).gradients
+        passes = [(micro.batch, micro.noise)]
+        gradients = reference.gradient(passes, weights, torch.float64, left_out=left_out).gradients
         for name, gradient in gradients.items():
             generator = torch.Generator().manual_seed(derived_seed(self._run.experiment.seed, "prove", name))
             directions[name] = torch.randn(gradient.numel(), generator=generator, dtype=torch.float64)
@@ -321,10 +330,10 @@ class StepComparer:
             losses = []
             for width in (WIDTH, -WIDTH, WIDTH / 2, -WIDTH / 2):
                 moved = {name: weights[name].double() + width * directions[name] for name in names}
-                model = self.reference.model({**weights, **moved}, torch.float64)
+                model = reference.model({**weights, **moved}, torch.float64)
                 with torch.no_grad():
-                    components = self.reference.components(model, micro.batch, micro.noise)
-                losses.append(float(self.reference.total(components)))
+                    components = reference.components(model, micro.batch, micro.noise)
+                losses.append(float(reference.total(components, left_out)))
             slopes = (losses[0] - losses[1]) / (2 * WIDTH), (losses[2] - losses[3]) / WIDTH
             plain = sum(float(gradients[name] @ directions[name]) for name in names)
             rounding = ROUNDINGS * UNITS[torch.float64] * max(map(abs, losses)) / WIDTH
@@ -335,7 +344,8 @@ class StepComparer:
             what = "against differences of the loss"
             holds = self._findings.near("gradient", what, abs(slopes[1] - plain), bound, detail, module, size)
             if holds and module == "the whole":
-                return
+                break
+        return untold
 
     def _compare_clipping(self, whole: WholeStep) -> None:
         """Compare the factor and the statistics of clipping, within the rounding of the norm."""

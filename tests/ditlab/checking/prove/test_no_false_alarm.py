@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
-from support.trainings.family_specs import FAMILIES, smallest
+from support.trainings.family_specs import FAMILIES, GAUSSIAN, smallest
 from support.trainings.proven import off, prove_all, prove_here
 
 ENGINES = [
@@ -39,6 +39,7 @@ OF_ONE_FAMILY: list[tuple[str, dict[str, Any]]] = [
     ("dit", {"data": _MIXTURE}),
     ("unet", {"data": {**_MIXTURE, "draw": "batch"}}),
     ("dit", {"model__adaln": "zero"}),
+    ("dit", {**GAUSSIAN, "model__adaln": "zero", "model__embeddings": "per_block"}),
     ("dit", {"training__steps": 1, "schedule": {"kind": "constant"}}),
     ("dlm", {"model__block_size": 4, "sampling__block": {}}),
 ]
@@ -70,6 +71,11 @@ def home(tmp_path_factory):
 def test_the_smallest_experiment_proves(family, home):
     """In ten steps; the long tests prove twenty."""
     assert not off(prove_here(smallest(family, training__steps=10), home))
+
+
+def test_a_branch_detached_on_purpose_raises_no_alarm(home):
+    """The bound of a learned variance trains the variance alone: its gradient is none of its value."""
+    assert not off(prove_here(smallest("dit", training__steps=10, **GAUSSIAN), home))
 
 
 @pytest.mark.slow
