@@ -256,16 +256,17 @@ class KVCache:
 
 
 class MLP(nn.Module):
-    """Linear -> GELU (exact, not the tanh approximation) -> Linear."""
+    """Linear -> GELU (exact, or its `tanh` approximation) -> Linear."""
 
-    def __init__(self, width: int, hidden_width: int) -> None:
+    def __init__(self, width: int, hidden_width: int, approximate: Literal["none", "tanh"] = "none") -> None:
         super().__init__()
+        self.approximate: Literal["none", "tanh"] = approximate
         self.hidden = nn.Linear(width, hidden_width)
         self.out = nn.Linear(hidden_width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform (..., width) to the same shape."""
-        return self.out(functional.gelu(self.hidden(x)))
+        return self.out(functional.gelu(self.hidden(x), approximate=self.approximate))
 
 
 class SwiGLU(nn.Module):

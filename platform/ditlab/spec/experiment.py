@@ -153,6 +153,11 @@ class Experiment(Spec):
                 f"training.steps={steps} leaves nothing to train from start.step={self.start.step} on; set "
                 "training.steps above that, or start.state to averaged or trained, which begin at step 0."
             )
+        if self.start and self.model.init:
+            raise ValueError(
+                f"model.init.from={format_value(self.model.init.source)} and start.run={self.start.run} exclude each "
+                "other, as a fork begins with its parent's weights; set model.init to null, or leave start out."
+            )
         if isinstance(self.data, MixtureData):
             self.data.check_length(self.training, self.schedule)
         if steps is not None and warmup >= steps:
@@ -236,6 +241,7 @@ class Experiment(Spec):
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
+        content["model"] = without_defaults(content["model"], self.model.added_fields)
         del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)

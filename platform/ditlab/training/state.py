@@ -34,6 +34,8 @@ class TrainingState:
         self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.family.build_network(experiment.model)
+        if run.weights and not run.checkpoints.steps():  # a resumed run has them in its checkpoint
+            run.weights.load(network)
         self.module = TrainingModule(network, self.objective)
         """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
