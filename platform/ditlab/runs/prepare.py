@@ -14,7 +14,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.home import Home, RunFolder, resolve_user_file, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
 from ditlab.runs.budget import check_home_budget
@@ -142,7 +142,7 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: Grou
     elif made:
         tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
     if launch.weights:
-        tags[WEIGHTS_TAG] = ", ".join(f"{key} {value}" for key, value in launch.weights.items() if value)
+        tags[WEIGHTS_TAG] = ", ".join(f"{key} {value}" for key, value in launch.weights.items())
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:
         tags[PROOF_TAG] = proof.summary
@@ -230,7 +230,7 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
         found["data"] = {**data, "parts": moved}
     init = model.get("init") if isinstance(model := found.get("model"), Mapping) else None
     if isinstance(init, Mapping) and isinstance(value := init.get("from"), str) and "://" not in value:
-        found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_path(value))}}
+        found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_file(value))}}
     if isinstance(encoders := found.get("encoders"), Mapping):
         folders = {key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub

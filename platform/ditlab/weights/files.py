@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, resolve_user_path
+from ditlab.home import Home, resolve_user_file
 from ditlab.storage.hub import NotFetched, fetch_repository
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
 from ditlab.weights.pickled import SUFFIXES, read_pickled
@@ -53,7 +53,7 @@ class WeightFiles:
         Raises UserError where there are none, or several that nothing chooses from.
         """
         name = f"{option}={place}"
-        path, commit = resolve_user_path(place), ""
+        path, commit = resolve_user_file(place), ""
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
         if path.is_dir():

@@ -36,7 +36,7 @@ class InitialWeights:
         format = self.record.get("format", init.format)
         found = PublishedWeights.open(init.source, OPTION, self.home, format, self.record.get("revision", ""))
         for expected, whose, remedy in (
-            (init.sha256, "model.init.sha256 is", "set model.init.sha256 to it if these are the weights you mean"),
+            (init.sha256, "model.init.sha256 is", "or set model.init.sha256 to the first"),
             (self.record.get("sha256"), "the run began with", "or start a new run"),
         ):
             if expected and found.files.sha256 != expected:
@@ -51,17 +51,20 @@ class InitialWeights:
         if self.record:
             return self.record
         found = self.open()
-        return {
+        facts = {
             "source": self._init.source, "revision": found.files.revision, "format": found.format.name,
             "taken": found.taken, "sha256": found.files.sha256,
-            **{f"sha256 of {name}": digest for name, digest in found.files.hashes.items()},
         }  # fmt: skip
+        if len(found.files.hashes) > 1:
+            facts |= {f"sha256 of {name}": digest for name, digest in found.files.hashes.items()}
+        return {name: text for name, text in facts.items() if text}
 
     def check(self, network: Any) -> str:
         """Check that they fit a network, on the meta device too, and return a line for people. Raises as `load`."""
         found = self.open()
         fit = self._checked(found, network)
-        line = f"begins from {found.format.name} weights at {self._init.source}: {len(fit.values)} tensors"
+        plural = "s" if len(fit.values) > 1 else ""
+        line = f"begins from {found.format.name} weights at {self._init.source}: {len(fit.values)} tensor{plural}"
         line += f" ({found.taken})" if found.taken else ""
         if fit.kept:
             line += f"; {len(fit.kept)} that the format lacks stay as the seed gives them ({fit.kept[0]} the first)"

@@ -90,10 +90,11 @@ class PublishedWeights:
 
         Raises UserError for files that cannot be read, and for a format that is unknown.
         """
-        files = WeightFiles.find(place, option, home, revision)
         known = known_formats()
         if format != "auto" and format not in known:
-            raise UserError(f"format={format} is no format of weights; {nearest(format, list(known))}")
+            name = option.replace("from", "format") if option.endswith("from") else "--format"
+            raise UserError(f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
+        files = WeightFiles.find(place, option, home, revision)
         tensors, taken = files.read()
         if format != "auto":
             return cls(files, known[format], tensors, taken)

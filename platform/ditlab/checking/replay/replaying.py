@@ -443,21 +443,21 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
     for plan in plans:
         if plan.is_checkpoint:
             continue
-        origin, problem = "its parent's checkpoint", "that is gone"
+        origin, problem, remedy = "its parent's checkpoint", "that is gone", "bring it back"
         try:
             if point := start_point(run.experiment, run.home, run.folder.run_id):
                 point.open(verify=False).close()
             elif weights := weights_of(run.experiment, run.home, run.folder):
-                origin, problem = "the published weights that it began with", "these are not here"
+                origin, problem, remedy = "the published weights it began with", "these are not here", "bring them back"
                 weights.open()
         except UserError as error:
             usable = next((step for step in source.whole if step < source.history.last), None)
-            remedy = "bring it back"
+            reason = str(error) if run.experiment.start else str(error).partition(";")[0]
             if usable is not None:
                 remedy += f", or replay step {usable + 1} or a later one, from checkpoint {usable} of its own (1 step)"
             raise UserError(
                 f"step {plan.executions[0].step:,} of {name} is replayed from {origin}, and {problem}: "
-                f"{str(error).rstrip('.')}; {remedy}."
+                f"{reason.rstrip('.')}; {remedy}."
             ) from None
     workers = max(segment.workers for plan in plans for segment in plan.segments)
     if source.num_gpus and workers > source.num_gpus:
