@@ -83,16 +83,46 @@ class Spec(BaseModel):
     )
 
 
+class WeightsInit(Spec):
+    """Published weights from which a run begins."""
+
+    __annotations__ = {  # `from` is a keyword of Python
+        "from": Annotated[
+            str,
+            Field(
+                min_length=1,
+                description="File or folder of the weights, or hf://OWNER/NAME[@REVISION][/PATH] of the Hugging Face "
+                "hub.",
+            ),
+        ]
+    }
+    format: str = "auto"
+    """Layout of their names, as `ditlab weights inspect` tells it; `auto` finds it from names and shapes."""
+    strict: bool = True
+    """True to refuse weights that do not fill the network or hold more; false loads what fits, and says what did
+    not."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """SHA-256 that the weights must have, as `ditlab weights inspect` prints it; null: any, and the run records it."""
+
+    @property
+    def source(self) -> str:
+        """The field `from`."""
+        return str(getattr(self, "from"))
+
+
 class ModelSpec(Spec):
     """Base of a family's network spec. Subclasses add `family: Literal[NAME] = NAME`."""
 
     masks_documents: ClassVar[bool] = False
     """True for a network of tokens that attends within documents where `TextCodec.packing` is `masked`."""
 
-    added_fields: ClassVar[Mapping[str, Any]] = {}
-    """Fields that came after the first runs, as `ObjectiveSpec.added_fields`."""
+    added_fields: ClassVar[Mapping[str, Any]] = {"init": None}
+    """Fields that came after the first runs, with the value under which a run is what it was without them; a run's
+    content hash leaves them out there. Subclasses that add some keep those of the base."""
 
     family: str
+    init: WeightsInit | None = None
+    """Published weights to begin from; null: fresh ones, drawn from the seed."""
 
     def batch_fields(self) -> tuple[BatchField, ...]:
         """Return the fields of the network's batches."""

@@ -49,6 +49,14 @@ def resolve_user_path(path: str | Path) -> Path:
     return found
 
 
+def resolve_user_file(path: str | Path) -> Path:
+    """As `resolve_user_path`, but for a link in the last part, whose own name tells the kind of file: caches of the
+    Hugging Face hub link to files without one."""
+    name = Path(path).name
+    folder = resolve_user_path(Path(path).parent)
+    return folder / name if name not in ("", "..", "~") else resolve_user_path(path)
+
+
 class Below:
     """Path of a file or folder below a home or a run's folder, as an attribute of it."""
 

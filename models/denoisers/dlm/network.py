@@ -1,6 +1,6 @@
 """The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), optionally block-causal.
 
-Its blocks have rotary attention and SwiGLU, each modulated and gated by the noise level; the output layer gives log
+Its blocks have rotary attention and an MLP, each modulated and gated by the noise level; the output layer gives log
 scores, or their loss. B batch, T tokens, V vocabulary, N noise levels of a sequence: 1, or its blocks in a block-causal
 network.
 """
@@ -21,6 +21,7 @@ from denoisers.contract import Role
 from denoisers.dlm.spec import DLMSpec
 from denoisers.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
 from denoisers.layers.attention import (
+    MLP,
     AttentionMask,
     KVCache,
     LayerCache,
@@ -37,7 +38,14 @@ from denoisers.processes.specs import TokenNoiseSchedule
 from denoisers.processes.uniform_graph import corrupt
 from denoisers.tensors import child_groups, product_dtype
 
-NORM_EPS = 1e-6
+RMS_EPS, LAYER_EPS = 1e-6, 1e-5
+
+
+def build_norm(spec: DLMSpec) -> nn.Module:
+    """Build the norm of the model's tokens: a weight, and no bias."""
+    if spec.norm == "layer":
+        return nn.LayerNorm(spec.width, eps=LAYER_EPS, bias=False)
+    return nn.RMSNorm(spec.width, eps=RMS_EPS)
 
 
 def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:
@@ -124,10 +132,9 @@ class DLM(nn.Module):
         self.spec = spec
         self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
         self.sigma_map = TimeEmbedding(spec.time_width, spec.condition_width, layout="cos_sin", denominator="half")
-        sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
-        self.blocks = cast("Sequence[DLMBlock]", nn.ModuleList(DLMBlock(*sizes) for _ in range(spec.depth)))
-        self.norm = nn.RMSNorm(spec.width, eps=NORM_EPS)
-        self.output = DLMOutput(spec.width, spec.vocabulary, spec.condition_width)
+        self.blocks = cast("Sequence[DLMBlock]", nn.ModuleList(DLMBlock(spec) for _ in range(spec.depth)))
+        self.norm = build_norm(spec) if spec.final_norm else nn.Identity()
+        self.output = DLMOutput(spec)
 
     def condition(self, sigma: Tensor) -> Tensor:
         """Embed noise levels (B, N): (B, N, C)."""
@@ -214,15 +221,16 @@ def add_gated_segments(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
 
 
 class DLMBlock(nn.Module):
-    """x + gate attention(modulated norm), then x + gate SwiGLU(modulated norm): the identity until it is trained."""
+    """x + gate attention(modulated norm), then x + gate MLP(modulated norm): the identity until it is trained."""
 
-    def __init__(self, width: int, num_heads: int, mlp_width: int, condition_width: int) -> None:
+    def __init__(self, spec: DLMSpec) -> None:
         super().__init__()
-        self.modulation = zero_linear(condition_width, 6 * width, 6)
-        self.attention_norm = nn.RMSNorm(width, eps=NORM_EPS)
-        self.attention = SelfAttention(width, num_heads, bias=False)
-        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
-        self.mlp = SwiGLU(width, mlp_width)
+        self.modulation = zero_linear(spec.condition_width, 6 * spec.width, 6)
+        self.attention_norm = build_norm(spec)
+        self.attention = SelfAttention(spec.width, spec.num_heads, bias=False)
+        self.mlp_norm = build_norm(spec)
+        sizes = (spec.width, spec.mlp_width)
+        self.mlp = SwiGLU(*sizes) if spec.mlp == "swiglu" else MLP(*sizes, gelu="tanh")
 
     def forward(
         self,
@@ -258,13 +266,13 @@ class LogScores(nn.Linear):
 
 
 class DLMOutput(nn.Module):
-    """RMSNorm, scale and shift by the noise level, then the log scores: 0 until it is trained."""
+    """A norm, scale and shift by the noise level, then the log scores: 0 until it is trained."""
 
-    def __init__(self, width: int, vocabulary: int, condition_width: int) -> None:
+    def __init__(self, spec: DLMSpec) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
-        self.modulation = zero_linear(condition_width, 2 * width, 2)
-        self.log_scores = LogScores(width, vocabulary)
+        self.norm = build_norm(spec)
+        self.modulation = zero_linear(spec.condition_width, 2 * spec.width, 2)
+        self.log_scores = LogScores(spec.width, spec.vocabulary)
 
     def forward(
         self, h: Tensor, condition: Tensor, x: Tensor, targets: LossTargets | None = None

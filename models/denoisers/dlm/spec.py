@@ -91,6 +91,9 @@ class DLMSpec(ModelSpec):
     """A transformer over tokens, modulated by the noise level, for discrete diffusion (arXiv:2310.16834)."""
 
     masks_documents: ClassVar[bool] = True
+    added_fields: ClassVar[Mapping[str, Any]] = {
+        **ModelSpec.added_fields, "norm": "rms", "mlp": "swiglu", "final_norm": True,
+    }  # fmt: skip
 
     family: Literal["dlm"] = "dlm"
     """The discrete diffusion language model."""
@@ -105,7 +108,7 @@ class DLMSpec(ModelSpec):
     width: Annotated[int, Field(ge=2)] = 512
     """Numbers that stand for a token inside the network."""
     mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
-    """Hidden width of a transformer block's SwiGLU, in multiples of `width`."""
+    """Hidden width of a transformer block's MLP, in multiples of `width`."""
     condition_width: PositiveInt = 128
     """Width of what the network is told of the noise level."""
     time_width: Annotated[int, Field(ge=2)] = 256
@@ -113,6 +116,13 @@ class DLMSpec(ModelSpec):
     block_size: PositiveInt | None = None
     """Tokens of a block, a divisor of `length`: trains block-causally, every block given the clean blocks before it,
     for sampling block by block. null: every token sees every other."""
+    norm: Literal["rms", "layer"] = "rms"
+    """Norms: `rms`, RMSNorm with eps 1e-6; `layer`, LayerNorm with a weight, no bias and eps 1e-5, as published."""
+    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    """MLP of a block: `swiglu`, three linear layers without biases; `gelu`, two with biases around a tanh GELU, as
+    published."""
+    final_norm: bool = True
+    """A norm between the last block and the output layer, which has one of its own; false as published."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> DLMSpec:
@@ -139,7 +149,7 @@ class DLMSpec(ModelSpec):
 
     @property
     def mlp_width(self) -> int:
-        """Hidden width of a block's SwiGLU."""
+        """Hidden width of a block's MLP."""
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:

@@ -44,6 +44,7 @@ COMMANDS = {
     "schema": ("specs", "Print the JSON schema of experiments, for editors."),
     "data": ("data", "Import data into Arrow stores, inspect and upload them."),
     "export": ("analysis", "Write a run's weights as safetensors with the spec that rebuilds the network."),
+    "weights": ("weights", "Tell format and spec of published weights, to train from them."),
     "runs": ("runs", "List, show and delete runs; send MLflow what it missed."),
     "ui": ("pages", "Open the MLflow UI on the runs in DITLAB_HOME."),
     "doctor": ("machine", "Check this machine, or a cluster."),
@@ -126,6 +127,8 @@ ditlab data inspect mnist-train --num 64
 ditlab data inspect s3://BUCKET/stores/mnist-train --json
 ditlab export digits-dit --out weights
 ditlab export 1a2b3c4d --out weights --raw
+ditlab weights inspect weights
+ditlab weights inspect hf://OWNER/NAME@REVISION --json
 ditlab runs --num 50
 ditlab runs show digits-dit
 ditlab runs --tracking http://127.0.0.1:5000

@@ -16,6 +16,7 @@ from torch import nn
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.spec.encoders import Encoders
+from ditlab.storage.hub import NotFetched, fetch_repository, find_cached
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
 CheckpointPart = Literal["weights", "tokenizer"]
@@ -51,16 +52,12 @@ class EncoderCheckpoint:
         """
         folder = _local_folder(place, None)
         if folder is None:
-            from huggingface_hub import snapshot_download
-            from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-            downloads = downloads or Home.from_environment().caches / "encoders"
             try:
-                folder = Path(snapshot_download(place, allow_patterns=FETCHED, cache_dir=downloads))
-            except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+                folder = fetch_repository(place, FETCHED, downloads or Home.from_environment().caches / "encoders")
+            except NotFetched as error:
                 raise UserError(
                     f"{option}={place} is no folder here, and the Hugging Face hub does not give it "
-                    f"({first_line(error)}); check the name, or fetch it on a machine that reaches the hub and name "
+                    f"({error}); check the name, or fetch it on a machine that reaches the hub and name "
                     "its folder."
                 ) from error
         found = cls(folder, f"{option}={place}")
@@ -177,17 +174,7 @@ def _local_folder(place: str, *caches: Path | None) -> Path | None:
     if folder.is_dir():
         return folder
     library()  # its absence is reported first, and it brings the hub's client
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    for cache in caches:
-        try:
-            return Path(snapshot_download(place, allow_patterns=FETCHED, local_files_only=True, cache_dir=cache))
-        except LocalEntryNotFoundError:
-            continue
-        except (HFValidationError, OSError):
-            return None
-    return None
+    return find_cached(place, FETCHED, *caches)
 
 
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:

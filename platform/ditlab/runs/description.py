@@ -29,10 +29,11 @@ from ditlab.tracking.records import FoundRun, RunRecord, list_runs
 from ditlab.tracking.upload import num_unsent
 
 _ESSENTIALS = (
-    "seed", "model.family", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro", "optimizer.kind",
-    "optimizer.lr", "schedule.kind", "training.steps", "training.epochs", "training.precision", "engine.zero.stage",
-    "resources.workers", "resources.gpus_per_worker", "start.run", "start.step", "start.state", "tracking.experiment",
-    "base.name", "base.run", "search.kind", "scheduler.kind", "metric", "mode", "trials", "samples",
+    "seed", "model.family", "model.init.from", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro",
+    "optimizer.kind", "optimizer.lr", "schedule.kind", "training.steps", "training.epochs", "training.precision",
+    "engine.zero.stage", "resources.workers", "resources.gpus_per_worker", "start.run", "start.step", "start.state",
+    "tracking.experiment", "base.name", "base.run", "search.kind", "scheduler.kind", "metric", "mode", "trials",
+    "samples",
 )  # fmt: skip
 """Fields of an experiment or a sweep that are shown, in this order; `*` is any name."""
 _PARTS = ("checkpoints", "media", "samples", "report")

@@ -20,10 +20,12 @@ from ditlab.runs.cores import Threads
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
+from ditlab.weights.initial import InitialWeights, initial_weights
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Launch:
     """Tags of the tracked run, such as the commit of its code."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Memory settings that earlier attempts arrived at."""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    """Source, revision, format and hashes of the published weights that the run begins from; {} for fresh ones."""
     trial_channel: str = ""
     """Name of the key-value channel that takes a sweep trial's evaluations; empty for a run of its own."""
     gated: bool = False
@@ -90,7 +94,7 @@ class Launch:
             "home": str(self.home.root),
             "memory": asdict(self.memory),
             **{name: getattr(self, name) for name in ("run_id", "resumed", "trial_channel", "gated")},
-            **{name: dict(getattr(self, name)) for name in ("tags", "versions")},
+            **{name: dict(getattr(self, name)) for name in ("tags", "versions", "weights")},
         }
 
     @classmethod
@@ -128,6 +132,7 @@ class Launch:
         return TrainingRun(
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
+            initial_weights(self.experiment.model, self.home, self.weights),
         )  # fmt: skip
 
 
@@ -160,6 +165,12 @@ def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint |
     """Return the checkpoint that a run begins from while it has none of its own; None for a run that is no fork."""
     start, classes = experiment.start, getattr(experiment.model, "num_classes", None)
     return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes) if start else None
+
+
+def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = None) -> InitialWeights | None:
+    """Return the published weights that a run begins from, as it recorded them in `folder`; None for fresh ones."""
+    recorded = recorded_dataset(folder.journal).get("weights", {}) if folder else {}
+    return initial_weights(experiment.model, home, recorded)
 
 
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:

@@ -14,12 +14,12 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.home import Home, RunFolder, resolve_user_file, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
 from ditlab.runs.budget import check_home_budget
 from ditlab.runs.forks import check_start, hold_start
-from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store
+from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store, weights_of
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
 from ditlab.secrets import hide
@@ -49,6 +49,8 @@ RESUMABLE_CHANGES = (
 rate, and the rest costs only time."""
 
 
+WEIGHTS_TAG = "ditlab.weights"
+"""Tag with source, revision, format and hashes of the published weights that a run began from."""
 MOST_COMPARED = 20
 """Runs of a name, the newest ones, that `--resume auto` compares with a spec."""
 
@@ -78,11 +80,15 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         if before.to_dict() != launch.experiment.to_dict():
             launch = launch.changed(before=before)
     check_parts(launch, local, remote)
+    if not resumed and (weights := weights_of(launch.experiment, home)):
+        launch = launch.changed(start_note=weights.check(launch.model.network))
     if resumed:
         recorded = recorded_dataset(resumed.journal)
         changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
         if difference := launch.data.difference(recorded) or changed:
             raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring that back, or start a new run.")
+    if weights := weights_of(launch.experiment, home, resumed):
+        launch = launch.changed(weights=weights.recorded())
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
         note = check_start(
@@ -135,6 +141,8 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: Grou
         tags |= place.tags()
     elif made:
         tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
+    if launch.weights:
+        tags[WEIGHTS_TAG] = ", ".join(f"{key} {value}" for key, value in launch.weights.items())
     tags["ditlab.compile"] = str(_compile_decision(experiment))
     if proof:
         tags[PROOF_TAG] = proof.summary
@@ -220,6 +228,9 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
         moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
         found["data"] = {**data, "parts": moved}
+    init = model.get("init") if isinstance(model := found.get("model"), Mapping) else None
+    if isinstance(init, Mapping) and isinstance(value := init.get("from"), str) and "://" not in value:
+        found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_file(value))}}
     if isinstance(encoders := found.get("encoders"), Mapping):
         folders = {key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)}
         # the rest are names on the Hugging Face hub

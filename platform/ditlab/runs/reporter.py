@@ -131,6 +131,8 @@ class TrackedReporter(Reporter):
             known |= {"source": experiment.data.kind} | ({"classes": data.classes} if data.classes else {})
             if digests := folder_digests(experiment.encoders):
                 known["encoders"] = digests
+            if launch.weights:
+                known["weights"] = dict(launch.weights)
             if sampled := classes_with_samples(data.train.columns):
                 known["sampled"] = sampled
             tracker.journal.append("dataset", **known, counts=sizes, context="training")

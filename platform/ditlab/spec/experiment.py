@@ -153,6 +153,11 @@ class Experiment(Spec):
                 f"training.steps={steps} leaves nothing to train from start.step={self.start.step} on; set "
                 "training.steps above that, or start.state to averaged or trained, which begin at step 0."
             )
+        if self.start and self.model.init:
+            raise ValueError(
+                f"model.init.from={format_value(self.model.init.source)} and start.run={self.start.run} exclude each "
+                "other, as a fork begins with its parent's weights; set model.init to null, or leave start out."
+            )
         if isinstance(self.data, MixtureData):
             self.data.check_length(self.training, self.schedule)
         if steps is not None and warmup >= steps:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, resolve_user_path
+from ditlab.home import Home, resolve_user_file, resolve_user_path
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
 from ditlab.spec.uris import has_one_slash, is_uri, map_texts, path_field, variable_in
@@ -121,8 +121,9 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
         return text
     is_name = field.startswith("data.") and "/" not in text and text not in (".", "..")
     try:
-        before, root = resolve_user_path(text), resolve_user_path(folder)
-        place = Home.named_by_environment().stores / text if is_name else resolve_user_path(root / text)
+        resolve = resolve_user_file if field == "model.init.from" else resolve_user_path
+        before, root = resolve(text), resolve_user_path(folder)
+        place = Home.named_by_environment().stores / text if is_name else resolve(root / text)
     except UserError as error:
         raise UserError(f"{source or '--set'}: {path}={error}") from None
     said, is_before = f"{source}: {path}={text}", os.path.exists(before)  # noqa: PTH110 (Path's own may raise)

@@ -22,7 +22,7 @@ from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import check_home_budget
 from ditlab.runs.cores import allowed_cores, worker_threads
 from ditlab.runs.forks import check_start
-from ditlab.runs.launch import Launch, build_model
+from ditlab.runs.launch import Launch, build_model, weights_of
 from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
@@ -366,6 +366,8 @@ def _check_trial(
     if key not in known:
         launch = Launch(experiment, home)
         check_parts(launch, False, remote)
+        if weights := weights_of(experiment, home):
+            weights.check(launch.model.network)
         known[key] = launch.model.counts.total, launch.plan.total_steps
     found = known[key]
     if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint

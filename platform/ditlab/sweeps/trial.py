@@ -19,7 +19,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
-from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store
+from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store, weights_of
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.lineage import CHANGED_TAG, lineage_tags, values_text
 from ditlab.runs.locks import lock_run
@@ -146,9 +146,11 @@ class TrialThread(threading.Thread):
                 before = load_recorded_experiment(folder.spec)
         if before and before.to_dict() == spec:
             before = None
+        weights = weights_of(experiment, home, folder if resumed else None)
         launch = Launch(
-            experiment, home, folder.run_id, resumed, before, tags, trial_channel=self._channel.name, gated=is_gated
-        )
+            experiment, home, folder.run_id, resumed, before, tags,
+            weights=weights.recorded() if weights else {}, trial_channel=self._channel.name, gated=is_gated,
+        )  # fmt: skip
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):
             with lifecycle.recording_failure():

@@ -71,7 +71,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "dataset": {
         "name": str, "fingerprint": str, "source": str, "counts": dict[str, Step],
         "context": Literal["training", "evaluation"], "classes": NotRequired[dict[str, list[str]]],
-        "encoders": NotRequired[Texts], "sampled": NotRequired[list[int]],
+        "encoders": NotRequired[Texts], "weights": NotRequired[Texts], "sampled": NotRequired[list[int]],
     },
     "note": {"path": str},
     "model": {

@@ -70,8 +70,8 @@ def write_export(
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Tracking address and checkpoint folder belong to the run's machine.
-        own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}}
+        # Tracking address, checkpoint folder and weights to begin from belong to the run's machine.
+        own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
         portable = {**trained.spec, **{name: trained.spec[name] | fields for name, fields in own.items()}}
         beside = [write_durably(spec, dump_yaml(portable).encode())]
         if tokenizer and tokenizer.exists():

@@ -22,6 +22,7 @@ from ditlab.spec.optimization import (
     WarmupStableDecaySchedule,
 )
 from ditlab.training.recovery import MemoryPlan
+from ditlab.weights.initial import InitialWeights
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class TrainingRun:
     """Memory measures that an earlier attempt arrived at."""
     start: StartPoint | None = None
     """Checkpoint of another run to begin from while there is none of this one; None for fresh weights."""
+    weights: InitialWeights | None = None
+    """Published weights to begin from while there is no checkpoint; None for fresh ones."""
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:

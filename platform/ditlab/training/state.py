@@ -34,15 +34,15 @@ class TrainingState:
         self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.family.build_network(experiment.model)
+        owners = {"network": network, "objective": self.objective.modules or nn.Module()}
+        published = load_published(run, owners)
         self.module = TrainingModule(network, self.objective)
         """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
         self.module.register_forward_hook(lambda *_: marker.tick())
         self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
         self.network = RootedNetwork(self.engine, network, marker.tick)
-        parameters, self.buffers = named_tensors(
-            {"network": network, "objective": self.objective.modules or nn.Module()}
-        )
+        parameters, self.buffers = named_tensors(owners)
         self.shapes = {name: list(whole_shape(value)) for name, value in (parameters | self.buffers).items()}
         self.step = 0
         """Optimiser steps done."""
@@ -50,6 +50,8 @@ class TrainingState:
         """Samples taken from the training order."""
         self.draw_counts: dict[int, list[int]] = {}
         """`MixtureOrder.counts` by position, where they are known: those of the checkpoint that was loaded or saved."""
+        if published:
+            self.load_weights(published, "master")
 
     def tensors(self) -> Iterator[tuple[TensorKey, Tensor]]:
         """Iterate over this worker's share of all that is saved; together the workers' shares are the whole."""
@@ -77,7 +79,9 @@ class TrainingState:
         self._load_buffers(saved)
         self.step, self.position = step, position
 
-    def load_weights(self, saved: CheckpointReader | CopiedState, kind: Literal["master", "ema"]) -> None:
+    def load_weights(
+        self, saved: CheckpointReader | CopiedState | WholeTensors, kind: Literal["master", "ema"]
+    ) -> None:
         """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run."""
 
         def read(field: str, name: str, start: int, stop: int) -> Tensor:
@@ -87,7 +91,7 @@ class TrainingState:
         self.engine.load_state(read, scalars, has_ema=False)
         self._load_buffers(saved)
 
-    def _load_buffers(self, saved: CheckpointReader | CopiedState) -> None:
+    def _load_buffers(self, saved: CheckpointReader | CopiedState | WholeTensors) -> None:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
 
@@ -117,6 +121,30 @@ class CopiedState:
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same layout asks."""
         return self.tensors[kind, name, start][: stop - start]
+
+
+@dataclass(frozen=True)
+class WholeTensors:
+    """Whole weights and buffers, float32, before an engine takes them."""
+
+    values: Mapping[str, Tensor]
+
+    def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
+        """Return values `start` to `stop` of a flattened tensor."""
+        return self.values[name].reshape(-1)[start:stop]
+
+
+def load_published(run: TrainingRun, owners: Mapping[str, nn.Module]) -> WholeTensors | None:
+    """Load the published weights that a run begins from; nothing for one that has a checkpoint, or fresh weights.
+
+    Returns all tensors where the engine would begin with them rounded to the precision of training.
+    """
+    if run.weights is None or run.checkpoints.steps():
+        return None
+    run.weights.load(owners["network"])
+    if run.experiment.training.precision == "fp32":
+        return None
+    return WholeTensors({name: each.detach().clone() for part in named_tensors(owners) for name, each in part.items()})
 
 
 class RootedNetwork(nn.Module):

@@ -38,7 +38,7 @@ from ditlab.progress import ignore
 from ditlab.receipts.records import joined_digest
 from ditlab.reports.formatting import format_duration
 from ditlab.runs.description import run_time
-from ditlab.runs.launch import checkpoint_store, start_point
+from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.journal import read_content
 from ditlab.training.plan import TrainingRun, plan_run
@@ -89,6 +89,7 @@ def replay_segment(
     run = TrainingRun(
         experiment, data, plan_run(experiment, data), CheckpointStore.at(Path(folder, "checkpoints")), home,
         Path(folder, "swap"), memory, start_point(experiment, home, run_id),
+        None if begin else weights_of(experiment, home, home.run(run_id)),
     )  # fmt: skip
     observer = StepObserver(shown, range(segment.first, segment.last + 1))
     with Trainer(run, rank, observer) as trainer:
@@ -440,18 +441,23 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
     run = source.run
     name = f"run {run.folder.run_id}"
     for plan in plans:
-        point = None if plan.is_checkpoint else start_point(run.experiment, run.home, run.folder.run_id)
+        if plan.is_checkpoint:
+            continue
+        origin, problem, remedy = "its parent's checkpoint", "that is gone", "bring it back"
         try:
-            if point is not None:
+            if point := start_point(run.experiment, run.home, run.folder.run_id):
                 point.open(verify=False).close()
+            elif weights := weights_of(run.experiment, run.home, run.folder):
+                origin, problem, remedy = "the published weights it began with", "these are not here", "bring them back"
+                weights.open()
         except UserError as error:
             usable = next((step for step in source.whole if step < source.history.last), None)
-            remedy = "bring it back"
+            reason = str(error) if run.experiment.start else str(error).partition(";")[0]
             if usable is not None:
                 remedy += f", or replay step {usable + 1} or a later one, from checkpoint {usable} of its own (1 step)"
             raise UserError(
-                f"step {plan.executions[0].step:,} of {name} is replayed from its parent's checkpoint, and that is "
-                f"gone: {str(error).rstrip('.')}; {remedy}."
+                f"step {plan.executions[0].step:,} of {name} is replayed from {origin}, and {problem}: "
+                f"{reason.rstrip('.')}; {remedy}."
             ) from None
     workers = max(segment.workers for plan in plans for segment in plan.segments)
     if source.num_gpus and workers > source.num_gpus:

@@ -1,0 +1,1 @@
+"""Published weights: files, formats, and rules between their names and ours."""

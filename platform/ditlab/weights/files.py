@@ -1,0 +1,208 @@
+"""Files of published weights: found in a folder or on the Hugging Face hub, hashed, and read as tensors by name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, resolve_user_file
+from ditlab.storage.hub import NotFetched, fetch_repository
+from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
+from ditlab.weights.pickled import SUFFIXES, read_pickled
+
+HUB = "hf://"
+INDEX = ".index.json"
+"""End of the name of a file that lists shards."""
+SAFE, PICKLED = ("*.safetensors",), tuple(f"*{suffix}" for suffix in SUFFIXES)
+BESIDE = ("*.json", "*.yaml")
+"""Files that are fetched with weights."""
+MAX_TEXT_FILE = 64 * MIB
+"""Bytes of an index or a configuration."""
+WRAPPERS = ("ema", "state_dict", "model", "module", "network")
+"""Keys under which published files hold their tensors, those taken first at the beginning."""
+PREFIXES = ("module.", "model.", "network.", "_orig_mod.")
+"""Beginnings that wrappers of modules give to every name."""
+_REPOSITORY = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^/@\s]+))?(?:/(.+))?")
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """Files of one network's weights."""
+
+    option: str
+    """Option and place that name them, for messages: `model.init.from=weights`."""
+    paths: tuple[Path, ...]
+    """Files with tensors: one, or the shards of an index."""
+    revision: str = ""
+    """Commit on the hub; empty for files of this machine."""
+
+    @classmethod
+    def find(cls, place: str, option: str, home: Home, revision: str = "") -> WeightFiles:
+        """Find the weights at a file, a folder or a place on the hub, at a recorded commit where one is given.
+
+        Raises UserError where there are none, or several that nothing chooses from.
+        """
+        name = f"{option}={place}"
+        path, commit = resolve_user_file(place), ""
+        if place.startswith(HUB):
+            path, commit = _from_hub(place, name, home, revision)
+        if path.is_dir():
+            path = _in_folder(path, name)
+        elif not path.exists():
+            raise UserError(f"{name} is not there; name a file or folder of weights, or hf://OWNER/NAME@REVISION.")
+        return cls(name, _shards(path, name), commit)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the files."""
+        return self.paths[0].parent
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of each file by its name. Raises UserError for a file that cannot be read."""
+        found = {}
+        for path in self.paths:
+            try:
+                with open_regular_file(path, follow=True) as file:
+                    found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise self._unreadable(path, error) from None
+        return found
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file; of several, that of the lines that `sha256sum` prints of them, sorted by name."""
+        if len(self.paths) == 1:
+            return next(iter(self.hashes.values()))
+        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """Content of `config.json` beside the weights; {} where there is none. Raises UserError for a damaged one."""
+        path = self.folder / "config.json"
+        try:
+            content = parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise self._unreadable(path, error) from None
+        return content if isinstance(content, dict) else {}
+
+    def read(self) -> tuple[dict[str, Tensor], str]:
+        """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as they are."""
+        if self.paths[0].suffix in SUFFIXES:
+            contents = [read_pickled(path, self.option) for path in self.paths]
+            content = contents[0] if len(contents) == 1 else {k: v for each in contents for k, v in each.items()}
+            return self._unwrapped(content)
+        found: dict[str, Tensor] = {}
+        for path in self.paths:
+            try:
+                open_regular_file(path, follow=True).close()
+                found |= load_file(path)
+            except (OSError, SafetensorError) as error:
+                raise self._unreadable(path, error) from None
+        return self._unwrapped(found)
+
+    def _unwrapped(self, content: Any) -> tuple[dict[str, Tensor], str]:
+        """Take the tensors out of what a training script saved around them, and common beginnings off their names."""
+        said = []
+        while isinstance(content, dict) and not any(isinstance(value, Tensor) for value in content.values()):
+            inside = {key: _tensors_of(content, key) for key in WRAPPERS}
+            key = next((key for key in WRAPPERS if inside[key]), None)
+            if key is None:
+                break
+            others = [other for other in WRAPPERS if other != key and inside[other]]
+            said.append(f"its `{key}`" + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else ""))
+            content = inside[key]
+        tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)} if content else {}
+        if not tensors:
+            raise UserError(f"{self.option} holds no tensors by name; name a file of a network's weights.")
+        while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in tensors)), None):
+            tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
+            said.append(f"names without `{prefix}`")
+        return tensors, ", ".join(said)
+
+    def _unreadable(self, path: Path, error: Exception) -> UserError:
+        return UserError(
+            f"{self.option}: {path.name} cannot be read ({first_line(error)}); name whole files of weights."
+        )
+
+
+def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
+    """Return what lies under a key of a saved training; the average that a list keeps gets the names of `model`."""
+    inside = content.get(key)
+    if not isinstance(inside, dict):
+        return {}
+    shadow, model = inside.get("shadow_params"), content.get("model")
+    if isinstance(shadow, list) and isinstance(model, dict):
+        # of the parameters alone, in the order of the network's, without its buffers
+        named = [name for name in model if not name.endswith("inv_freq")]
+        shapes = [getattr(each, "shape", None) for each in shadow]
+        fits = shapes == [getattr(model[name], "shape", ()) for name in named]
+        return {**model, **dict(zip(named, shadow, strict=True))} if fits else {}
+    return inside if any(isinstance(each, Tensor | dict) for each in inside.values()) else {}
+
+
+def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, str]:
+    """Return the path of a place on the hub, fetched where it is not here, and its commit."""
+    matched = _REPOSITORY.fullmatch(place)
+    inside = matched[3] if matched else None
+    if matched is None or (inside and not is_relative(inside)):
+        raise UserError(f"{name} names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION.")
+    repository, asked = matched[1], revision or matched[2]
+    own = home.caches / "weights" / repository.partition("/")[0]
+    filled = own / (repository.partition("/")[2] + (f"@{matched[2]}" if matched[2] else ""))
+    if filled.is_dir():
+        return (filled / inside if inside else filled), ""
+    cache = home.caches / "weights" / "hub"
+    try:
+        folder = fetch_repository(repository, [inside, *BESIDE] if inside else [*SAFE, *BESIDE], cache, asked)
+        if not inside and not any(folder.glob(SAFE[0])):
+            folder = fetch_repository(repository, [*PICKLED, *BESIDE], cache, asked)
+    except NotFetched as error:
+        raise UserError(
+            f"{name}: the Hugging Face hub does not give it ({error}); fetch its files on a machine that reaches the "
+            f"hub, and put them into {filled}."
+        ) from None
+    return (folder / inside if inside else folder), folder.name
+
+
+def _in_folder(folder: Path, name: str) -> Path:
+    """Return the one file of weights in a folder, safetensors before others, an index before its shards."""
+    for patterns in ([f"{each}{INDEX}" for each in SAFE], SAFE, [f"{each}{INDEX}" for each in PICKLED], PICKLED):
+        found = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        if len(found) > 1:
+            listed = ", ".join(path.name for path in found[:5])
+            raise UserError(f"{name} holds {len(found)} files of weights ({listed}); name one of them.")
+        if found:
+            return found[0]
+    raise UserError(f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that does.")
+
+
+def _shards(path: Path, name: str) -> tuple[Path, ...]:
+    """Return the files of an index, or the file itself. Raises UserError for an index that leads elsewhere."""
+    if not path.name.endswith(INDEX):
+        if path.suffix not in (".safetensors", *SUFFIXES):
+            raise UserError(f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one.")
+        return (path,)
+    try:
+        names = sorted(set(parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))["weight_map"].values()))
+        if not names or any(Path(each).name != each or Path(each).suffix != Path(names[0]).suffix for each in names):
+            raise ValueError("it names no files of this folder")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder.") from None
+    if missing := [each for each in names if not (path.parent / each).exists()]:
+        listed = ", ".join(missing[:5])
+        raise UserError(f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too.")
+    return tuple(path.parent / each for each in names)

@@ -1,0 +1,82 @@
+"""Score-entropy networks of Lou et al. 2024 (arXiv:2310.16834; louaaron/Score-Entropy-Discrete-Diffusion, MIT).
+
+The uniform graph's network is the dlm with `norm: layer`, `mlp: gelu` and `final_norm: false`. The absorbing graph's,
+with one more token, is none: its outputs are scaled by the noise level, and its process masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ditlab.weights.files import WeightFiles
+from ditlab.weights.published import WeightsFormat
+from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
+
+GPT2 = 50257
+"""Tokens of GPT-2's vocabulary; with a mask token, one more."""
+HEAD_WIDTH = 64
+FREQUENCIES = "rotary_emb.inv_freq"
+"""Buffer of half a head's width."""
+
+
+def _frequencies(model: Mapping[str, Any]) -> Tensor:
+    """Make the rotary frequencies 10000^(-2j / K) of heads of width K: (K / 2,) float32."""
+    head = model["width"] // model["num_heads"]
+    return 1 / 10000 ** (torch.arange(0, head, 2).float() / head)
+
+
+RULES: tuple[AnyRule, ...] = (
+    rename("vocab_embed.embedding", "embedding.weight"),
+    *(
+        rename(f"sigma_map.mlp.{number}.{kind}", f"sigma_map.{ours}.{kind}")
+        for number, ours in ((0, "hidden"), (2, "out"))
+        for kind in ("weight", "bias")
+    ),
+    Dropped(FREQUENCIES, _frequencies),
+    rename("blocks.{n}.norm1.weight", "blocks.{n}.attention_norm.weight"),
+    rename("blocks.{n}.attn_qkv.weight", "blocks.{n}.attention.qkv.weight"),
+    rename("blocks.{n}.attn_out.weight", "blocks.{n}.attention.out.weight"),
+    rename("blocks.{n}.norm2.weight", "blocks.{n}.mlp_norm.weight"),
+    *(
+        rename(f"blocks.{{n}}.{theirs}.{kind}", f"blocks.{{n}}.{ours}.{kind}")
+        for theirs, ours in (("mlp.0", "mlp.hidden"), ("mlp.2", "mlp.out"), ("adaLN_modulation", "modulation"))
+        for kind in ("weight", "bias")
+    ),
+    rename("output_layer.norm_final.weight", "output.norm.weight"),
+    *(
+        rename(f"output_layer.{theirs}.{kind}", f"output.{ours}.{kind}")
+        for theirs, ours in (("linear", "log_scores"), ("adaLN_modulation", "modulation"))
+        for kind in ("weight", "bias")
+    ),
+)
+
+
+def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
+    vocabulary, width = shapes["vocab_embed.embedding"]
+    config = {name: each for name, each in files.config.items() if isinstance(each, Mapping)}
+    sizes, graph = config.get("model", {}), config.get("graph", {}).get("type", "")
+    if graph == "absorb" or (not graph and vocabulary == GPT2 + 1):
+        raise ValueError(
+            f"its {vocabulary:,} tokens have a mask among them, the absorbing graph's, and the dlm's process is the "
+            "uniform graph's, whose scores are others; use weights that were trained with graph=uniform."
+        )
+    condition, time_width = shapes["sigma_map.mlp.0.weight"]
+    head = 2 * shapes[FREQUENCIES][0] if FREQUENCIES in shapes else width // sizes.get("n_heads", width // HEAD_WIDTH)
+    hidden = shapes["blocks.0.mlp.0.weight"][0]
+    depth = sum(name.startswith("blocks.") and name.endswith(".attn_qkv.weight") for name in shapes)
+    return {
+        "family": "dlm", "vocabulary": vocabulary, "length": sizes.get("length", 1024), "depth": depth,
+        "num_heads": width // head, "width": width, "mlp_ratio": hidden / width, "condition_width": condition,
+        "time_width": time_width, "norm": "layer", "mlp": "gelu", "final_norm": False,
+    }  # fmt: skip
+
+
+FORMAT = WeightsFormat(
+    "sedd", "score-entropy networks of the uniform graph (louaaron/Score-Entropy-Discrete-Diffusion), family dlm",
+    ("vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.norm_final.weight"), RULES, _model,
+    certain=("num_heads", "norm", "mlp", "final_norm"),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""Description of published weights for people: format, spec, counts, what fits and what does not, hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ditlab.home import Home
+from ditlab.weights.formats.export import SPEC
+from ditlab.weights.published import PublishedWeights, outline
+from ditlab.weights.rules import Fit
+
+
+@dataclass(frozen=True)
+class WeightsDescription:
+    """Weights, the network that their shapes give, and how they fill it."""
+
+    weights: PublishedWeights
+    place: str
+    """File, folder or place on the hub, as it was named."""
+    model: Mapping[str, Any]
+    """Section `model` of the spec of their network."""
+    fit: Fit
+    num_network: int
+    """Parameters of that network."""
+
+    @property
+    def num_file(self) -> int:
+        """Numbers in the files."""
+        return sum(each.numel() for each in self.weights.tensors.values())
+
+    @property
+    def command(self) -> list[str]:
+        """Arguments of `ditlab train` that begin a run from the weights."""
+        files = self.weights.files
+        spec = str(files.folder / SPEC) if self.weights.format.name == "export" else "SPEC"
+        return [spec, "--set", f"model.init.from={self.place}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description in JSON's types, for `--json`."""
+        weights = self.weights
+        return {
+            "format": weights.format.name, "family": self.model["family"], "taken": weights.taken,
+            "model": {**self.model, "init": {"from": self.place}}, "num_file": self.num_file,
+            "num_network": self.num_network, "fits": not self.fit.problems, "num_fitting": len(self.fit.values),
+            "problems": self.fit.problems, "kept": self.fit.kept, "sha256": weights.files.sha256,
+            "files": weights.files.hashes, "revision": weights.files.revision, "notes": self.notes,
+            "command": ["train", *self.command],
+        }  # fmt: skip
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what was taken of the files, what is assumed, and what the files lack."""
+        kept = self.fit.kept
+        lacking = f"{len(kept)} tensors that the format lacks stay as the seed gives them: {', '.join(kept[:5])}."
+        taken = f"taken of the file: {self.weights.taken}."
+        return [
+            *([taken] if self.weights.taken else []), *self.weights.format.notes(self.model),
+            *([lacking] if kept else []),
+        ]  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """Return the lines above the spec."""
+        weights, num = self.weights, len(self.weights.tensors)
+        found = [
+            f"format   {weights.format.name}: {weights.format.about}",
+            f"family   {self.model['family']}",
+            f"numbers  {self.num_file:,} in {num} tensors of the file; the network has {self.num_network:,} parameters",
+            f"fits     {len(self.fit.values)} tensors of the network",
+            *(f"sha256   {digest}  {name}" for name, digest in weights.files.hashes.items()),
+        ]
+        if len(weights.files.hashes) > 1:
+            found.append(f"sha256   {weights.files.sha256}  all of them (model.init.sha256)")
+        if weights.files.revision:
+            found.append(f"commit   {weights.files.revision}")
+        if refusal := weights.refusal(self.fit):
+            found.append(f"{refusal}; set model.init.strict to false to load what fits.")
+        return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
+
+
+def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDescription:
+    """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for weights that cannot be
+    read, have no known format, or are of a network that no spec describes."""
+    weights = PublishedWeights.open(place, "PATH", home, format)
+    model = weights.model()
+    network = outline(model)
+    count = sum(each.numel() for each in network.parameters())
+    return WeightsDescription(weights, _absolute(place), model, weights.fit(network), count)
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).absolute())

@@ -1,0 +1,225 @@
+"""Rules between the tensors of a published network and ours, each in both directions.
+
+A pattern is a name with fields: `{n}` stands for a number, `{name}` for any text. One rule serves all blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
+Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors of a published network that give tensors of ours."""
+
+    published: tuple[str, ...]
+    """Patterns of their names, all with the same fields."""
+    ours: tuple[str, ...]
+    read: Change
+    """Published tensors to ours, in the order of the patterns."""
+    write: Change
+    """Ours to published ones. Raises ValueError where ours have no such form."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Published tensor that our network has no use for."""
+
+    published: str
+    remake: Callable[[Mapping[str, Any]], Tensor] | None = None
+    """Make it anew from the section `model`; None: it is left out of what is written."""
+
+
+@dataclass(frozen=True)
+class ZeroTensor:
+    """Tensor of ours that is zero in every published network."""
+
+    ours: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tensor of ours that no published network has, and that stays as the seed gives it."""
+
+    ours: str
+
+
+AnyRule = Rule | Dropped | ZeroTensor | Kept
+
+
+def rename(published: str, ours: str) -> Rule:
+    """Give a tensor another name."""
+    return Rule((published,), (ours,), lambda values: values, lambda values: values)
+
+
+def permute(published: str, ours: str, *axes: int) -> Rule:
+    """Permute a published tensor's axes; (1, 0) transposes a matrix."""
+    inverse = sorted(range(len(axes)), key=axes.__getitem__)
+    return Rule(
+        (published,), (ours,), lambda values: [values[0].permute(axes)], lambda values: [values[0].permute(inverse)]
+    )
+
+
+def squeeze(published: str, ours: str, num: int) -> Rule:
+    """Take `num` leading axes of size 1 from a published tensor."""
+
+    def read(values: Sequence[Tensor]) -> list[Tensor]:
+        (value,) = values
+        return [value.flatten(0, num) if value.shape[:num] == (1,) * num else value]
+
+    return Rule((published,), (ours,), read, lambda values: [values[0][(None,) * num]])
+
+
+def split(published: str, ours: Sequence[str]) -> Rule:
+    """Split a published tensor into equal parts along its first axis."""
+    joined = concatenate(ours, published)
+    return Rule((published,), tuple(ours), joined.write, joined.read)
+
+
+def concatenate(published: Sequence[str | None], ours: str) -> Rule:
+    """Join published tensors of one shape along their first axis; None is a part of zeros, which is not written."""
+    given = tuple(name for name in published if name is not None)
+
+    def read(values: Sequence[Tensor]) -> list[Tensor]:
+        left = iter(values)
+        return [torch.cat([torch.zeros_like(values[0]) if name is None else next(left) for name in published])]
+
+    def write(values: Sequence[Tensor]) -> list[Tensor]:
+        parts = values[0].chunk(len(published))
+        return [part for name, part in zip(published, parts, strict=True) if name is not None]
+
+    return Rule(given, (ours,), read, write)
+
+
+@dataclass(frozen=True)
+class ReadTensors:
+    """Tensors of ours that the rules made of published ones."""
+
+    tensors: dict[str, Tensor]
+    unread: list[str]
+    """Published tensors that no rule has read."""
+    kept: list[str]
+    """Tensors of ours that stay as they are, as the format has none of them."""
+
+
+def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes) -> ReadTensors:
+    """Make our tensors from published ones; `shapes` are those of our network.
+
+    A rule is applied where all of its published tensors are there.
+    """
+    found = ReadTensors({}, [], [])
+    read: set[str] = set()
+    for rule in rules:
+        if isinstance(rule, Dropped):
+            read |= {_fill(rule.published, fields) for fields in _matches(rule.published, published)}
+        elif isinstance(rule, ZeroTensor | Kept):
+            names = [_fill(rule.ours, fields) for fields in _matches(rule.ours, shapes)]
+            if isinstance(rule, Kept):
+                found.kept.extend(names)
+            else:
+                found.tensors.update({name: torch.zeros(shapes[name]) for name in names})
+        else:
+            for fields in _matches(rule.published[0], published):
+                names = [_fill(pattern, fields) for pattern in rule.published]
+                if all(name in published for name in names):
+                    made = rule.read([published[name] for name in names])
+                    found.tensors.update(zip((_fill(each, fields) for each in rule.ours), made, strict=True))
+                    read |= set(names)
+    found.unread.extend(name for name in published if name not in read)
+    return found
+
+
+def write_published(rules: Sequence[AnyRule], ours: Tensors, model: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Make the published tensors from ours, those of a network of the section `model`.
+
+    Raises ValueError for weights that the format has no place for.
+    """
+    found: dict[str, Tensor] = {}
+    written: set[str] = set()
+    for rule in rules:
+        if isinstance(rule, Dropped):
+            continue
+        patterns = (rule.ours,) if isinstance(rule, ZeroTensor | Kept) else rule.ours
+        for fields in _matches(patterns[0], ours):
+            names = [_fill(pattern, fields) for pattern in patterns]
+            if isinstance(rule, ZeroTensor) and ours[names[0]].any():
+                raise ValueError(f"{names[0]} is not zero, and the format has no place for it")
+            if isinstance(rule, Rule) and all(name in ours for name in names):
+                made = rule.write([ours[name] for name in names])
+                found.update(zip((_fill(each, fields) for each in rule.published), made, strict=True))
+            written |= set(names)
+    if left := [name for name in ours if name not in written]:
+        raise ValueError(f"{left[0]} ({len(left)} tensors in all) has no place in the format")
+    for rule in rules:
+        if isinstance(rule, Dropped) and rule.remake:
+            found[rule.published] = rule.remake(model)
+    return found
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Tensors of a network that read ones fill, and what is left on either side."""
+
+    values: dict[str, Tensor]
+    missing: list[str] = field(default_factory=list)
+    """Tensors of the network that the weights lack."""
+    unread: list[str] = field(default_factory=list)
+    """Tensors of the weights that the network has no place for."""
+    misshapen: list[str] = field(default_factory=list)
+    """Name and both shapes of tensors whose shape is another."""
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """A phrase for each tensor that does not fit."""
+        return [
+            *self.misshapen,
+            *(f"{name} is missing" for name in self.missing),
+            *(f"{name} has no place" for name in self.unread),
+        ]
+
+
+def fit_tensors(found: ReadTensors, shapes: Shapes) -> Fit:
+    """Compare what was read with the shapes of our network."""
+    fit = Fit({}, unread=list(found.unread), kept=list(found.kept))
+    for name, shape in shapes.items():
+        value = found.tensors.get(name)
+        if value is None:
+            if name not in found.kept:
+                fit.missing.append(name)
+        elif tuple(value.shape) != tuple(shape):
+            fit.misshapen.append(f"{name} has shape {tuple(value.shape)}, the network's is {tuple(shape)}")
+        else:
+            fit.values[name] = value
+    fit.unread.extend(name for name in found.tensors if name not in shapes)
+    return fit
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    text = re.escape(pattern).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{name\}", "(?P<name>.+)")
+    return re.compile(text)
+
+
+def _matches(pattern: str, names: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield the fields of each name that a pattern matches."""
+    for name in names:
+        if found := _compiled(pattern).fullmatch(name):
+            yield found.groupdict()
+
+
+def _fill(pattern: str, fields: Mapping[str, str]) -> str:
+    for key, value in fields.items():
+        pattern = pattern.replace(f"{{{key}}}", value)
+    return pattern

@@ -1,0 +1,180 @@
+"""Formats of published weights: equal outputs and gradients, round trips, published counts, specs from shapes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from denoisers.families import find_family
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.weights.files import WeightFiles
+from ditlab.weights.published import PublishedWeights, known_formats, outline
+from ditlab.weights.rules import concatenate, permute, read_published, split, write_published
+from support.models.published_networks import (
+    get_forward,
+    get_shapes,
+    random_weights,
+    sedd_forward,
+    sedd_shapes,
+    sedd_weights,
+)
+
+DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
+NO_FILES = WeightFiles("PATH=weights", (Path("/no/such/weights.pt"),))
+
+
+def opened(name: str, tensors: dict[str, Tensor]) -> PublishedWeights:
+    return PublishedWeights(NO_FILES, known_formats()[name], tensors, "")
+
+
+def imported(name: str, tensors: dict[str, Tensor], dtype: torch.dtype, **changes: Any) -> Any:
+    """Our network with published weights, of the spec that their shapes give."""
+    found = opened(name, tensors)
+    model = {**found.model(), **changes}
+    family = find_family(model["family"])
+    torch.manual_seed(0)
+    network: Any = family.build_network(family.model(**model)).to(dtype)
+    fit = found.fit(network)
+    assert not fit.problems
+    network.load_state_dict(fit.values, strict=False)
+    return network
+
+
+def gradients(output: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    (output * torch.randn(output.shape, generator=generator, dtype=output.dtype)).sum().backward()
+    return {name: each.grad for name, each in weights.items() if each.grad is not None}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
+def test_sedd_gives_the_published_outputs_and_gradients(dtype: torch.dtype, tolerance: float) -> None:
+    weights = sedd_weights(23, 32, 2, 4, dtype)
+    network = imported("sedd", weights, dtype)
+    x, sigma = torch.randint(23, (3, 10), generator=torch.Generator().manual_seed(2)), torch.tensor([0.1, 1.0, 5.0])
+    for name, each in weights.items():
+        each.requires_grad_(name != "rotary_emb.inv_freq")
+    theirs, ours = sedd_forward(weights, x, sigma.to(dtype), 4), network(x, sigma.to(dtype))
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * 10)
+    published = gradients(theirs, weights)
+    gradients(ours, {})
+    own = {name: each.grad for name, each in network.named_parameters()}
+    assert len(own) == len(published)
+    for name, grad in read_published(known_formats()["sedd"].rules, published, {}).tensors.items():
+        torch.testing.assert_close(own[name], grad, rtol=100 * tolerance, atol=100 * tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
+def test_get_gives_the_published_outputs_and_gradients(dtype: torch.dtype, tolerance: float) -> None:
+    weights = random_weights(get_shapes(7, 128, 2), dtype=dtype)
+    network = imported("get", weights, dtype)
+    generator = torch.Generator().manual_seed(2)
+    x, mask = torch.rand(3, 5, 7, generator=generator, dtype=dtype), torch.rand(3, 5, generator=generator) < 0.5
+    for each in weights.values():
+        each.requires_grad_()
+    theirs, ours = get_forward(weights, x, mask, 2), network(x, mask, torch.tensor([0, 3, 999]))
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * 10)
+    published = gradients(theirs, weights)
+    gradients(ours, {})
+    own = {name: each.grad for name, each in network.named_parameters()}
+    for name, ours_name in (
+        ("region_embed.embed.weight", "embedding.weight"), ("head_mask.bias", "head.bias"),
+        ("encoder.blocks.1.attn.qkv.weight", "blocks.1.attention.qkv.weight"),
+        ("encoder.blocks.0.mlp.fc1.weight", "blocks.0.mlp.hidden.weight"),
+    ):  # fmt: skip
+        scale = published[name].abs().max()
+        torch.testing.assert_close(own[ours_name] / scale, published[name] / scale, rtol=0, atol=20 * tolerance)
+    shift, scale, _, mlp_shift, mlp_scale, _ = own["blocks.0.adaln.modulation.bias"].chunk(6)
+    for norm, pair in (("norm1", (scale, shift)), ("norm2", (mlp_scale, mlp_shift))):
+        for kind, value in zip(("weight", "bias"), pair, strict=True):
+            expected = published[f"encoder.blocks.0.{norm}.{kind}"]
+            largest = expected.abs().max()
+            torch.testing.assert_close(value / largest, expected / largest, rtol=0, atol=20 * tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("sedd", sedd_weights(23, 32, 2, 4, torch.float32)),
+     ("get", random_weights(get_shapes(7, 128, 2), dtype=torch.float32))],
+    ids=["sedd", "get"],
+)  # fmt: skip
+def test_rules_go_both_ways(name: str, weights: dict[str, Tensor]) -> None:
+    found = opened(name, weights)
+    shapes = {key: tuple(each.shape) for key, each in outline(found.model()).state_dict().items()}
+    read = read_published(found.format.rules, weights, shapes)
+    assert not read.unread
+    again = write_published(found.format.rules, read.tensors, found.model())
+    assert again.keys() == weights.keys()
+    assert all(torch.equal(again[key].to(each.dtype), each) for key, each in weights.items())
+
+
+def test_transposed_split_and_joined_tensors_come_back() -> None:
+    rules = (permute("b.{n}.kernel", "c.{n}.weight", 2, 0, 1), split("kv", ("k", "v")), concatenate(("p", None), "q"))
+    published = {"b.3.kernel": torch.rand(2, 3, 4), "kv": torch.rand(6, 2), "p": torch.rand(2)}
+    read = read_published(rules, published, {}).tensors
+    assert read["c.3.weight"].shape == (4, 2, 3) and torch.equal(torch.cat((read["k"], read["v"])), published["kv"])
+    assert torch.equal(read["q"], torch.cat((published["p"], torch.zeros(2))))
+    again = write_published(rules, read, {})
+    assert again.keys() == published.keys() and all(torch.equal(again[key], published[key]) for key in published)
+
+
+def test_weights_without_a_published_form_are_not_written() -> None:
+    weights = random_weights(get_shapes(7, 64, 1))
+    found = opened("get", weights)
+    shapes = {key: tuple(each.shape) for key, each in outline(found.model()).state_dict().items()}
+    read = read_published(found.format.rules, weights, shapes).tensors
+    read["blocks.0.adaln.modulation.weight"][0, 0] = 1.0
+    with pytest.raises(ValueError, match=r"blocks\.0\.adaln\.modulation\.weight is not zero"):
+        write_published(found.format.rules, read, found.model())
+
+
+def count(model: dict[str, Any]) -> int:
+    return sum(each.numel() for each in outline(model).parameters())
+
+
+def meta(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+
+def test_sizes_of_the_published_networks() -> None:
+    """SEDD's counts are those of the paper's code: small and medium, uniform graph, 50,257 tokens. GET's file has
+    85,484,059 numbers; ours adds time and modulation, and has no bias of keys to leave out."""
+    for expected, sizes in ((169_625_681, (768, 12, 12)), (424_474_961, (1024, 24, 16))):
+        shapes = sedd_shapes(50_257, *sizes)
+        file = sum(torch.Size(shape).numel() for name, shape in shapes.items() if name != "rotary_emb.inv_freq")
+        found = opened("sedd", meta(shapes))
+        assert file == count(found.model()) == expected and found.model()["num_heads"] == sizes[2]
+    shapes = get_shapes(283, 768, 12)
+    assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 85_484_059
+    found = opened("get", meta(shapes))
+    assert count(found.model()) == count({"family": "region"}) == 128_767_003
+
+
+def test_absorbing_networks_are_refused_with_the_reason(tmp_path: Path) -> None:
+    save_file(sedd_weights(24, 32, 1, 4, torch.float32), tmp_path / "model.safetensors")
+    config = {"graph": {"type": "absorb"}, "model": {"n_heads": 4, "length": 128}, "tokens": 23}
+    (tmp_path / "config.json").write_text(str(config).replace("'", '"'))
+    found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
+    with pytest.raises(UserError, match=r"its 24 tokens have a mask among them, the absorbing graph's"):
+        found.model()
+    (tmp_path / "config.json").write_text(str(config).replace("'", '"').replace("absorb", "uniform"))
+    found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
+    assert (found.format.name, found.model()["length"]) == ("sedd", 128)
+    with pytest.raises(UserError, match="50,258 tokens"):
+        opened("sedd", meta(sedd_shapes(50_258, 768, 1, 12))).model()
+
+
+def test_a_fine_tuned_get_lacks_its_heads() -> None:
+    """The expression head of GET's fine-tuning has no counterpart: 85,267,202 numbers with it."""
+    shapes = get_shapes(283, 768, 12)
+    tuned = {name: shape for name, shape in shapes.items() if not name.startswith(("mask_token", "head_mask"))}
+    tuned |= {"head_exp.head.weight": (2, 768), "head_exp.head.bias": (2,)}
+    assert sum(torch.Size(shape).numel() for shape in tuned.values()) == 85_267_202
+    found = replace(opened("get", {}), tensors=meta(tuned))
+    fit = found.fit(outline(found.model()))
+    assert fit.missing == ["tokens.mask", "head.weight", "head.bias"] and len(fit.unread) == 2
+    assert "does not fit the network in 5 tensors: tokens.mask is missing" in found.refusal(fit)

@@ -1,0 +1,202 @@
+"""Runs that begin from published weights: exactly these at step 0, their record, resumes, replays, refusals."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from denoisers.dlm.family import FAMILY
+from denoisers.dlm.spec import DLMSpec
+from ditlab.api.checks import replay
+from ditlab.api.training import plan_training, train
+from ditlab.engine.distributed import single_process
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs.launch import weights_of
+from ditlab.spec.experiment import Experiment, class_for
+from ditlab.tracking.journal import read_content, recorded_dataset
+from ditlab.training.export import export_weights
+from ditlab.training.hooks import StepHook
+from ditlab.training.state import CopiedState
+from ditlab.training.trainer import train as train_worker
+from ditlab.weights.initial import InitialWeights
+from ditlab.weights.published import PublishedWeights
+from support.models.published_networks import get_shapes, random_weights, sedd_weights
+from support.trainings.forks import small
+from support.trainings.workers import Recorder, newest, tiny, train_here, training_run
+
+REGION: dict[str, Any] = {
+    "name": "regions",
+    "model": {"family": "region", "num_features": 9, "num_regions": 12, "width": 64, "depth": 1, "num_heads": 1},
+    "data": {"kind": "motifs", "motifs": 8, "regions": 12, "peaks": 60},
+    "batch": {"size": 4},
+    "training": {"steps": 2},
+    "evaluation": {"every": None},
+    "tracking": {"system_metrics": False},
+}
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export of `tiny` after a step. Leave it as it is."""
+    folder = tmp_path_factory.mktemp("weights")
+    train_here(tiny(training__steps=1), folder / "home", folder / "checkpoints")
+    export_weights(newest(folder / "checkpoints").location, folder / "export", averaged=False)
+    return folder / "export"
+
+
+class FirstState(StepHook):
+    """Keeps the state before the first step."""
+
+    def attempt_begun(self, stepper: Any, memory: Any, saved: Mapping[str, str]) -> None:
+        self.state = CopiedState.of(stepper.state)
+
+
+def first_state(experiment: Experiment, folder: Path) -> CopiedState:
+    run, seen = training_run(experiment, folder / "home", folder / "checkpoints"), FirstState()
+    run = replace(run, weights=InitialWeights(experiment.model, run.home, {}))
+    with single_process(False) as rank:
+        train_worker(run, rank, Recorder(), [seen])
+    return seen.state
+
+
+@pytest.mark.parametrize(("precision", "stage"), [("fp32", 0), ("fp32", 3), ("bf16", 1)])
+def test_a_run_begins_with_exactly_these_weights(export: Path, tmp_path: Path, precision: str, stage: int) -> None:
+    """In float32 even where the network trains in another precision; so does the average."""
+    spec = tiny(
+        seed=9, training__steps=1, training__precision=precision, engine__zero={"stage": stage},
+        training__ema={"decay": 0.9}, model__init={"from": str(export)},
+    )  # fmt: skip
+    state, weights = first_state(spec, tmp_path), load_file(export / "weights.safetensors")
+    assert len(weights) == sum(key[0] == "master" for key in state.tensors)
+    for name, value in weights.items():
+        for kind in ("master", "ema"):
+            assert torch.equal(state.read(kind, f"network.{name}", 0, value.numel()), value.flatten())
+
+
+def test_a_region_network_begins_from_get(tmp_path: Path) -> None:
+    weights = random_weights(get_shapes(9, 64, 1), dtype=torch.float32)
+    torch.save({"state_dict": {f"model.{name}": each for name, each in weights.items()}}, tmp_path / "get.ckpt")
+    spec = {**REGION, "model": {**REGION["model"], "init": {"from": str(tmp_path / "get.ckpt")}}}
+    state = first_state(class_for(spec).model_validate(spec), tmp_path)
+
+    def master(name: str, num: int) -> torch.Tensor:
+        return state.read("master", f"network.{name}", 0, num)
+
+    assert torch.equal(master("blocks.0.mlp.out.bias", 64), weights["encoder.blocks.0.mlp.fc2.bias"])
+    assert torch.equal(master("tokens.cls", 64), weights["cls_token"].flatten())
+    assert not master("blocks.0.adaln.modulation.weight", 6 * 64 * 64).any()
+
+
+def test_a_run_records_its_weights_and_goes_on_without_them(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    place = tmp_path / "place"
+    shutil.copytree(export, place)
+    said: list[str] = []
+    spec = small(training__steps=2, checkpoint={"every": 1, "keep": 5}, model__init={"from": str(place)})
+    first = train(spec, local=True, say=said.append, warn=print)
+    assert f"begins from export weights at {place}: 34 tensors" in said
+    folder = Home(tmp_path / "home").run(first.run_id)
+    digest = PublishedWeights.open(str(export), "PATH", Home(tmp_path)).files.sha256
+    assert recorded_dataset(folder.journal)["weights"] == {"source": str(place), "format": "export", "sha256": digest}
+    (tags,) = [each["values"] for each in read_content(folder.journal).events if "ditlab.weights" in str(each)][:1]
+    assert tags["ditlab.weights"] == f"source {place}, format export, sha256 {digest}"
+
+    shutil.rmtree(place)
+    longer = spec.replace("training.steps", 3)
+    assert train(longer, local=True, resume=first.run_id, warn=print).step == 3  # asks for them no more
+    gone = r"from the published weights it began with, and these are not here: .* is not there; bring them back, or "
+    with pytest.raises(UserError, match=rf"step 1 of run .* is replayed {gone}replay step 2"):
+        replay(first.run_id, 1, check=True)
+    place.mkdir()
+    (place / "spec.yaml").write_bytes((export / "spec.yaml").read_bytes())
+    weights = load_file(export / "weights.safetensors")
+    save_file({name: each + 1 for name, each in weights.items()}, place / "weights.safetensors")
+    with pytest.raises(UserError, match=f"has SHA-256 .*, and the run began with {digest}; bring them back"):
+        replay(first.run_id, 1, check=True)
+    again = weights_of(spec, Home(tmp_path / "home"), folder)  # as a retry before the first checkpoint
+    assert again is not None
+    with pytest.raises(UserError, match=f"the run began with {digest}; bring those weights back, or start a new run"):
+        again.open()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model__init": {"from": "{export}", "sha256": "0" * 64}},
+         r"has SHA-256 [0-9a-f]{64}, and model\.init\.sha256 is 0{64}; bring those weights back, or set "
+         r"model\.init\.sha256 to the first\."),
+        ({"model__init": {"from": "{export}"}, "model__width": 64},
+         r"\(export\) does not fit the network in 33 tensors: .*\(32,\), the network's is \(64,\).* and 28 more; set "
+         r"model as `ditlab weights inspect` prints it, or model\.init\.strict to false to load what fits\."),
+        ({"model__init": {"from": "{export}", "format": "sedd"}},
+         r"does not fit the network in 68 tensors: .* is missing; .* and \d+ more"),
+        ({"model__init": {"from": "{export}", "format": "seddd"}},
+         r"model\.init\.format=seddd is no format of weights; did you mean 'sedd'\?"),
+        ({"model__init": {"from": "{export}/none"}}, r"model\.init\.from=.*/none is not there; name a file or folder"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_are_refused_before_a_run_exists(
+    changes: dict[str, Any], said: str, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    init = {**changes["model__init"], "from": changes["model__init"]["from"].format(export=export)}
+    with pytest.raises(UserError, match=said) as caught:
+        plan_training(small(**{**changes, "model__init": init}), local=True)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "home" / "train").exists()
+
+
+def test_without_strict_what_fits_is_loaded_and_the_rest_named(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    weights = load_file(export / "weights.safetensors")
+    gone = next(name for name in weights if name.endswith("bias"))
+    save_file(
+        {name: each for name, each in weights.items() if name != gone} | {"extra": torch.zeros(1)},
+        tmp_path / "weights.safetensors",
+    )
+    init = {"from": str(tmp_path / "weights.safetensors"), "format": "export", "strict": False}
+    spec = tiny(seed=9, training__steps=1, model__init=init)
+    plan = plan_training(small(model__init=init), local=True)
+    assert f"33 tensors; 2 do not fit: {gone} is missing; extra has no place" in "\n".join(plan.notes)
+    state = first_state(spec, tmp_path)
+    for name, value in weights.items():
+        same = torch.equal(state.read("master", f"network.{name}", 0, value.numel()), value.flatten())
+        assert same or name == gone
+
+
+def test_other_settings_that_no_shape_shows_are_refused(tmp_path: Path) -> None:
+    save_file(sedd_weights(23, 32, 1, 4, torch.float32), tmp_path / "sedd.safetensors")
+    sizes = {"vocabulary": 23, "width": 32, "depth": 1, "mlp": "gelu", "final_norm": False}
+    init = {"from": str(tmp_path / "sedd.safetensors")}
+    for changes, said in (
+        ({"num_heads": 2, "norm": "layer"}, "was trained with model.num_heads=4, and model.num_heads=2 makes other"),
+        ({"num_heads": 4, "norm": "rms"}, "was trained with model.norm='layer', and model.norm='rms' makes other"),
+    ):
+        model = DLMSpec.model_validate({**sizes, **changes, "init": init})
+        with pytest.raises(UserError, match=said):
+            InitialWeights(model, Home(tmp_path), {}).load(FAMILY.build_network(model))
+
+
+def test_a_fork_takes_no_published_weights() -> None:
+    with pytest.raises(UserError, match=r"model\.init\.from='x' and start\.run=abc exclude each other, .*; set "
+                       r"model\.init to null, or leave start out\."):  # fmt: skip
+        tiny().replace_all({"model.init": {"from": "x"}, "start": {"run": "abc", "step": 1}})
+
+
+def test_specs_without_published_weights_are_what_they_were() -> None:
+    """The field is left out of the content hash where it is null, and counts where it is not."""
+    spec = tiny()
+    assert spec.to_dict()["model"]["init"] is None
+    other = spec.replace("model.init", {"from": "x"})
+    assert spec.content_hash() == "0ee1eb77b1c0eac0" and other.content_hash() != spec.content_hash()
+    assert other.replace("model.init", None).content_hash() == spec.content_hash()
