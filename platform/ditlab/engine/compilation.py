@@ -73,6 +73,21 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             module.forward = MethodType(compiled, module)
             if whole_gathers:
                 import_deepspeed().utils.set_z3_leaf_module(module, True)
+                if any(not each.requires_grad for each in network.parameters()):
+                    module.register_forward_pre_hook(_require_input_gradient)
+
+
+def _require_input_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Have a block that trains parameters take a gradient of its first input, where all before it is frozen.
+
+    ZeRO-3 releases a block's parameters once the gradients of its inputs are there; without any, ahead of its pass.
+    """
+    tensors = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
+    if not torch.is_grad_enabled() or not tensors or any(each.requires_grad for each in tensors):
+        return None
+    if not any(each.requires_grad for each in module.parameters()):
+        return None
+    return tuple(each.detach().requires_grad_() if each is tensors[0] else each for each in inputs)
 
 
 def _alike(kinds: Mapping[str, Sequence[nn.Module]]) -> Iterator[tuple[str, list[nn.Module]]]:
