@@ -260,7 +260,7 @@ class _RunProof:
             with self._run.checkpoints.open(saved.step) as reader:
                 opened = reader.weights(merged=False)
             names = [name for name in weights if name.startswith("network.")]
-            pairs = {name: (weights[name], opened[name.removeprefix("network.")].reshape(-1)) for name in names}
+            pairs = {name: (weights[name].float(), opened[name.removeprefix("network.")].reshape(-1)) for name in names}
             wrong = [f"first {name}" for name, pair in pairs.items() if not equal_values(*pair)]
         except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
             wrong = [str(error)]
