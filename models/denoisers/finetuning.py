@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from denoisers.contract import PositiveInt, Spec
 
@@ -30,8 +30,18 @@ class LoRA(Spec):
     """Rank of B A."""
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """Numerator of the factor alpha / rank."""
-    targets: Annotated[tuple[Pattern, ...], Field(min_length=1, strict=False)]
+    targets: Annotated[tuple[Pattern, ...], Field(strict=False)]
     """Patterns of the Linears that are adapted: `["*.attention.*", "*.mlp"]`."""
+
+    @field_validator("targets")
+    @classmethod
+    def _some(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        if not targets:
+            raise ValueError(
+                'training.lora.targets=[] names no Linear; name some, such as ["*.attention.*"], or set training.lora '
+                "to null."
+            )
+        return targets
 
 
 class FineTuning(Protocol):

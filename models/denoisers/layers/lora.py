@@ -71,7 +71,7 @@ def adapt(module: nn.Module, rank: int, alpha: float, seed: int | None) -> None:
     first = torch.empty(rank, module.in_features, dtype=weight.dtype, device=weight.device)
     if seed is not None:
         nn.init.kaiming_uniform_(first, a=5**0.5, generator=torch.Generator(weight.device).manual_seed(seed))
-    module.__class__ = _adapted(type(module))
+    module.__class__ = _adapted(type(module))  # type: ignore[arg-type]
     assert isinstance(module, LowRank)
     module.lora_A = nn.Parameter(first)
     module.lora_B = nn.Parameter(weight.new_zeros(module.out_features, rank))

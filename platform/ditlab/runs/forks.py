@@ -156,7 +156,7 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
         raise UserError(f"start.state=averaged: {wanted} keeps no average of its weights; set start.state to trained.")
     if start.state != "all":
         return
-    own = {"network": model.network, "objective": model.objective.modules or nn.Module()}
+    own: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
     own_frozen = {name for name, each in named_tensors(own)[0].items() if not each.requires_grad}
     if moved := sorted(own_frozen ^ reader.frozen()):
         raise UserError(
