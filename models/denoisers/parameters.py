@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import torch
 from torch import nn
 
 from denoisers.contract import ModelSpec, Network, Objective, ObjectiveSpec, Role, RoledNetwork
 from denoisers.families import family_of
+from denoisers.finetuning import FineTuning, fine_tune, select
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -32,6 +35,11 @@ class ParameterCount:
     training_only: dict[str, int] = field(default_factory=dict)
     """Parameters of the objective's modules by name: trained, never part of `total`."""
 
+    @property
+    def frozen(self) -> int:
+        """Parameters of the network that stay as they are."""
+        return self.total - self.trainable
+
 
 @dataclass(frozen=True)
 class MetaModel:
@@ -41,11 +49,25 @@ class MetaModel:
     objective: Objective
 
     @classmethod
-    def build(cls, model: ModelSpec, objective: ObjectiveSpec) -> MetaModel:
-        """Build both, in milliseconds for a network of any size. Raises ValueError where they do not fit."""
+    def build(cls, model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None) -> MetaModel:
+        """Build both, in milliseconds for a network of any size, with what `tuning` freezes and adapts.
+
+        Raises ValueError where they do not fit, and for patterns that match nothing.
+        """
         with torch.device("meta"):
             family = family_of(model)
-            return cls(family.build_network(model), family.build_objective(objective, model))
+            network: Any = family.build_network(model)
+            built = cls(network, family.build_objective(objective, model))
+            if tuning is not None:
+                fine_tune(network, built.objective.modules, tuning)
+            return built
+
+    def check_rates(self, patterns: Iterable[str]) -> None:
+        """Raise ValueError for a pattern of `optimizer.lr_patterns` that matches no trained parameter."""
+        parts: dict[str, Any] = {"": self.network, "objective.": self.objective.modules or nn.Module()}
+        named = ((f"{prefix}{name}", each) for prefix, part in parts.items() for name, each in part.named_parameters())
+        names = [name for name, parameter in named if parameter.requires_grad]
+        select("optimizer.lr_patterns", patterns, names, "trained parameter")
 
     @cached_property
     def counts(self) -> ParameterCount:
@@ -53,10 +75,12 @@ class MetaModel:
         return count_network(self.network, self.objective.modules)
 
 
-def count_parameters(model: ModelSpec, objective: ObjectiveSpec | None = None) -> ParameterCount:
+def count_parameters(
+    model: ModelSpec, objective: ObjectiveSpec | None = None, tuning: FineTuning | None = None
+) -> ParameterCount:
     """Count on the meta device, in milliseconds and without memory for a network of any size."""
     if objective is not None:
-        return MetaModel.build(model, objective).counts
+        return MetaModel.build(model, objective, tuning).counts
     with torch.device("meta"):
         return count_network(family_of(model).build_network(model))
 
@@ -131,7 +155,7 @@ def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> Paramet
     if isinstance(owner, TRANSPOSED):
         return ParameterRole("convolution", is_transposed=True)
     if isinstance(owner, nn.Linear):
-        return ParameterRole("matrix", int(getattr(owner, "fused_parts", 1)))
+        return ParameterRole("matrix", int(getattr(owner, "fused_parts", 1)) if name == "weight" else 1)
     return ParameterRole("scalar" if size == 1 else "embedding")
 
 
@@ -153,11 +177,12 @@ class RoledParameters:
         return self.copies * prod(self.shape)
 
 
-def count_by_role(model: ModelSpec, objective: ObjectiveSpec) -> list[RoledParameters]:
+def count_by_role(
+    model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None
+) -> list[RoledParameters]:
     """List the parameters of the network, then those that the loss trains (`objective.NAME`), in their order."""
-    with torch.device("meta"):
-        family = family_of(model)
-        modules = {"": family.build_network(model), "objective.": family.build_objective(objective, model).modules}
+    built = MetaModel.build(model, objective, tuning)
+    modules = {"": built.network, "objective.": built.objective.modules}
     found: dict[RoledParameters, int] = {}
     for prefix, module in modules.items():
         if isinstance(module, nn.Module):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from rich.console import RenderableType
@@ -24,7 +25,7 @@ from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
-from ditlab.training.export import write_export
+from ditlab.training.export import write_adapter, write_export
 
 _DECAY = "decay="
 ROUGH = 0.05
@@ -87,12 +88,17 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
         yield replace(saved, average=rebuilt)
 
 
-def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None) -> list[Path]:
+def export_saved(
+    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: Literal["ditlab", "peft"] = "ditlab"
+) -> list[Path]:
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     with with_average(saved, ema) as chosen:
-        weights = chosen.weights() if averaged else saved.checkpoint.weights(averaged=False)
+        merged = form == "ditlab"
+        weights = chosen.weights(merged=merged) if averaged else saved.checkpoint.weights(False, merged=merged)
+        if form == "peft":
+            return write_adapter(saved.checkpoint, weights, output_folder(folder))
         facts = {} if chosen.average is None else {"average": chosen.average.profile.label}
         return write_export(saved.checkpoint.manifest, weights, output_folder(folder), saved.folder.tokenizer, facts)
 

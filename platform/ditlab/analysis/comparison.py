@@ -200,7 +200,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
     facts = JournalFacts.of(content)
     starts = [event["time"] for event in content.events if event["kind"] == "start"]
     with building():
-        counts = count_parameters(experiment.model, experiment.objective)
+        counts = count_parameters(experiment.model, experiment.objective, experiment.training)
     history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
     evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]

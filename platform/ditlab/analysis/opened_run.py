@@ -117,9 +117,12 @@ class SavedRun(OpenedRun):
     average: RebuiltAverage | None = None
     """Average whose weights are used; None: the checkpoint's own."""
 
-    def weights(self, prefix: str = "network.") -> dict[str, Tensor]:
-        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its trained weights."""
-        return self.average.weights(prefix) if self.average else self.checkpoint.weights(prefix=prefix)
+    def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
+        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its trained weights; with
+        adapters in those of the base, if `merged`."""
+        if self.average:
+            return self.average.weights(prefix, merged)
+        return self.checkpoint.weights(prefix=prefix, merged=merged)
 
     @property
     def step(self) -> int:

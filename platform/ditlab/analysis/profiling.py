@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rich.table import Table
 from torch import nn
 
 from denoisers.figures import Bars, Figure
+from denoisers.finetuning import fine_tune
 from ditlab.data.loading.transfer import send
 from ditlab.data.processes import in_processes
 from ditlab.data.splits import DataSplits, open_data
@@ -28,7 +30,7 @@ from ditlab.engine.phase_clock import PHASES, PhaseClock, phase_clock
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
-from ditlab.inputs.noise import KeyedNoise
+from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.reports.formatting import terminal_table
@@ -81,6 +83,8 @@ class StepRunner:
         self._inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device, home=home)
         self._objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
         self.network: nn.Module = experiment.family.build_network(experiment.model)  # type: ignore[assignment]
+        seed = partial(derived_seed, experiment.seed, "lora")
+        fine_tune(self.network, self._objective.modules, experiment.training, seed)
         self.module = TrainingModule(self.network, self._objective)
         swap = home.caches / "swap"
         self._engine = Engine(self.module, experiment, rank, experiment.micro_size, num_passes, swap, self.clock)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
 
 import pyarrow as pa
 from markupsafe import Markup
@@ -203,16 +203,20 @@ class Run:
 
         return run_figures(saved, seed)
 
-    def export(self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None) -> ExportedWeights:
+    def export(
+        self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None,
+        format: Literal["ditlab", "peft"] = "ditlab",
+    ) -> ExportedWeights:  # fmt: skip
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
 
         `averaged`: the moving average where there is one, else the weights themselves; `ema`: an average of this
-        relative length, rebuilt. Raises UserError where the run has no checkpoint yet, or the disk refuses.
+        relative length, rebuilt. Adapters (`training.lora`) are merged into the weights; `format="peft"` writes them
+        alone, as peft does. Raises UserError where the run has no checkpoint yet, or the disk refuses.
         """
         saved = self._opened().saved()
         from ditlab.analysis.averages import export_saved
 
-        files = export_saved(saved, Path(folder), averaged, ema)
+        files = export_saved(saved, Path(folder), averaged, ema, format)
         return ExportedWeights(self.id, saved.step, Path(folder), files)
 
     def describe(self) -> RunDescription:

@@ -80,7 +80,7 @@ def count_parameters(spec: Experiment) -> ParameterCount:
     from ditlab.analysis.user_errors import building
 
     with building():
-        return count(spec.model, spec.objective)
+        return count(spec.model, spec.objective, spec.training)
 
 
 def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:

@@ -63,16 +63,16 @@ class RebuiltAverage:
         shares = zip(self.sources, self.combination.coefficients, strict=True)
         return len({reader.location for (reader, _), share in shares if share} - {self.checkpoint.location})
 
-    def weights(self, prefix: str = "network.") -> dict[str, Tensor]:
+    def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
         """Return whole float32 tensors by name; one slice of one tensor is in memory beside the result."""
         manifest, tensors = self.checkpoint.manifest, {}
         for name, shape in manifest.shapes.items():
             if not name.startswith(prefix):
                 continue
             numel = math.prod(shape)
-            is_buffer = name in manifest.buffers
-            whole = self.checkpoint.read("buffer", name, 0, numel) if is_buffer else torch.empty(numel)
-            for start in range(0, 0 if is_buffer else numel, SLICE):
+            is_averaged = (own := self.checkpoint.field_of(name, "")) == ""
+            whole = torch.empty(numel) if is_averaged else self.checkpoint.read(own, name, 0, numel).float()
+            for start in range(0, numel if is_averaged else 0, SLICE):
                 stop = min(start + SLICE, numel)
                 total = torch.zeros(stop - start, dtype=torch.float64)
                 for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
@@ -80,7 +80,7 @@ class RebuiltAverage:
                         total.add_(reader.read(field_of(kept.length), name, start, stop), alpha=share)
                 whole[start:stop] = total
             tensors[name.removeprefix(prefix)] = whole.reshape(shape)
-        return tensors
+        return self.checkpoint.merge(tensors) if merged else tensors
 
 
 @dataclass(frozen=True)

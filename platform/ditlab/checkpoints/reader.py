@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from denoisers.layers.lora import merge
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
@@ -162,7 +163,10 @@ class CheckpointReader:
         return [*self._grown]
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that grows all rows."""
+        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that grows all rows.
+
+        They are float32, and as the network computes with them where they are frozen.
+        """
         if not (more := self._grown.get(name)):
             return self._joined(kind, name, start, stop)
         shape = self.manifest.shapes[name]
@@ -202,12 +206,29 @@ class CheckpointReader:
             raise DamagedCheckpoint(f"{self.location}/{shard}: {key} has other values than the manifest says.")
         return values
 
-    def weights(self, averaged: bool = True, prefix: str = "network.") -> dict[str, Tensor]:
-        """Whole float32 tensors of the network by name, averaged ones if `averaged` and the checkpoint has them."""
+    def field_of(self, name: str, kind: str) -> str:
+        """Return the field that holds a tensor among the weights of a kind (`master`, `ema`): its own of buffers and of
+        frozen parameters, which are in no average."""
+        if name in self.manifest.buffers:
+            return "buffer"
+        return "frozen" if ("frozen", name) in self._index else kind
+
+    def frozen(self) -> set[str]:
+        """Return the names of the parameters that were not trained."""
+        return {name for kind, name in self._index if kind == "frozen"}
+
+    def weights(self, averaged: bool = True, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
+        """Whole float32 tensors of the network by name, averaged ones if `averaged` and the checkpoint has them; those
+        of the base with its adapters in them, if `merged`."""
         kind = "ema" if averaged and self.has("ema") else "master"
         tensors = {}
         for name, shape in self.manifest.shapes.items():
             if name.startswith(prefix):
-                field_of = "buffer" if name in self.manifest.buffers else kind
-                tensors[name.removeprefix(prefix)] = self.read(field_of, name, 0, math.prod(shape)).reshape(shape)
-        return tensors
+                values = self.read(self.field_of(name, kind), name, 0, math.prod(shape))
+                tensors[name.removeprefix(prefix)] = values.float().reshape(shape)
+        return self.merge(tensors) if merged else tensors
+
+    def merge(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of the base with the run's adapters in them; the same, of a run without any."""
+        lora = self.manifest.spec["training"].get("lora")
+        return merge(weights, lora["alpha"] / lora["rank"]) if lora else weights

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -257,13 +257,22 @@ def figures(
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
 @options.ema
+@click.option(
+    "--format", "form", type=click.Choice(["ditlab", "peft"]), default="ditlab", show_default=True,
+    help="peft: the adapters of training.lora alone, as peft writes them.",
+)  # fmt: skip
 @options.as_json
-def export(run: str, out: Path, raw: bool, ema: str | None, as_json: bool) -> None:
-    """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one."""
+def export(run: str, out: Path, raw: bool, ema: str | None, form: Literal["ditlab", "peft"], as_json: bool) -> None:
+    """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one.
+
+    Adapters are merged into the weights.
+    """
     with options.opened_run(run) as (opened, progress):
         progress.stage("writing the weights")
-        exported = opened.export(out, averaged=not raw, ema=ema)
+        exported = opened.export(out, averaged=not raw, ema=ema, format=form)
     output.emit(exported.to_dict(), as_json, exported.files)
+    if form == "peft":
+        return
     code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'  # as one types it, where that is safe
     found = shutil.which("python")

@@ -123,6 +123,8 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         if plan.recommended
         else plan.why,
     ]
+    if plan.frozen:
+        lines.append(f"parameters: {plan.parameters - plan.frozen:,} trainable, {plan.frozen:,} frozen")
     more = {"recomputed": flops.recomputed, "of frozen encoders": plan.encoder_flops, "of Muon": plan.optimizer_flops}
     beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
     lines.append(
@@ -166,7 +168,7 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
     """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
     own, chosen = plan.own, plan.recommended
     hours = plan.gpu_hours(chosen or own)
-    same = ("parameters", "why", "steps", "checkpoint_bytes", "snapshot_bytes", "snapshots", "data_bytes",
+    same = ("parameters", "frozen", "why", "steps", "checkpoint_bytes", "snapshot_bytes", "snapshots", "data_bytes",
             "encoder_flops", "optimizer_flops")  # fmt: skip
     return {
         "fits": own.fits,

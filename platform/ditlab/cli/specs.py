@@ -149,7 +149,7 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
 
     counts, terminal = count_parameters(experiment), output.console(as_json)
     with building():
-        roles = count_by_role(experiment.model, experiment.objective)
+        roles = count_by_role(experiment.model, experiment.objective, experiment.training)
     terminal.print(role_table(roles))
     sums = Counter[str]()
     for row in roles:
@@ -173,6 +173,7 @@ def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
     ]
     if counts.trainable != counts.total:
         rows.append(("trainable", f"{counts.trainable:,}", ""))
+        rows.append(("frozen", f"{counts.frozen:,}", ""))
     rows.append(("total", f"{counts.total:,}", ""))
     title = f"{experiment.name} ({experiment.model.family})"
     return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)

@@ -57,9 +57,7 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
         if torch._inductor.config.cpp.vec_isa_ok is None:
             torch._inductor.config.cpp.vec_isa_ok = True
         options["post_grad_custom_post_pass"] = FasterProducts()
-    for kind, modules in kinds.items():
-        if not modules:
-            continue  # as of the blocks before the last one in a network of one block
+    for kind, modules in _alike(kinds):
         assert len({type(module) for module in modules}) == 1, f"modules of kind {kind} are of several classes"
         # A copy of the forward pass has a code object of its own, by which torch.compile keeps graphs, and their limit.
         forward = type(modules[0]).forward
@@ -75,6 +73,32 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             module.forward = MethodType(compiled, module)
             if whole_gathers:
                 import_deepspeed().utils.set_z3_leaf_module(module, True)
+                if any(not each.requires_grad for each in network.parameters()):
+                    module.register_forward_pre_hook(_require_input_gradient)
+
+
+def _require_input_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Have a block that trains parameters take a gradient of its first input, where all before it is frozen.
+
+    ZeRO-3 releases a block's parameters once the gradients of its inputs are there; without any, ahead of its pass.
+    """
+    tensors = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
+    if not torch.is_grad_enabled() or not tensors or any(each.requires_grad for each in tensors):
+        return None
+    if not any(each.requires_grad for each in module.parameters()):
+        return None
+    return tuple(each.detach().requires_grad_() if each is tensors[0] else each for each in inputs)
+
+
+def _alike(kinds: Mapping[str, Sequence[nn.Module]]) -> Iterator[tuple[str, list[nn.Module]]]:
+    """Yield name and modules of each kind; a kind of which some are frozen or adapted, and others not, is several."""
+    for kind, modules in kinds.items():
+        found: dict[tuple[tuple[str, bool], ...], list[nn.Module]] = {}
+        for module in modules:
+            trained = tuple((name, each.requires_grad) for name, each in module.named_parameters())
+            found.setdefault(trained, []).append(module)
+        for number, alike in enumerate(found.values()):
+            yield f"{kind}_{number}" if number else kind, alike
 
 
 @contextmanager

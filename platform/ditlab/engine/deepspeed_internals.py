@@ -235,6 +235,48 @@ class ParameterSlice:
         return flat.view(-1)[self.offset : self.offset + self.stop - self.start]
 
 
+class FrozenParameters:
+    """Parameters that take no gradient, of which each worker holds a slice for the state; at stage 0 all of them.
+
+    They stay in the precision that the network computes in, and have neither master weights nor averages.
+    """
+
+    def __init__(self, module: nn.Module, stage: int) -> None:
+        self._parts: list[tuple[Any, ParameterSlice]] = []
+        self._stage, rank, workers = stage, distributed.get_rank(), distributed.get_world_size()
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                numel = whole_shape(parameter).numel()
+                shard = numel if stage == 0 else math.ceil(numel / workers)  # as ZeRO-3 cuts it
+                start = 0 if stage == 0 else min(rank * shard, numel)
+                self._parts.append((parameter, ParameterSlice(name, start, min(start + shard, numel), start)))
+
+    def slices(self) -> Iterator[tuple[ParameterSlice, Tensor]]:
+        """Yield this worker's slices and their values, views; none that are empty."""
+        for parameter, part in self._parts:
+            if part.start < part.stop:
+                shard = held_shard(parameter)
+                values = part.of(parameter.detach()) if shard is None else shard.view(-1)[: part.stop - part.start]
+                yield part, values
+
+    def load(self, read: Callable[[str, str, int, int], Tensor]) -> None:
+        """Set all whole parameters, each worker reading its own slices. All workers must call."""
+        from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+        for parameter, part in self._parts:
+            own = read("frozen", part.name, part.start, part.stop)
+            with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+                whole = parameter.view(-1)
+                if self._stage == 0 or distributed.get_world_size() == 1:
+                    whole.copy_(own)
+                else:
+                    shard = math.ceil(whole.numel() / distributed.get_world_size())
+                    mine = functional.pad(own.to(whole), (0, shard - own.numel()))
+                    parts = mine.new_empty(shard * distributed.get_world_size())
+                    distributed.all_gather_into_tensor(parts.view(torch.uint8), mine.view(torch.uint8))
+                    whole.copy_(parts[: whole.numel()])
+
+
 class Partitions:
     """This worker's partitions of float32 master weights and moments, as slices of named parameters.
 

@@ -17,6 +17,7 @@ from torch._tensor_str import printoptions
 from ditlab.averages import START
 from ditlab.engine.averages import WeightAverages
 from ditlab.engine.deepspeed_internals import (
+    FrozenParameters,
     GradientNorm,
     ParameterSlice,
     Partitions,
@@ -114,6 +115,7 @@ class Engine:
             self.partitions = Partitions(
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
             )
+            self._frozen = FrozenParameters(module, self.stage)
             if isinstance(optimizer, MuonAdamW):
                 optimizer.bind(self.partitions, facts, rank.world_size)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
@@ -136,7 +138,7 @@ class Engine:
             total, components = self._engine("loss", batch, noise_source)
         with self._clock.phase("backward"), ExitStack() as hooks:
             if weight == 0:  # every gradient is replaced by zero: 0 times a loss of NaN would be NaN
-                for each in self._module.parameters():
+                for each in filter(lambda parameter: parameter.requires_grad, self._module.parameters()):
                     hooks.callback(each.register_hook(torch.zeros_like).remove)
             self._engine.backward(total if weight == 1 else total * weight)
         if not last:
@@ -192,12 +194,15 @@ class Engine:
         """Yield ((field, name, start), flat float32 values) of this worker's slices, for each field.
 
         Fields are `master`, moments, `ema`, `power_LENGTH`; values begin at `start` of the flattened parameter `name`.
+        Frozen parameters have the field `frozen` alone, as the network computes with them: in its precision.
         """
         for index in range(len(self.partitions.flats)):
             with self.partitions.resident(index):
                 copied = self.partitions.swapped(index)  # or the values would go with their buffers
                 for field, part, values in self._slices(index):
                     yield (field, part.name, part.start), values.clone() if copied else values
+        for part, values in self._frozen.slices():
+            yield ("frozen", part.name, part.start), values
 
     def _slices(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
         for field, flat in {**self.partitions.tensors(index), **self.averages.tensors(index)}.items():
@@ -213,7 +218,8 @@ class Engine:
     def load_state(self, read: SliceReader, scalars: Mapping[str, float], has_ema: bool) -> None:
         """Load a saved state; `read(field, name, start, stop)` returns float32 values, whatever wrote them.
 
-        Averages of power-function profile begin again where the scalars do not say when they began.
+        Averages of power-function profile begin again where the scalars do not say when they began. With frozen
+        parameters every worker must call it.
         """
         restarted = {} if START in scalars else self.averages.exponents
         with self.partitions.rewriting() as indices:
@@ -222,6 +228,7 @@ class Engine:
                     # A run whose average is new starts it from the weights.
                     is_new = field in restarted or (field == "ema" and not has_ema)
                     values.copy_(read("master" if is_new else field, part.name, part.start, part.stop))
+        self._frozen.load(read)
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
         self.averages.load(scalars)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim.adamw import adamw
 
+from denoisers.finetuning import parameter_label
 from denoisers.parameters import ParameterRole, parameter_roles
 from ditlab.engine.deepspeed_internals import Partitions
 from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
@@ -84,7 +85,9 @@ def build_optimizer(
     """
     groups: dict[GroupRates, dict[str, Any]] = {}
     for name, parameter in module.named_parameters():
-        rates = spec.rates(facts[name].role.role)
+        if not parameter.requires_grad:
+            continue  # frozen: no group, so no state and no partition
+        rates = spec.rates(facts[name].role.role, parameter_label(name))
         if rates not in groups:
             groups[rates] = {
                 "params": [], "lr": spec.lr * rates.lr_factor, "lr_factor": rates.lr_factor,

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from denoisers.contract import ANY, TextCodec
+from denoisers.finetuning import fine_tune
 from ditlab.spec.experiment import Experiment
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -48,7 +49,8 @@ class DataShape:
     def step_key(self, experiment: Experiment, size: int, *form: object) -> str:
         """Return what decides a step of `size` samples on the meta device, as a text: a key for what was counted."""
         text = self.text and (self.text.vocabulary, self.text.end, self.text.packing)
-        return repr([experiment.model, experiment.objective, size, self.of_experiment(experiment), text, form])
+        tuning = experiment.training.freeze, experiment.training.lora
+        return repr([experiment.model, experiment.objective, tuning, size, self.of_experiment(experiment), text, form])
 
 
 class MetaNoise:
@@ -137,6 +139,7 @@ class MetaStep:
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
+            fine_tune(self.network, self._objective.modules, experiment.training)
         if self._objective.modules is not None:
             self._objective.modules.to(dtype)
         if recomputes or offloads:

@@ -97,7 +97,7 @@ def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool
     tracker.add(step.tensors())
     before = tracker.live
     for module in step.modules():
-        for parameter in module.parameters():
+        for parameter in filter(lambda each: each.requires_grad, module.parameters()):
             parameter.register_post_accumulate_grad_hook(tracker.take)
     with step.reading(size), tracker:
         batch = step.batch(size)

@@ -162,6 +162,8 @@ class Plan:
     device: Device
     rates: Rates
     parameters: int
+    frozen: int
+    """Parameters among them that are not trained."""
     own: PlannedSetting
     """The spec as it is."""
     settings: Sequence[PlannedSetting]
@@ -212,7 +214,7 @@ def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_
     if averages:
         snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if steps else None
     return Plan(
-        experiment, planner.device, planner.rates, sizes.total, own, settings,
+        experiment, planner.device, planner.rates, sizes.total + sizes.frozen, sizes.frozen, own, settings,
         *choose(own, settings, planner, experiment), steps, data_bytes, checkpoint,
         experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0), snapshot, snapshots,
         planner.encoder_flops, sum(sizes.iterations), planner.left_out(),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, NamedTuple
 
+from denoisers.finetuning import parameter_label
 from denoisers.parameters import parameter_roles
 from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.frozen_encoders import AT_ONCE, EncoderWork
@@ -71,9 +72,13 @@ class ParameterGroup:
 class ParameterSizes:
     """Sizes of everything that is trained, in values."""
 
-    def __init__(self, groups: Sequence[ParameterGroup], iterations: Sequence[int] = ()) -> None:
-        """`iterations`: operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises."""
-        self.groups, self.iterations = groups, iterations
+    def __init__(
+        self, groups: Sequence[ParameterGroup], iterations: Sequence[int] = (), frozen: Sequence[int] = ()
+    ) -> None:
+        """`iterations`: operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises; `frozen`:
+        values of each parameter that is not trained."""
+        self.groups, self.iterations, self.frozen = groups, iterations, sum(frozen)
+        self._frozen_group = ParameterGroup(frozen, 0)
         sizes = [size for group in groups for size in group.sizes]
         self.total, self.largest = sum(sizes), max(sizes)
         self.small = sum(size for size in sizes if size < KEPT_GATHERED)
@@ -83,19 +88,26 @@ class ParameterSizes:
     def of_experiment(cls, experiment: Experiment, data: DataShape) -> ParameterSizes:
         """Build everything that is trained on the meta device, and return its sizes."""
         groups: dict[GroupRates, list[int]] = {}
-        iterations: list[int] = []
-        for module in MetaStep(experiment, data).modules():
+        iterations, frozen = list[int](), list[int]()
+        for prefix, module in zip(("network.", "objective."), MetaStep(experiment, data).modules(), strict=False):
             roles = parameter_roles(module)
             for name, parameter in module.named_parameters():
-                rates = experiment.optimizer.rates(roles[name].role)
+                if not parameter.requires_grad:
+                    frozen.append(parameter.numel())
+                    continue
+                rates = experiment.optimizer.rates(roles[name].role, parameter_label(f"{prefix}{name}"))
                 groups.setdefault(rates, []).append(parameter.numel())
                 if rates.is_orthogonalised:
                     iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
-        return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations)
+        return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations, frozen)
 
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partitions, padding included; of all at stage 0."""
         return sum(group.share(stage, workers) for group in self.groups)
+
+    def frozen_share(self, stage: Stage, workers: int) -> int:
+        """Return the frozen values that one worker holds: all, or its shards with ZeRO-3."""
+        return self._frozen_group.share(3, workers) if stage == 3 else self.frozen
 
     def moment_bytes(self, stage: Stage, workers: int) -> int:
         """Return the bytes of one worker's moments."""
@@ -161,6 +173,7 @@ def state_memory(sizes: ParameterSizes, shape: WorkerShape, num_averages: int) -
     optimizer = sizes.moment_bytes(stage, shape.workers) + (MASTER * share if stage else 0)
     average = MASTER * (share if stage else sizes.total) * num_averages
     weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * shape.workers)
+    weights += compute * sizes.frozen_share(stage, shape.workers)
     partition = compute * share if stage == 3 else 0
     kept_whole = compute * sizes.small if stage == 3 and shape.workers > 1 else 0
     buffers = compute * min(sizes.total, LARGEST_BUCKET) + kept_whole if stage == 3 else 0
@@ -259,7 +272,7 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
 
 def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
     """Bytes of parameters that ZeRO-3 gathers: whole ones, and the flat buffers of those on their way."""
-    values, largest = sizes.total - sizes.small, sizes.largest if sizes.largest >= KEPT_GATHERED else 0
+    values, largest = sizes.total - sizes.small + sizes.frozen, sizes.largest if sizes.largest >= KEPT_GATHERED else 0
     return shape.compute * (min(values, MOST_GATHERED) + min(values, PREFETCHED + largest))
 
 
@@ -275,12 +288,13 @@ def larger_parts(*candidates: MemoryParts) -> MemoryParts:
 
 
 def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int]:
-    """Return the sizes of one checkpoint (master weights, moments and averages of all workers together) and of one
-    snapshot of averages, 0 where none are kept."""
+    """Return the sizes of one checkpoint (master weights, moments, averages and frozen weights of all workers together)
+    and of one snapshot of averages, 0 where none are kept."""
     averages = experiment.training.averages
     snapshot = MASTER * sizes.total * len(averages.lengths) if averages else 0
     ema = MASTER * sizes.total if experiment.training.ema else 0
-    return MASTER * sizes.total + ema + snapshot + sizes.moment_bytes(0, 1), snapshot
+    frozen = DTYPES[experiment.training.precision].itemsize * sizes.frozen
+    return MASTER * sizes.total + ema + snapshot + sizes.moment_bytes(0, 1) + frozen, snapshot
 
 
 def setting_memory(

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from denoisers.layers.lora import A, B
 from denoisers.parameters import MetaModel
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import order_changes
@@ -144,7 +145,8 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
             "family."
         )
-    if differences := shape_differences(model, reader.shapes):
+    more_here = [] if start.state == "all" else [f".{A}", f".{B}"]  # fresh adapters beside another run's weights
+    if differences := shape_differences(model, reader.shapes, tuple(more_here)):
         more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "
@@ -154,6 +156,14 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
         raise UserError(f"start.state=averaged: {wanted} keeps no average of its weights; set start.state to trained.")
     if start.state != "all":
         return
+    own: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
+    own_frozen = {name for name, each in named_tensors(own)[0].items() if not each.requires_grad}
+    if moved := sorted(own_frozen ^ reader.frozen()):
+        raise UserError(
+            f"training.freeze and training.lora leave other parameters frozen than those of {wanted} ({len(moved)}, "
+            f"such as {moved[0]}), whose moments the state has not; freeze the same, or take its weights alone "
+            "(--weights-only, start.state)."
+        )
     before, now = parent["optimizer"].get("kind", "adamw"), experiment.optimizer.kind
     if before != now:
         raise UserError(
@@ -167,10 +177,13 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
         )
 
 
-def shape_differences(model: MetaModel, parent: Mapping[str, list[int]]) -> list[str]:
-    """Return what differs between the tensors of a model and those of a parent."""
+def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: tuple[str, ...] = ()) -> list[str]:
+    """Return what differs between the tensors of a model and those of a parent; `fresh`: ends of the names of tensors
+    that the parent may lack."""
     own, found = tensor_shapes(model), []
     for name in dict.fromkeys([*own, *parent]):
+        if name.endswith(fresh) and name not in parent:
+            continue
         here, there = (
             "x".join(map(str, shapes[name])) or "1" if name in shapes else "none" for shapes in (own, parent)
         )

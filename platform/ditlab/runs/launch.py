@@ -148,8 +148,9 @@ class RecordedProof(NamedTuple):
 def build_model(experiment: Experiment) -> MetaModel:
     """Build network and objective on the meta device, and the sampler. Raises UserError where they do not fit."""
     try:
-        model = MetaModel.build(experiment.model, experiment.objective)
+        model = MetaModel.build(experiment.model, experiment.objective, experiment.training)
         assert model.counts.total
+        model.check_rates(experiment.optimizer.lr_patterns)
         experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -511,12 +511,13 @@ def _moment(time: int) -> str:
 
 def _parameters(run: RunContent) -> html.Section:
     total = run.parameters.get("total", 0)
-    parts = {name: number for name, number in run.parameters.items() if name not in ("total", "trainable")}
+    parts = {name: number for name, number in run.parameters.items() if name not in ("total", "trainable", "frozen")}
     rows: list[list[Cell]] = [[name, number, f"{number / max(total, 1):.1%}"] for name, number in parts.items()]
     if rows:
         rows.append(["total", total, ""])
     if (trainable := run.parameters.get("trainable", total)) != total:
         rows.append(["trainable", trainable, ""])
+        rows.append(["frozen", total - trainable, ""])
     table = [html.Table(["component", "parameters", "share"], rows)] if rows else []
     return html.Section("Parameters by component", table, "parameters")
 

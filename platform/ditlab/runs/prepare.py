@@ -156,9 +156,13 @@ def launch_notes(launch: Launch) -> list[str]:
     workers = f"{most if fewest == most else f'{fewest} to {most}'} {'GPU' if resources.gpus_per_worker else 'CPU'}"
     threads, plural = launch.threads, "s" if most > 1 else ""
     each = f" with {threads.number} thread{'s' if threads.number > 1 else ''}" if threads else ""
+    counts = launch.model.counts
+    size = f"{counts.total:,} parameters"
+    if counts.frozen:
+        size += f" ({counts.trainable:,} trainable, {counts.frozen:,} frozen)"
     compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
     line = (
-        f"{experiment.name}: {experiment.model.family}, {launch.model.counts.total:,} parameters, "
+        f"{experiment.name}: {experiment.model.family}, {size}, "
         f"batch {experiment.batch.size}, {workers} worker{plural}{each}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )

@@ -90,6 +90,8 @@ class TrackedReporter(Reporter):
         launch, tracker = self._launch, self._tracker
         experiment, counts = launch.experiment, launch.model.counts
         numbers = {**counts.components, "total": counts.total, "trainable": counts.trainable}
+        if counts.frozen:
+            numbers["frozen"] = counts.frozen
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in numbers.items()}
         parameters[SPEC_HASH] = experiment.content_hash()
@@ -119,7 +121,7 @@ class TrackedReporter(Reporter):
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
-            del numbers["trainable"]
+            numbers = {name: number for name, number in numbers.items() if name not in ("trainable", "frozen")}
             tracker.log_table({"component": [*numbers], "parameters": [*numbers.values()]}, "parameters.json")
             plan, data = launch.plan, launch.data
             sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}

@@ -28,6 +28,7 @@ from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
 from ditlab.spec.optimization import (
     LATER,
+    LATER_TRAINING_FIELDS,
     AdamW,
     Batch,
     ConstantSchedule,
@@ -243,6 +244,7 @@ class Experiment(Spec):
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
         del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
+        content["training"] = without_defaults(content["training"], LATER_TRAINING_FIELDS)
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["model"] = without_defaults(content["model"], self.model.added_fields)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Role, Spec
+from denoisers.finetuning import LoRA, Pattern, matches
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -47,8 +48,10 @@ class RoleFactors(Spec):
     """Single numbers, such as a temperature."""
 
 
-LATER: dict[str, Any] = {"no_decay": [], "lr_factors": RoleFactors().model_dump()}
+LATER: dict[str, Any] = {"no_decay": [], "lr_factors": RoleFactors().model_dump(), "lr_patterns": {}}
 """Fields that came after the first runs, with the value under which a run is what it was without them."""
+LATER_TRAINING_FIELDS: dict[str, Any] = {"freeze": None, "lora": None}
+"""The same of `training`."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ class _ByRole(Spec):
     """Roles of the parameters without weight decay, such as [norm, bias, embedding]; `lr_factors` lists them."""
     lr_factors: RoleFactors = RoleFactors()
     """Factors on the learning rate by role of a parameter."""
+    lr_patterns: dict[Pattern, Positive] = Field(default_factory=dict)
+    """Factors on the learning rate by patterns of names, beside those by role: {"head.*": 10.0}. A parameter that
+    several match gets the product."""
 
     @field_validator("no_decay")
     @classmethod
@@ -84,10 +90,14 @@ class _ByRole(Spec):
             raise ValueError(f"optimizer.no_decay={list(roles)} names a role twice; name each once.")
         return roles
 
-    def rates(self, role: Role) -> GroupRates:
-        """Return how parameters of a role are updated; those of equal rates form a group."""
+    def rates(self, role: Role, name: str = "") -> GroupRates:
+        """Return how a parameter of a role is updated, by its name too (`finetuning.parameter_label`); those of equal
+        rates form a group."""
         decay = 0.0 if role in self.no_decay else self.weight_decay
-        return GroupRates(float(getattr(self.lr_factors, role)), decay)
+        factor = float(getattr(self.lr_factors, role))
+        for pattern, more in self.lr_patterns.items():
+            factor *= more if matches(pattern, name) else 1.0
+        return GroupRates(factor, decay)
 
     def check(self, offload: str) -> None:
         """Raise ValueError where the state cannot be kept in such a place (`engine.zero.offload`)."""
@@ -143,9 +153,9 @@ class Muon(_ByRole):
                 "its state elsewhere; set engine.zero.offload to none, or optimizer.kind to adamw."
             )
 
-    def rates(self, role: Role) -> GroupRates:
-        """Return how parameters of a role are updated: matrices and convolutions with one moment, the momentum."""
-        rates = super().rates(role)
+    def rates(self, role: Role, name: str = "") -> GroupRates:
+        """Return how a parameter of a role is updated: matrices and convolutions with one moment, the momentum."""
+        rates = super().rates(role, name)
         if role in ORTHOGONALISED:
             return replace(rates, moments=("momentum",))
         return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
@@ -358,6 +368,11 @@ class Training(Spec):
     """Moving average of the weights; null for none."""
     averages: Averages | None = None
     """Averages that are kept for rebuilding others after the run; null for none."""
+    freeze: Annotated[tuple[Pattern, ...], Field(strict=False)] | None = None
+    """Patterns of parameters that stay as they are, such as ["blocks.0", "*.mlp.*"]; adapters are trained always. Null:
+    none, with `lora` all of the network."""
+    lora: LoRA | None = None
+    """Low-rank adapters of Linears; null for none."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from denoisers.finetuning import fine_tune
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
@@ -188,6 +189,7 @@ def _time_steps(experiment: Experiment, home: Home) -> float:
     size = min(experiment.micro_size, len(view))
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     network: Any = experiment.family.build_network(experiment.model)
+    fine_tune(network, objective.modules, experiment.training, lambda _: 0)
     batch = inputs.prepare_batch(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
     times = []
     for number in range(TIMED_PASSES + 1):

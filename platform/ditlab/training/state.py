@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from denoisers.finetuning import fine_tune
 from ditlab.averages import START
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.shard import TensorKey
@@ -36,6 +38,7 @@ class TrainingState:
         network: Any = experiment.family.build_network(experiment.model)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
         published = load_published(run, owners)
+        fine_tune(network, self.objective.modules, experiment.training, partial(derived_seed, experiment.seed, "lora"))
         self.module = TrainingModule(network, self.objective)
         """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
@@ -79,13 +82,20 @@ class TrainingState:
         self._load_buffers(saved)
         self.step, self.position = step, position
 
-    def load_weights(
-        self, saved: CheckpointReader | CopiedState | WholeTensors, kind: Literal["master", "ema"]
-    ) -> None:
-        """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run."""
+    def load_weights(self, saved: CheckpointReader | WholeTensors, kind: Literal["master", "ema"]) -> None:
+        """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run, and so
+        are adapters that the other run has not."""
+        fresh = {
+            (name, start): values.clone()
+            for (field, name, start), values in self.engine.state()
+            if field == "master" and name not in saved.shapes
+        }
 
         def read(field: str, name: str, start: int, stop: int) -> Tensor:
-            return saved.read(kind, name, start, stop) if field == "master" else torch.zeros(stop - start)
+            if field not in ("master", "frozen"):
+                return torch.zeros(stop - start)
+            own = fresh.get((name, start))
+            return saved.read(saved.field_of(name, kind), name, start, stop) if own is None else own
 
         scalars = {name: value for name, value in self.engine.scalars().items() if name != START}
         self.engine.load_state(read, scalars, has_ema=False)
@@ -128,6 +138,15 @@ class WholeTensors:
     """Whole weights and buffers, float32, before an engine takes them."""
 
     values: Mapping[str, Tensor]
+
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """Shapes by name."""
+        return {name: list(each.shape) for name, each in self.values.items()}
+
+    def field_of(self, name: str, kind: str) -> str:
+        """Return the field of a tensor, whatever its name."""
+        return kind
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         """Return values `start` to `stop` of a flattened tensor."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from denoisers.parameters import MetaModel
 from ditlab.planning.meta_step import DataShape
 from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.plan import CPU_GAPS
@@ -52,6 +53,17 @@ def test_a_tracker_counts_what_is_predicted(tmp_path):
         optimizer = f"optimizer={{kind: {kind}}}"
         experiment = experiment_of("digits/dit", *changes, f"training.precision={precision}", zero, optimizer)
         check(experiment, track_step(experiment, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("zero", ["{stage: 1}", "{stage: 3}"])
+def test_frozen_parameters_take_their_own_room_alone(tmp_path, zero):
+    changes = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64", f"engine.zero={zero}")
+    lora = 'training.lora={rank: 4, targets: ["blocks"]}'
+    experiment = experiment_of("digits/dit", *changes, "training.precision=bf16", lora, "training.freeze=[blocks]")
+    sizes = ParameterSizes.of_experiment(experiment, DataShape())
+    counts = MetaModel.build(experiment.model, experiment.objective, experiment.training).counts
+    assert (sizes.total, sizes.frozen) == (counts.trainable, counts.frozen) and sizes.frozen > sizes.total / 2
+    check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
 @pytest.mark.slow

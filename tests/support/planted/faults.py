@@ -138,6 +138,19 @@ FAULTS = (
         "update, weight decay", ("optimizer.no_decay=[bias, norm]",),
     ),
     Fault(
+        "learning rate by pattern ignored",
+        _one(ENGINE + "optimizers.py", ", parameter_label(name))", ")"),
+        "learning rate, of each parameter", ('optimizer.lr_patterns={"head*": 2.0}',),
+    ),
+    Fault(
+        "frozen weights that move",
+        _one(ENGINE + "engine.py", "        self._engine.step()\n        return norm",
+             "        self._engine.step()\n"
+             "        _ = [values.mul_(1.001) for _, values in self._frozen.slices()]\n"
+             "        return norm"),
+        "update, frozen weights", ("training.freeze=[blocks.0]",),
+    ),
+    Fault(
         "bias correction off by one",
         _one(ENGINE + "deepspeed_internals.py", '"step": torch.zeros(', '"step": torch.ones('),
         "moments, updates so far",

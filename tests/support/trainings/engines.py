@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from denoisers.finetuning import fine_tune
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
@@ -120,6 +121,11 @@ def module_for(experiment: Experiment) -> TrainingModule:
     with torch.no_grad():
         for parameter in network.parameters():  # layers that begin at zero would hide half of the network
             parameter.add_(torch.randn_like(parameter) * 0.02)
+    fine_tune(network, objective.modules, experiment.training, seed=len)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith(".lora_B"):
+                parameter.add_(torch.randn_like(parameter) * 0.02)
     return TrainingModule(network, objective)
 
 

@@ -44,10 +44,12 @@ def reference_training(experiment: Experiment, script: Sequence[Step]) -> dict[s
         divisor, statistics = clip(training["clip"], joint_norm(gradients.values()), statistics)
         clipped = {name: each / divisor for name, each in gradients.items()}
         state = trainer.update(number, number + 1, state, clipped).values
-    return {name: state["master"][name].float().view(each.shape) for name, each in weights.items()}
+    trained = {name: state["master"][name].float().view(weights[name].shape) for name in trainer.settings}
+    return {**weights, **trained}
 
 
 def assert_close(state: State, expected: Mapping[str, Tensor]) -> None:
     for name, weights in expected.items():
-        found = state.tensors["master", name].view(weights.shape)
+        field = "master" if ("master", name) in state.tensors else "frozen"
+        found = state.tensors[field, name].view(weights.shape)
         torch.testing.assert_close(found, weights, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
@@ -78,6 +79,7 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
     with tracker:
         objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
         network: Any = experiment.family.build_network(experiment.model)
+        fine_tune(network, objective.modules, experiment.training, len)
         engine = Engine(TrainingModule(network, objective), experiment, rank, swap=home / "swap")
         for step in range(3):
             state = tracker.live

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from denoisers.contract import SampleRequest
 from ditlab.checking.process_group import report_done
 from ditlab.checking.prove.findings import Findings, ProofComparison, equal_values
-from ditlab.checking.prove.observing import RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
+from ditlab.checking.prove.observing import BESIDE, RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
 from ditlab.checking.prove.reference import (
     FLOAT32,
     PRECISIONS,
@@ -186,18 +186,19 @@ class _RunProof:
             return
         stages = self._stages
         if whole.step in (0, stages.begun):
-            self._slope = whole.step, {**whole.before["master"], **whole.before.get("buffer", {})}
+            self._slope = whole.step, whole.weights()
         in_two_precisions = 0, 1, stages.begun, stages.begun + 1, stages.killed, stages.last - 1
         self._comparer.compare(whole, whole.step in in_two_precisions)
         self._num_compared += 1
         report_done(self._num_compared)
 
     def _whole(self, state: CopiedState, kind: str) -> Whole:
-        """Put the workers' slices of one field together, flat tensors by name, with buffers. All workers call."""
-        own = {key: value for key, value in state.tensors.items() if key[0] in (kind, "buffer")}
+        """Put the workers' slices of one field together, flat tensors by name, with frozen weights and buffers. All
+        workers call."""
+        own = {key: value for key, value in state.tensors.items() if key[0] in (kind, *BESIDE)}
         parts: Any = self._channel.gather(own)
         whole, _ = join_slices(parts)
-        return {**whole.get(kind, {}), **whole.get("buffer", {})}
+        return {name: each for field in (kind, *BESIDE) for name, each in whole.get(field, {}).items()}
 
     def _perturb(self, state: TrainingState, step: int) -> None:
         """Put a perturbed state of a step in the place of a training's own, and compare what was loaded."""
@@ -256,9 +257,9 @@ class _RunProof:
             return
         try:
             with self._run.checkpoints.open(saved.step) as reader:
-                opened = reader.weights()
+                opened = reader.weights(merged=False)
             names = [name for name in weights if name.startswith("network.")]
-            pairs = {name: (weights[name], opened[name.removeprefix("network.")].reshape(-1)) for name in names}
+            pairs = {name: (weights[name].float(), opened[name.removeprefix("network.")].reshape(-1)) for name in names}
             wrong = [f"first {name}" for name, pair in pairs.items() if not equal_values(*pair)]
         except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
             wrong = [str(error)]

@@ -20,6 +20,8 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
 
+BESIDE = ("frozen", "buffer")
+"""Fields of a state that are weights of any kind: trained, or averaged."""
 WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
 """Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
 
@@ -43,6 +45,8 @@ def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars
             found[kind, name, start] = GRADIENTS**2 * (0.5 + drawn.abs())
         elif kind in ("exp_avg", "momentum"):
             found[kind, name, start] = GRADIENTS * drawn
+        elif kind == "frozen":  # as it is held: in the precision of the network
+            found[kind, name, start] = (values.float() + WEIGHTS * moved).to(values.dtype)
         elif kind != "buffer":
             masters = state.tensors["master", name, start] + WEIGHTS * moved
             found[kind, name, start] = masters if kind == "master" else masters + AVERAGES * drawn
@@ -103,6 +107,10 @@ class WholeStep:
     """Parameters that some worker computes with and that are not the masters, cast, or are others than its peers'."""
     disagreeing: list[str]
     """Parameters of which two workers hold the same slice with other gradients."""
+
+    def weights(self) -> Whole:
+        """Return the weights before the step, and buffers."""
+        return {name: each for kind in ("master", *BESIDE) for name, each in self.before.get(kind, {}).items()}
 
     @classmethod
     def of(cls, parts: Sequence[RecordedStep]) -> WholeStep:

@@ -137,7 +137,8 @@ class ScaledDownSpec:
     def describe(self) -> str:
         """Return what was made smaller, in words; empty for nothing."""
         changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
-        own = count_parameters(self.experiment.model, self.experiment.objective).total
+        spec = self.experiment
+        own = count_parameters(spec.model, spec.objective, spec.training).total
         text = f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
         return text if self.changes else ""
 
@@ -155,7 +156,7 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
         nonlocal found
         try:
             smaller = experiment.replace_all({**changes, **tried})
-            count_parameters(smaller.model, smaller.objective)
+            count_parameters(smaller.model, smaller.objective, smaller.training)
         except (UserError, ValueError, AssertionError, RuntimeError):
             return False
         if smaller.batch_fields() != experiment.batch_fields():
@@ -165,7 +166,7 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
         return True
 
     def is_small(most_flops: float = MOST_FLOPS) -> bool:
-        parameters = count_parameters(found.model, found.objective).total
+        parameters = count_parameters(found.model, found.objective, found.training).total
         return parameters <= MOST_PARAMETERS and step_flops(found).model <= most_flops
 
     def reduce_batch(samples: int) -> None:

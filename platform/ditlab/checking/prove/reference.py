@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from denoisers.contract import TextCodec
+from denoisers.finetuning import fine_tune, matches
 from denoisers.parameters import parameter_roles
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.inputs.noise import derived_seed
@@ -108,7 +110,7 @@ class ParameterSettings:
 
 def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[str, ParameterSettings]:
     """Return the settings of each trained parameter by name: its role, then the fields `lr`, `adamw_lr`, `lr_factors`,
-    `weight_decay` and `no_decay` of the optimiser's section."""
+    `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's section."""
     roles, found = parameter_roles(module), {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -116,6 +118,9 @@ def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[
             is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
             base = optimizer["lr"] if is_muon else optimizer.get("adamw_lr") or optimizer["lr"]
             decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
+            own = name.removeprefix("network.")
+            for pattern, factor in optimizer["lr_patterns"].items():
+                base *= factor if matches(pattern, own) else 1.0
             found[name] = ParameterSettings(
                 role, parameter.shape, base * optimizer["lr_factors"][role], decay, is_muon,
                 roles[name].num_parts, roles[name].is_transposed,
@@ -176,6 +181,8 @@ class ReferenceTrainer:
         self._models: dict[torch.dtype, ReferenceModel] = {}
         model = self.build()
         self.settings = parameter_settings(model.module, self.spec["optimizer"])
+        self.frozen = {name for name, each in model.module.named_parameters() if not each.requires_grad}
+        """Parameters that no step changes."""
         self.fresh = {name: each.clone().reshape(-1) for name, each in model.module.state_dict().items()}
         """Weights and buffers that the seed gives, float32."""
 
@@ -187,6 +194,7 @@ class ReferenceTrainer:
             objective = family.build_objective(experiment.objective, experiment.model, self._text)
             torch.manual_seed(derived_seed(experiment.seed, "weights"))
             network: Any = family.build_network(experiment.model)
+            fine_tune(network, objective.modules, experiment.training, partial(derived_seed, experiment.seed, "lora"))
         own = {"objective": objective.modules} if objective.modules is not None else {}
         return ReferenceModel(network, objective, nn.ModuleDict({"network": network, **own}).to(self._device, dtype))
 

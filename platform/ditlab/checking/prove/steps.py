@@ -58,7 +58,7 @@ LEAST = 1000
 """Parameters of a module whose gradient's scale is measured by itself; smaller ones are measured by group."""
 FIELDS = {
     "master": "master weights", "exp_avg": "first moments", "exp_avg_sq": "second moments", "momentum": "momentum",
-    "ema": "exponential average", "buffer": "buffers",
+    "ema": "exponential average", "buffer": "buffers", "frozen": "frozen weights",
 }  # fmt: skip
 """Fields of a state, in words."""
 DEVIATIONS = 5.0
@@ -199,7 +199,7 @@ class StepComparer:
 
     def _compare_passes(self, whole: WholeStep, due: Sequence[DueMicroBatch], is_exact: bool) -> None:
         """Compare draws, loss components and gradients of a step's passes."""
-        weights = {**whole.before["master"], **whole.before.get("buffer", {})}
+        weights = whole.weights()
         scale = whole.first.before.scalars.get("loss_scale.cur_scale", 1.0)
         draws = [prepared_digests(micro.batch, self.inputs) for micro in due]
         passes: list[Any] = [
@@ -406,6 +406,10 @@ class StepComparer:
                 distance = joint_norm(own[name].double() - values[name] for name in names)
                 moved = joint_norm(values[name] - before[kind][name].double() for name in names)
                 findings.near(phase, what, distance, bound, "", module, moved)
+        held, later = (each.get("frozen", {}) for each in (before, after))
+        due_frozen = sorted(self.reference.frozen.symmetric_difference(held))
+        wrong = [name for name, values in held.items() if name not in later or not equal_values(values, later[name])]
+        findings.same("update", "frozen weights", [f"first {name}" for name in (*due_frozen, *wrong)])
         missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
         findings.same("average", "averages held", [f"the engine's state holds no {kind}" for kind in missing])
         count = whole.first.after.scalars["adam_step"] - whole.first.before.scalars["adam_step"]
@@ -417,9 +421,9 @@ class StepComparer:
         experiment, plan, findings, fresh = self._run.experiment, self._run.plan, self._findings, self.reference.fresh
         wrong = [
             f"first {name}"
-            for name in self.reference.settings
+            for name in (*self.reference.settings, *self.reference.frozen)
             # as the network computes with them
-            if name not in masters or not torch.equal(masters[name], fresh[name].cpu().to(self._dtype).float())
+            if name not in masters or not torch.equal(masters[name].float(), fresh[name].cpu().to(self._dtype).float())
         ]
         findings.same("master weights", "those of the seed at the start", wrong)
         total = plan.total_steps

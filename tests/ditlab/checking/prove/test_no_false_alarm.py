@@ -29,6 +29,8 @@ OTHERS: list[dict[str, Any]] = [
     {"batch__micro": None},
     {"batch__micro": 1},
     {"schedule": {"kind": "stepped_cosine_restart", "cycle": 5}},
+    {"training__lora": {"rank": 2, "targets": ["*"]}, "engine__zero__stage": 3},
+    {"training__freeze": ["*.bias"], "optimizer": {"kind": "adamw", "lr_patterns": {"*.weight": 0.5}}},
 ]
 """What else a spec of any family may set, with ZeRO-1 where it says nothing of the stage."""
 _MIXTURE = {

@@ -1,0 +1,103 @@
+"""Frozen parameters, LoRA and learning rates by pattern under ZeRO against the reference; exact resume; compilation."""
+
+import pytest
+import torch
+
+from denoisers.layers.lora import A
+from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
+from support.trainings.grouped import SCRIPT, assert_close, reference_training, small
+
+STAGES = (0, 1, 2, 3)
+SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
+LORA = {"rank": 3, "alpha": 6.0, "targets": ["blocks.*.attention.*", "*.mlp"]}
+
+
+def tuned(stage=0, precision="fp32", freeze=None, lora=LORA, **fields):
+    experiment = small(stage, precision=precision, **{"lr_patterns": {"*.lora_B": 4.0}, **fields})
+    return experiment.replace("training", {"freeze": freeze, "lora": lora})
+
+
+CASES = {
+    "lora": {},
+    "lora and a head": {"freeze": ["blocks.*", "*embedding*"], "lr_patterns": {"head*": 3.0, "*.bias": 0.5}},
+    "frozen": {"freeze": ["blocks.0", "*.bias"], "lora": None, "lr_patterns": {}},
+    "muon": {"freeze": ["blocks.*.mlp.*"], "kind": "muon", "adamw_lr": 2e-3},
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("case", CASES)
+def test_one_worker_trains_the_weights_of_the_reference(case, stage):
+    experiment = tuned(stage, **CASES[case])
+    module = module_for(experiment)
+    frozen = {name for name, each in module.named_parameters() if not each.requires_grad}
+    assert frozen and any(name.endswith(A) for name, _ in module.named_parameters()) == (case != "frozen")
+    trace = drive_here(Job(experiment, SCRIPT))
+    assert_close(trace.state, reference_training(tuned(**CASES[case]), SCRIPT))
+    for name, start in module.named_parameters():
+        fields = {field for field, owner in trace.state.tensors if owner == name}
+        assert (fields == {"frozen"}) == (name in frozen), name
+        if name in frozen:
+            assert torch.equal(trace.state.tensors["frozen", name], start.detach().view(-1)), name
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
+    experiment = tuned(stage, precision="bf16")
+    state = drive_here(Job(experiment, SCRIPT)).state
+    expected, start = reference_training(tuned(), SCRIPT), dict(module_for(tuned()).named_parameters())
+    for (field, name), values in state.tensors.items():
+        assert values.dtype == (torch.bfloat16 if field == "frozen" else torch.float32)
+        if field == "master":
+            due = expected[name].view(-1)
+            assert (values - due).norm() < 0.2 * (due - start[name].detach().view(-1)).norm(), name
+
+
+@pytest.mark.parametrize("changes", [
+    {"engine.activation_checkpointing": True}, {"engine.activation_offload": "cpu"}, {"engine.compile": True},
+    {"engine.compile": True, "engine.activation_checkpointing": True},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("stage", [1, 3])
+def test_memory_and_compilation_change_no_number(stage, changes):
+    """The first block has no adapters, so that no gradient reaches its inputs: two kinds of block to compile."""
+    lora = {**LORA, "targets": ["blocks.1.*"]}
+    plain = tuned(stage, lora=lora).replace("model.depth", 2)
+    found = drive_here(Job(plain.replace_all(changes), SCRIPT)).state
+    assert_close(found, reference_training(plain, SCRIPT))
+
+
+@pytest.mark.parametrize("stages", [(2,), pytest.param((0, 1, 3), marks=pytest.mark.slow)], ids=str)
+def test_two_workers_train_the_same_weights_and_resume_bit_for_bit(stages, tmp_path):
+    experiments = [tuned(stage) for stage in stages] + [tuned(stage, precision="bf16") for stage in stages if stage]
+    whole = [Step([[Pass(0)], [Pass(1)]], number=number) for number in range(4)]
+    paths = [tmp_path / str(number) for number in range(len(experiments))]
+    places = list(zip(experiments, paths, strict=True))
+    jobs = [Job(experiment, SPLIT) for experiment in experiments] + [Job(each, whole) for each in experiments]
+    traces = drive_workers([*jobs, *(Job(each, whole[:2], save=path) for each, path in places)], 2)
+    expected = reference_training(tuned(), SCRIPT)
+    for experiment, trace in zip(experiments, traces, strict=False):
+        if experiment.training.precision == "fp32":
+            assert_close(trace.state, expected)
+    resumed = drive_workers([Job(each, whole[2:], load=path) for each, path in places], 2)
+    for unbroken, rest in zip(traces[len(experiments) :], resumed, strict=False):
+        assert rest.state.equals(unbroken.state)
+
+
+@pytest.mark.parametrize("offload", [{"offload": "cpu"}, {"offload": "cpu", "offload_parameters": "cpu"}], ids=str)
+def test_offloaded_state(offload):
+    experiment = tuned(3).replace("engine.zero", offload)
+    assert_close(drive_here(Job(experiment, SCRIPT)).state, reference_training(tuned(), SCRIPT))
+
+
+def test_a_base_checkpoint_fits_the_adapted_network_and_a_state_moves_to_any_stage(tmp_path):
+    base = module_for(small(0)).network.state_dict()
+    adapted = module_for(tuned()).network
+    missing, unexpected = adapted.load_state_dict(base, strict=False)
+    assert not unexpected and missing and all("lora_" in name for name in missing)
+    steps = [Step([[Pass(0), Pass(1)]], number=number) for number in range(4)]
+    unbroken = drive_here(Job(tuned(0), steps)).state
+    drive_here(Job(tuned(3), steps[:2], save=tmp_path / "half"))
+    moved = drive_here(Job(tuned(0), steps[2:], load=tmp_path / "half")).state
+    assert moved.tensors.keys() == unbroken.tensors.keys()
+    for key, values in unbroken.tensors.items():
+        torch.testing.assert_close(moved.tensors[key], values, rtol=1e-4, atol=1e-5)
