@@ -21,8 +21,8 @@ class DiTSpec(ImageModelSpec):
 
     added_fields: ClassVar[Mapping[str, Any]] = {
         **ImageModelSpec.added_fields, "condition_ratio": 4, "time_frequencies": "width", "embeddings": "shared",
-        "positions": "row_first", "gelu": "exact", "norm_eps": 1e-5, "mlp_norm_eps": None, "final_norm": "affine", "variance_channels": "none",
-        "initial_weights": "torch",
+        "positions": "row_first", "gelu": "exact", "norm_eps": 1e-5, "mlp_norm_eps": None, "final_norm": "affine",
+        "variance_channels": "none", "initial_weights": "torch",
     }  # fmt: skip
 
     family: Literal["dit"] = "dit"
