@@ -9,7 +9,7 @@ ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice
 BRANCHES = {
     "models/denoisers/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
     "models/denoisers/tensors.py": (2, "autocast is by device type, and the meta device has none"),
-    "models/denoisers/processes/score_entropy.py": (1, "one kernel on a GPU, in place elsewhere: same formula"),
+    "models/denoisers/processes/score_entropy.py": (3, "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes"),
     "platform/ditlab/analysis/comparison.py": (1, "the page of a comparison names the device"),
     "platform/ditlab/analysis/evaluation.py": (2, "a digest of a measurement names the kind of device"),
     "platform/ditlab/analysis/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
@@ -25,7 +25,7 @@ BRANCHES = {
     "platform/ditlab/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
     "platform/ditlab/data/images/encoding.py": (1, "features are encoded on a GPU if there is one"),
-    "platform/ditlab/engine/compilation.py": (1, "passes over graphs for the CPU's products"),
+    "platform/ditlab/engine/compilation.py": (2, "passes over graphs for the CPU's products, constant sizes on a GPU"),
     "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
     "platform/ditlab/analysis/drawing.py": (2, "when compiled blocks pay, kept memory on a CPU"),
     "platform/ditlab/engine/engine.py": (

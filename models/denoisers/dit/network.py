@@ -119,6 +119,7 @@ class DiT(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 nn.init.xavier_uniform_(module.weight.detach().flatten(1))  # a kernel is a Linear of a patch
+                assert module.bias is not None
                 nn.init.zeros_(module.bias)
         for module in self.modules():
             if isinstance(module, TimeEmbedding):

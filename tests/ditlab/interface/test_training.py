@@ -42,9 +42,9 @@ def test_arguments_that_exclude_each_other(home, spec):
         train(spec, ["trainin.steps=3"], local=True)
 
 
-def test_the_gaussian_process_trains_and_samples(home):
+def test_the_gaussian_process_trains_and_samples(home, blank_pictures):
     """From the spec to samples of both solvers; a flow's solver is refused."""
-    experiment = smallest("dit", training__steps=2, **GAUSSIAN)
+    experiment = smallest("dit", training__steps=4, **GAUSSIAN)
     result = train(experiment, local=True)
     assert {"train/noise", "train/bound", "eval/noise", "eval/bound", "eval/noise_t3"} <= set(result.metrics)
     run = ditlab.open_run(result.run_id)

@@ -14,7 +14,7 @@ def test_mappings_merge_lists_replace_later_wins():
     assert below == {"a": {"x": 1, "y": {"p": 1}}, "list": [1, 2, 3], "keep": 0}
 
 
-@pytest.mark.parametrize("selector", ["kind", "family"])
+@pytest.mark.parametrize("selector", ["kind", "family", "process"])
 def test_another_kind_replaces_the_whole_mapping(selector):
     below = {"m": {selector: "one", "x": 1}}
     assert merge(below, {"m": {selector: "two", "y": 2}}) == {"m": {selector: "two", "y": 2}}

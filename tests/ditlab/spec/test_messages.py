@@ -8,6 +8,7 @@ from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import merge
 from ditlab.spec.values import format_value
 
+GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process": "gaussian"}}
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
     ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
@@ -52,6 +53,28 @@ MISTAKES = [
     ({"checkpoint": {"storage": "s3://a:b@bucket/x"}}, "checkpoint.storage=s3://... holds a password or key"),
     ({"schedule": {"kind": "constant", "warmup": 2}}, "leaves nothing of training.steps=2; set schedule.warmup to 0,"),
     ({"objective": {"weights": {"velocity": 0.0}}}, "objective.weights are all 0, so nothing trains; set"),
+    ({"objective": {"process": "gausian"}}, "objective.process='gausian' is unknown; did you mean 'gaussian'?"),
+    ({"objective": {"process": "gaussian"}}, "objective.variance=learned_range needs channels for the variance, which"),
+    (
+        {"objective": {"process": "gaussian", "variance": "beta"}},
+        "objective.weights.bound=0.001 trains a learned variance, and objective.variance=beta is fixed; set",
+    ),
+    ({"objective": {"process": "gaussian", "weights": {"noise": 0.0}}}, "objective.weights.noise=0 leaves the"),
+    (
+        {"objective": {"process": "gaussian"}, "sampling": {"solver": "heun"}},
+        "sampling.solver=heun is for objective.process=flow, and objective.process=gaussian here; set sampling.solver "
+        "to one of ddpm, ddim.",
+    ),
+    (
+        {"sampling": {"solver": "ddpm"}},
+        "sampling.solver=ddpm is for objective.process=gaussian, and objective.process=flow here; set sampling.solver "
+        "to one of euler, heun, midpoint, rk4.",
+    ),
+    ({**GAUSSIAN, "sampling": {"steps": 2000}}, "sampling.steps=2000 is more than objective.noise.steps=1000; set"),
+    ({**GAUSSIAN, "sampling": {"eta": 0.5}}, "sampling.eta=0.5 is read by sampling.solver=ddim alone (it is ddpm);"),
+    ({**GAUSSIAN, "sampling": {"guided_channels": 3}}, "sampling.guided_channels=3 is more than model.channels=1; set"),
+    ({"model": {"variance_channels": "predicted"}}, "is read under objective.process=gaussian alone (it is flow); set"),
+    ({"model": {"mlp_norm_eps": 1e-5}}, "model.mlp_norm_eps=1e-05 needs model.adaln=zero (it is scale_shift); set"),
     ({"name": "a/b"}, "name='a/b' must begin with a letter or digit"),
     ({"name": ""}, "name='' must begin with"),
     ({"name": 12}, "name=12 must be text (in quotes"),
