@@ -30,7 +30,7 @@ SHORT = (
 )  # fmt: skip
 ROOMS = (
     "cli", "api", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports planning", "encoders", "spec", "storage receipts averages",
+    "engine data checkpoints tracking reports planning", "encoders weights", "spec", "storage receipts averages",
     "home secrets errors numerics notebook_html progress",
     "denoisers",
 )  # fmt: skip

@@ -25,7 +25,7 @@ from ditlab.tracking.names import flatten
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
-from ditlab.weights.initial import InitialWeights, initial_weights
+from ditlab.weights.initial import InitialWeights
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Launch:
         return TrainingRun(
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
-            initial_weights(self.experiment.model, self.home, self.weights),
+            InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
         )  # fmt: skip
 
 
@@ -170,8 +170,10 @@ def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint |
 
 def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = None) -> InitialWeights | None:
     """Return the published weights that a run begins from, as it recorded them in `folder`; None for fresh ones."""
+    if not experiment.model.init:
+        return None
     recorded = recorded_dataset(folder.journal).get("weights", {}) if folder else {}
-    return initial_weights(experiment.model, home, recorded)
+    return InitialWeights(experiment.model, home, recorded)
 
 
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from safetensors import SafetensorError
@@ -103,7 +103,8 @@ class WeightFiles:
         """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as they are."""
         if self.paths[0].suffix in SUFFIXES:
             contents = [read_pickled(path, self.option) for path in self.paths]
-            content = contents[0] if len(contents) == 1 else {k: v for each in contents for k, v in each.items()}
+            shards = [each for each in contents if isinstance(each, dict)]
+            content = {name: value for each in shards for name, value in each.items()}
             return self._unwrapped(content)
         found: dict[str, Tensor] = {}
         for path in self.paths:
@@ -165,11 +166,16 @@ def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, s
     filled = own / (repository.partition("/")[2] + (f"@{matched[2]}" if matched[2] else ""))
     if filled.is_dir():
         return (filled / inside if inside else filled), ""
-    cache = home.caches / "weights" / "hub"
+    cache, inner = home.caches / "weights" / "hub", PurePosixPath(inside or "")
+    is_file = inner.suffix in (".safetensors", *SUFFIXES)
+    below = inner.parent if is_file or inner.name.endswith(INDEX) else inner
+    prefix = "" if below == PurePosixPath() else f"{below}/"
+    beside = [f"{prefix}{each}" for each in BESIDE]
     try:
-        folder = fetch_repository(repository, [inside, *BESIDE] if inside else [*SAFE, *BESIDE], cache, asked)
-        if not inside and not any(folder.glob(SAFE[0])):
-            folder = fetch_repository(repository, [*PICKLED, *BESIDE], cache, asked)
+        wanted = [inside] if inside and is_file else [f"{prefix}{each}" for each in SAFE]
+        folder = fetch_repository(repository, [*wanted, *beside], cache, asked)
+        if not is_file and not any((folder / below).glob(SAFE[0])):
+            folder = fetch_repository(repository, [*(f"{prefix}{each}" for each in PICKLED), *beside], cache, asked)
     except NotFetched as error:
         raise UserError(
             f"{name}: the Hugging Face hub does not give it ({error}); fetch its files on a machine that reaches the "

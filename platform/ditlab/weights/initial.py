@@ -107,8 +107,3 @@ class InitialWeights:
             return {}
         own: dict[str, Any] = self.model.model_dump(mode="json", exclude={"init"})
         return {name: f"model.{name}={format_value(value)}" for name, value in theirs.items() if own.get(name) != value}
-
-
-def initial_weights(model: ModelSpec, home: Home, record: Mapping[str, str]) -> InitialWeights | None:
-    """Return the weights that a run begins from; None for fresh ones. `record`: what the run has recorded of them."""
-    return InitialWeights(model, home, record) if model.init else None

@@ -102,6 +102,8 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     refused("cut.pt", r"cut\.pt holds more than tensors, or is damaged")
     torch.save({"epoch": 3, "name": "x"}, tmp_path / "no.pt")
     refused("no.pt", "holds no tensors by name")
+    torch.save(torch.zeros(2), tmp_path / "one.pt")
+    refused("one.pt", "holds no tensors by name")
     save_file({"lin.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
     refused("other.safetensors", r"the layout of no known format \(export, get, sedd\): 1 tensors, lin\.weight; rename")
     for name in ("one", "two"):
@@ -149,13 +151,19 @@ def test_the_hubs_commit_is_recorded_and_asked_for_again(tmp_path: Path, monkeyp
         folder.mkdir(parents=True, exist_ok=True)
         if "*.pt" in allow_patterns:
             torch.save(GET, folder / "get.pt")
+        if "part/*.safetensors" in allow_patterns:
+            (folder / "part").mkdir(exist_ok=True)
+            save_file(GET, folder / "part" / "model.safetensors")
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     found = WeightFiles.find("hf://ann/get@main", "PATH", Home(tmp_path))
     assert found.revision == "c" * 40 and found.read()[0].keys() == GET.keys()
     WeightFiles.find("hf://ann/get@main", "PATH", Home(tmp_path), found.revision)
-    assert asked[0] == ("ann/get", "main") and asked[-1] == ("ann/get", "c" * 40)
+    assert [each.name for each in WeightFiles.find("hf://ann/get/part", "PATH", Home(tmp_path)).paths] == [
+        "model.safetensors"
+    ]
+    assert asked[0] == ("ann/get", "main") and asked[-2] == ("ann/get", "c" * 40)
 
 
 def test_the_command_tells_format_spec_and_what_fits(tmp_path: Path) -> None:
