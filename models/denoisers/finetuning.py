@@ -45,7 +45,7 @@ class LoRA(Spec):
 
 
 class FineTuning(Protocol):
-    """What of a model is trained: the fields of `training`."""
+    """Fields of `training` that say which parameters of a model are trained."""
 
     @property
     def freeze(self) -> tuple[str, ...] | None:

@@ -230,5 +230,5 @@ class CheckpointReader:
 
     def merge(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of the base with the run's adapters in them; the same, of a run without any."""
-        lora = self.manifest.spec["training"].get("lora")
+        lora = self.manifest.spec.get("training", {}).get("lora")
         return merge(weights, lora["alpha"] / lora["rank"]) if lora else weights

@@ -290,8 +290,8 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
         if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
             check_swapping()
         # DeepSpeed allocates a bucket of this size whatever the network's: 2 GB at its default.
-        num_parameters = sum(whole_shape(each).numel() for each in module.parameters())
-        config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_parameters)
+        num_trained = sum(whole_shape(each).numel() for each in module.parameters() if each.requires_grad)
+        config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_trained)
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         # DeepSpeed sets no timeout for its own groups, and torch's is 30 minutes over gloo and 10 over NCCL.
         for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
