@@ -9,7 +9,10 @@ ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice
 BRANCHES = {
     "models/denoisers/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
     "models/denoisers/tensors.py": (2, "autocast is by device type, and the meta device has none"),
-    "models/denoisers/processes/score_entropy.py": (3, "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes"),
+    "models/denoisers/processes/score_entropy.py": (
+        3,
+        "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
+    ),
     "platform/ditlab/analysis/comparison.py": (1, "the page of a comparison names the device"),
     "platform/ditlab/analysis/evaluation.py": (2, "a digest of a measurement names the kind of device"),
     "platform/ditlab/analysis/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
