@@ -117,7 +117,7 @@ def samples_of_the_next_label(patch: Any) -> None:
 
 
 def a_role_ignored(patch: Any) -> None:
-    wrapped(patch, AdamW, "rates", lambda rates, self, role: rates(self, "matrix" if role == "norm" else role))
+    wrapped(patch, AdamW, "rates", lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role))
 
 
 def a_loss_with_a_state(patch: Any) -> None:
