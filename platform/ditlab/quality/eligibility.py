@@ -132,6 +132,8 @@ def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | st
             shape, sampling = field.shape, experiment.sampling
             if ANY in shape:  # of a family that draws any size
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
+            if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size
+                shape = data.train.columns[field.name].shape if field.name in data.train.columns else ()
             return find_basis(data, shape, ImageEncoder.of(experiment))
     return f"model.family={experiment.model.family} draws no images"
 
