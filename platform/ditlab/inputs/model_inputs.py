@@ -48,8 +48,9 @@ EncodeTexts = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class ModelInputs:
     """Fields that a model and its loss take of a store's rows, on a device.
 
-    Stored columns are read; an autoencoder's field `image` is drawn of the stored posterior. Text and image features that are not stored are computed by the encoders that are named for
-    them, from the caption and the image; an encoder is opened at the first use, or by `open`.
+    Stored columns are read; with an autoencoder the field `image` is drawn of the stored posterior. Text and image
+    features that are not stored are computed by the encoders that are named for them, from the caption and the image;
+    an encoder is opened at the first use, or by `open`.
     """
 
     def __init__(

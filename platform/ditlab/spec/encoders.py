@@ -20,7 +20,7 @@ LATENTS = "latents"
 class Encoders(Spec):
     """Trained networks that make features for a model that reads them, where the data hold none. They are not trained.
 
-    They need the library transformers: `pip install 'ditlab[encoders]'`.
+    Those of captions and images need the library transformers: `pip install 'ditlab[encoders]'`.
     """
 
     text: Place | None = None
@@ -31,7 +31,7 @@ class Encoders(Spec):
     """Encoder of images: a DINOv3 vision transformer, as transformers saves it; a folder, or a name on the Hugging Face
     hub. Its patches are the model's. Null: images are encoded beforehand, or the loss needs no features of them."""
     autoencoder: Place | None = None
-    """AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME[@REVISION], for training on latents. Each step
+    """AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME[@REVISION], to train on latents. Each step
     draws them of the posterior that `ditlab data encode STORE --autoencoder` keeps in the data, by the same weights;
     samples are decoded for pictures and metrics, in float32. model.channels and model.image_size are those of latents.
     Needs `pip install 'ditlab[hub]'`. Null: images are pixels."""

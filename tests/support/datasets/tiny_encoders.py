@@ -88,7 +88,7 @@ def write_image_encoder(
 
 
 def write_autoencoder(folder: Path, channels: int = 4, seed: int = 0, **options: Any) -> Path:
-    """Write an AutoencoderKL that halves both sides of an image. `options` are further ones of it. Returns the folder."""
+    """Write an AutoencoderKL that halves both sides of an image; `options` are further ones. Returns the folder."""
     from diffusers import AutoencoderKL
 
     blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}

@@ -254,7 +254,8 @@ def encode_store(
     if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
         raise UserError(f"--name={path.name} is the store's own; name another one.")
     names = " and ".join(Path(place).name for place in (encoders.text, encoders.image, encoders.autoencoder) if place)
-    note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))
+    what = "latents" if encoders.made == (LATENTS,) else "features"
+    note = "; ".join(filter(None, [store.manifest.source.note, f"{what} of {names} added to {store.name}"]))
     source = store.manifest.source.model_copy(update={"note": note})
     receipt: dict[str, Any] = {
         "receipt": store.manifest.receipt,

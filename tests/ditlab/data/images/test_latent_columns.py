@@ -1,5 +1,6 @@
 """Latents as a column: what an autoencoder of diffusers gives, with the facts that name it."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -43,8 +44,6 @@ def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(
     assert {path: path.read_bytes() for path in images.iterdir()} == before
     made_by, manifest = encoded.columns["latents"].autoencoder, json.loads((encoded.path / "store.json").read_text())
     assert (made_by.source, made_by.scaling_factor, made_by.shift_factor) == (str(place), 0.5, 0.1)
-    import hashlib
-
     weights = (place / "diffusion_pytorch_model.safetensors").read_bytes()
     assert made_by.sha256 == hashlib.sha256(weights).hexdigest()
     assert manifest["version"] == 6 and "autoencoder" not in manifest["columns"]["image"]
@@ -69,7 +68,7 @@ def test_what_cannot_be_encoded(images, tmp_path):
     grey, odd = write_images(tmp_path / "grey", (1, 16, 16)), write_images(tmp_path / "odd", (3, 15, 16))
     for store, autoencoder, message in (
         (images, str(tmp_path / "none"), r"--autoencoder=.*none is not there; name a file or folder"),
-        (images, str(tmp_path / "other"), r"--autoencoder=.*other holds no AutoencoderKL \(its config.json names VQMod"),
+        (images, str(tmp_path / "other"), r"--autoencoder=.*other holds no AutoencoderKL \(its config.json names VQ"),
         (grey, place, r"--autoencoder=.*vae needs RGB images of 8 bits, and .*grey holds image uint8 \(1, 16, 16\)"),
         (odd, place, r"makes a latent of 2 x 2 pixels, which do not tile the 15 x 16 of .*odd; import the data with"),
     ):
