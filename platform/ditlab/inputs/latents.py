@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import BatchField, NoiseSource, Samples
+from denoisers.contract import ANY, BatchField, NoiseSource, Samples
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Autoencoder
 from ditlab.encoders.autoencoder import FrozenAutoencoder
@@ -54,12 +54,13 @@ def check_latents(data: DataSplits, image: BatchField, autoencoder: FrozenAutoen
     expected = posterior_field(image).shape
     if tuple(column.shape) != expected:
         channels, height, width = column.shape[0] // 2, *column.shape[1:]
+        size = "several sizes" if ANY in (height, width) else f"{height} x {width}"
         remedy = f"set model.channels to {channels} and model.image_size to {height}"
-        if height != width:
-            remedy = "import square images"
+        if height != width or height == ANY:
+            remedy = "import the images with --sizes square"
         raise UserError(
-            f"{origin} holds latents of {channels} channels and {height} x {width}, but the model takes "
-            f"{image.shape[0]} and {image.shape[1]} x {image.shape[2]}; {remedy}."
+            f"{origin} holds latents of {channels} channels and {size}, but the model takes {image.shape[0]} and "
+            f"{image.shape[1]} x {image.shape[2]}; {remedy}."
         )
 
 

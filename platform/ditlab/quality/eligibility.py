@@ -129,7 +129,8 @@ def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | st
     """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
-            shape, sampling = field.shape, experiment.sampling
+            shape: tuple[int, ...] = field.shape
+            sampling = experiment.sampling
             if ANY in shape:  # of a family that draws any size
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
             if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size

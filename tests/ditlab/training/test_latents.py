@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import ditlab
-from ditlab.api.imports import encode_store
+from ditlab.api.imports import encode_store, import_data
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
@@ -15,6 +15,8 @@ from ditlab.inputs.noise import KeyedNoise, fixed_noise
 from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
 from ditlab.planning.meta_step import DataShape
 from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.spec.importing import ImagesOptions
+from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter
 from support.trainings.workers import newest, same_state, tiny, train_here
@@ -131,6 +133,22 @@ def test_a_plan_counts_the_autoencoder_where_samples_are_drawn(places, tmp_path)
     assert encoder_work(spec.replace("evaluation.every", None), shape, tmp_path) == EncoderWork()
     there = encoder_work(experiment({**places, "vae": "hf://a/b@main"}), shape, tmp_path)
     assert there.left_out == ("encoders.autoencoder=hf://a/b@main, which is no folder of this machine",)
+
+
+def test_square_images_of_an_import_are_trained_on_and_those_of_several_sizes_refused(places, home, tmp_path):
+    folders = {"square": [(16, 16)] * 2, "several": [(16, 16), (12, 20)]}
+    for name, sizes in folders.items():
+        source = captioned_folder(
+            tmp_path / name, {f"{n}.png": (smooth(*size, n), "a") for n, size in enumerate(sizes)}
+        )
+        kind = {"sizes": "square"} if name == "square" else {"step": 4}
+        import_data("images", ImagesOptions(source=source, resolution=16, patch=4, name=name, processes=1, **kind))
+        encode_store(name, autoencoder=places["vae"])
+    unlabelled = {**DIT, "num_classes": None}
+    square = experiment({**places, "latents": "square-encoded"}, model=unlabelled)
+    check_inputs(square, open_data(square.data, Home(home)), Home(home))
+    several = refusal(experiment({**places, "latents": "several-encoded"}, model=unlabelled), home)
+    assert "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the images with --sizes" in several
 
 
 def refusal(spec, home):
