@@ -6,6 +6,7 @@ The one file that imports diffusers.
 from __future__ import annotations
 
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -123,12 +124,17 @@ class FrozenAutoencoder:
         return torch.cat([self.network.decode(latents[part].to(self.device)).sample for part in parts])
 
 
-def library() -> Any:
-    """Import diffusers' AutoencoderKL. Raises UserError where it is not installed."""
-    try:
-        from diffusers import AutoencoderKL
-    except ImportError as error:
+def check_installed() -> None:
+    """Raise UserError where diffusers is not installed; it is not imported."""
+    if find_spec("diffusers") is None:
         raise UserError(
             "autoencoders need the library diffusers, which is not installed; `pip install 'ditlab[hub]'` brings it."
-        ) from error
+        )
+
+
+def library() -> Any:
+    """Import diffusers' AutoencoderKL. Raises UserError as `check_installed` does."""
+    check_installed()
+    from diffusers import AutoencoderKL
+
     return AutoencoderKL

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from denoisers.contract import ANY, BatchField, NoiseSource, Samples
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Autoencoder
-from ditlab.encoders.autoencoder import FrozenAutoencoder
+from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.errors import UserError
 from ditlab.spec.encoders import LATENTS
 
@@ -37,7 +37,9 @@ def draw_latents(posterior: Tensor, autoencoder: Autoencoder, noise: NoiseSource
 
 
 def check_latents(data: DataSplits, image: BatchField, autoencoder: FrozenAutoencoder) -> None:
-    """Raise UserError for data without latents, of another autoencoder, or of other sizes than the model's."""
+    """Raise UserError for data without latents, of another autoencoder, or of other sizes than the model's; and where
+    nothing here could decode them."""
+    check_installed()
     origin, column = data.train.origin, data.train.columns.get(LATENTS)
     if column is None or column.autoencoder is None:
         raise UserError(

@@ -164,6 +164,10 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places,
     other = str(write_autoencoder(tmp_path / "other", seed=1))
     found = refusal(experiment({**places, "vae": other}), home)
     assert f"holds latents of {places['vae']} (sha256 " in found and f"encode STORE --autoencoder {other}`" in found
+    theirs = encode_store(places["pixels"], autoencoder=other, name="theirs").store
+    parts = {"a": {"kind": "arrow", "path": places["latents"]}, "b": {"kind": "arrow", "path": str(theirs.path)}}
+    both = experiment(places).replace("data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}})
+    assert "data.parts.b holds latents of the autoencoder " in refusal(both, home)
     found = refusal(experiment(places, model={**DIT, "image_size": 16}), home)
     assert "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set model.channels to 4" in found
     found = refusal(experiment({**places, "vae": str(tmp_path / "none")}), home)

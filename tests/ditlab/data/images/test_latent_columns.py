@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ditlab.api.imports import encode_store
 from ditlab.data.stores.manifest import Column, Source
@@ -60,7 +63,7 @@ def test_log_variances_are_clamped(images, tmp_path):
     assert (latents[:, 4:6] == 20).all() and (latents[:, 6:] == -30).all()
 
 
-def test_what_cannot_be_encoded(images, tmp_path):
+def test_what_cannot_be_encoded(images, tmp_path, monkeypatch):
     place = str(write_autoencoder(tmp_path / "vae"))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"_class_name": "VQModel"}')
@@ -74,6 +77,14 @@ def test_what_cannot_be_encoded(images, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             encode_store(store, autoencoder=autoencoder)
+    file = shutil.copytree(place, tmp_path / "lacking") / "diffusion_pytorch_model.safetensors"
+    save_file({name: each for name, each in load_file(file).items() if name != "decoder.conv_out.bias"}, file)
+    with pytest.raises(UserError, match=r"lacking lacks weights of its network \(decoder\.conv_out\.bias, 1 in all\)"):
+        encode_store(images, autoencoder=str(tmp_path / "lacking"))
+    shutil.copytree(place, tmp_path / "uninstalled")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"need the library diffusers, .*ditlab\[hub\]"):
+        patch.setitem(sys.modules, "diffusers", None)
+        encode_store(images, autoencoder=str(tmp_path / "uninstalled"))
     encoded = encode_store(images, autoencoder=place).store
     with pytest.raises(UserError, match=r"holds latents already; encode the store that it was made from"):
         encode_store(encoded.path, autoencoder=place)
