@@ -8,6 +8,7 @@ import ditlab
 from ditlab.api.imports import encode_store, import_data
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
+from ditlab.encoders.checkpoint import encoder_difference, folder_digests
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
@@ -15,6 +16,7 @@ from ditlab.inputs.noise import KeyedNoise, fixed_noise
 from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
 from ditlab.planning.meta_step import DataShape
 from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.spec.encoders import Encoders
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder
@@ -164,6 +166,8 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places,
     other = str(write_autoencoder(tmp_path / "other", seed=1))
     found = refusal(experiment({**places, "vae": other}), home)
     assert f"holds latents of {places['vae']} (sha256 " in found and f"encode STORE --autoencoder {other}`" in found
+    changed = encoder_difference(Encoders(autoencoder=other), folder_digests(experiment(places).encoders))
+    assert changed.startswith(f"encoders.autoencoder={other} holds an encoder of digest")  # as `ditlab sample` compares
     theirs = encode_store(places["pixels"], autoencoder=other, name="theirs").store
     parts = {"a": {"kind": "arrow", "path": places["latents"]}, "b": {"kind": "arrow", "path": str(theirs.path)}}
     both = experiment(places).replace("data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}})
