@@ -267,12 +267,13 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
         return None
     network, num_evaluations = saved.network(device), 0
     if evaluator:
-        sampler, conditions = evaluator.sampler, evaluator.conditions(num)
+        sampler, conditions = evaluator.decoding_sampler, evaluator.conditions(num)
     else:
         sampler = saved.sampler(experiment)
         rows = saved.data() if sampler.takes_rows != "none" else None
         inputs = saved.inputs(rows, device)
         conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
+        sampler = inputs.decoding(sampler)
     num = conditions.num
 
     def count(_: nn.Module, given: tuple[Any, ...]) -> None:

@@ -138,6 +138,7 @@ def draw_set(
     """
     num = num_samples(options.num, request, sampler, options.noise)
     conditions = sample_conditions(sampler, num, view, inputs, request)
+    sampler = inputs.decoding(sampler)
     facts: dict[str, Any] = {}
     if view is not None and conditions.rows is not None:
         fields = experiment.batch_fields()

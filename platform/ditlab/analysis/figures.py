@@ -97,7 +97,7 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
     def trained(kind: str) -> Figure:
         if not parts:
             parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
-            parts["sampler"] = saved.sampler(experiment)
+            parts["sampler"] = saved.inputs(None, device).decoding(saved.sampler(experiment))
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
         figure: Figure = next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
         return figure

@@ -25,6 +25,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
 from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import fixed_noise
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.experiment import Experiment, class_for
@@ -199,7 +200,8 @@ class SavedRun(OpenedRun):
         data = self.data()
         view = rows_for_samples(data).fullest()
         inputs = self.inputs(data, device).only([field.name for field in self.experiment.model.batch_fields()])
-        return inputs.prepare_batch(next(held_out_batches(view, inputs.fields, num, num)), view.columns)
+        raw = next(held_out_batches(view, inputs.fields, num, num))
+        return inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, device))
 
 
 def default_device() -> torch.device:

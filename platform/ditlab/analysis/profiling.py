@@ -98,8 +98,8 @@ class StepRunner:
             rows = np.arange(first, first + size) % len(self._view)
             raw = {field.name: self._view.gather(field.name, rows) for field in self._inputs.fields}
             moved = {name: send(raw[name], self.device) for name in self._inputs.names_read}
-            batch = self._inputs.prepare_batch(raw, self._view.columns, moved=moved)
             noise = KeyedNoise(self._experiment.seed, "train", step, number, size, self.device)
+            batch = self._inputs.prepare_batch(raw, self._view.columns, moved=moved, noise=noise)
             batch |= prepare_on_host(self._objective, raw, self._view.columns, self._inputs, noise)
         self._engine.forward_backward(batch, noise, number == self.num_passes - 1)
 

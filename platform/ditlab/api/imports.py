@@ -67,6 +67,7 @@ def encode_store(
     encode_text: str | None = None,
     encode_images: str | None = None,
     *,
+    autoencoder: str | None = None,
     tokens: int | None = None,
     patch: int | None = None,
     name: str | None = None,
@@ -82,6 +83,7 @@ def encode_store(
         store: a store's folder, or the name of one under DITLAB_HOME/stores.
         encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
         encode_images: encoder of images (DINOv3).
+        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
         tokens: tokens of every row's text; None: those of the longest caption.
         patch: side of the image encoder's patches that is asked for; None: any.
         name: name of the new store; None: the store's with `-encoded`.
@@ -96,7 +98,7 @@ def encode_store(
     if is_uri(str(store)):
         raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
     opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
-    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch)
+    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch, autoencoder)
     with _import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
         (encoded,) = _published([encode(opened, encoders, tokens, name, request)], request, replace, warn)
         return encoded

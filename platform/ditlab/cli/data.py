@@ -184,6 +184,10 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 @click.option("--encode-text", help="Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).")
 @click.option("--encode-images", help="Frozen encoder of images (DINOv3).")
 @click.option(
+    "--autoencoder",
+    help="AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION: latents of images, as a column.",
+)
+@click.option(
     "--tokens", type=click.IntRange(1),
     help="Tokens of every row's text; longer captions are cut [default: the longest].",
 )  # fmt: skip
@@ -200,8 +204,8 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 @click.option("--replace", is_flag=True, help="Let the name mean the new store although runs trained on another.")
 @options.as_json
 def encode(
-    store: str, encode_text: str | None, encode_images: str | None, tokens: int | None, patch: int | None,
-    name: str | None, out: Path | None, address: str | None, replace: bool, as_json: bool,
+    store: str, encode_text: str | None, encode_images: str | None, autoencoder: str | None, tokens: int | None,
+    patch: int | None, name: str | None, out: Path | None, address: str | None, replace: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Add frozen encoders' features to a store, so that training needs no encoder.
 
@@ -215,8 +219,8 @@ def encode(
     check_out(out)
     with ProgressBars("opening the store") as progress:
         written = encode_store(
-            store, encode_text, encode_images, tokens=tokens, patch=patch, name=name, out=out, address=address,
-            progress=progress, warn=output.say, replace=replace,
+            store, encode_text, encode_images, autoencoder=autoencoder, tokens=tokens, patch=patch, name=name, out=out,
+            address=address, progress=progress, warn=output.say, replace=replace,
         )  # fmt: skip
     show_stores([written], {}, as_json)
     output.hint(as_json, "data inspect", written.store.name if out is None else output.relative(written.store.path))

@@ -171,6 +171,7 @@ def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
             f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
             "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
             f"divided by {column.divisors}" if column.divisors else "undivided",
+            f"of the autoencoder {column.autoencoder.sha256[:12]}" if column.autoencoder else "of no autoencoder",
             f"with {len(column.names)} names",
             *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
         ]

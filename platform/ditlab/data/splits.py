@@ -59,6 +59,7 @@ from ditlab.spec.data import (
     SourceSpec,
     TextData,
 )
+from ditlab.spec.encoders import LATENTS
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.values import num_bytes
@@ -273,7 +274,8 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
 def _changed(splits: DataSplits, spec: ArrowData) -> DataSplits:
     """Return splits whose samples are changed as the spec says. Raises UserError for columns that cannot be."""
     columns, origin = splits.train.columns, splits.train.origin
-    for name, column, features in (("flip", IMAGE, "image_features"), ("captions", CAPTION, "text")):
+    held = (("flip", IMAGE, "image_features"), ("flip", IMAGE, LATENTS), ("captions", CAPTION, "text"))
+    for name, column, features in held:
         if getattr(spec, name) == type(spec).model_fields[name].default:
             continue
         setting = f"{origin} with data.{name}={getattr(spec, name)}"

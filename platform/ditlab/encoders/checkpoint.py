@@ -205,11 +205,11 @@ def encoder_digest(place: str | None, precision: str, downloads: Path | None = N
 
 def folder_digests(encoders: Encoders) -> dict[str, str]:
     """Return the digest of each encoder that lies in a folder, by its kind. Raises UserError as `encoder_digest`."""
-    places = {"text": encoders.text, "image": encoders.image}
+    types = {"text": encoders.precision, "image": encoders.precision, "autoencoder": ""}
     return {
-        kind: encoder_digest(place, encoders.precision)
-        for kind, place in places.items()
-        if place and Path(place).is_dir()
+        kind: encoder_digest(place, precision)
+        for kind, precision in types.items()
+        if (place := getattr(encoders, kind)) and Path(place).is_dir()
     }
 
 

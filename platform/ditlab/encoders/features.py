@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from denoisers.contract import BatchField
+from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
-from ditlab.spec.encoders import IMAGE, TEXT, Encoders
+from ditlab.spec.encoders import IMAGE, LATENTS, TEXT, Encoders
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row, by column."""
@@ -51,6 +52,17 @@ def image_columns(encoder: FrozenImageEncoder, images: np.ndarray) -> dict[str, 
     """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite in float16."""
     features = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
     return _columns({"image_features": features}, image_shapes(encoder, *images.shape[2:]), "image encoder")
+
+
+def latent_shapes(encoder: FrozenAutoencoder, height: int, width: int) -> Shapes:
+    """Return the column of latents of images of a size in pixels."""
+    return {LATENTS: ("float32", (2 * encoder.channels, height // encoder.pixels, width // encoder.pixels))}
+
+
+def latent_columns(encoder: FrozenAutoencoder, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a latent that is not finite."""
+    moments = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
+    return _columns({LATENTS: moments}, latent_shapes(encoder, *images.shape[2:]), "autoencoder")
 
 
 def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[str, np.ndarray]:

@@ -117,7 +117,7 @@ def real_rows(
     read, None for all."""
     read = inputs if fields is None else inputs.only(fields)
     raw = {field.name: view.padded(field.name, indices) for field in read.fields}
-    batch = read.prepare_batch(raw, view.columns, noise.device)
+    batch = read.prepare_batch(raw, view.columns, noise.device, noise=noise)
     return replace(rows_without_fields(view, indices, inputs.names), batch=batch, noise=noise)
 
 

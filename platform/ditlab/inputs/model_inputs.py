@@ -14,20 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.contract import ANY, BatchField, PreparingObjective
+from denoisers.contract import ANY, BatchField, NoiseSource, PreparingObjective
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import check_fields, to_device
 from ditlab.data.loading.transfer import send
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Column
+from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.features import FeatureExtractor
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.latents import DecodingSampler, check_latents, draw_latents, posterior_field
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.planning.meta_step import DataShape
 from ditlab.progress import ignore
-from ditlab.spec.encoders import IMAGE, TEXT
+from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
 
 CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
@@ -46,8 +48,9 @@ EncodeTexts = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class ModelInputs:
     """Fields that a model and its loss take of a store's rows, on a device.
 
-    Stored columns are read. Text and image features that are not stored are computed by the encoders that are named for
-    them, from the caption and the image; an encoder is opened at the first use, or by `open`.
+    Stored columns are read; with an autoencoder the field `image` is drawn of the stored posterior. Text and image
+    features that are not stored are computed by the encoders that are named for them, from the caption and the image;
+    an encoder is opened at the first use, or by `open`.
     """
 
     def __init__(
@@ -56,9 +59,12 @@ class ModelInputs:
         columns: Collection[str],
         device: torch.device,
         extractor: FeatureExtractor | None = None,
+        autoencoder: FrozenAutoencoder | None = None,
     ) -> None:
         """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the store, by name."""
-        self.device, self._extractor = device, extractor
+        self.device, self._extractor, self._autoencoder = device, extractor, autoencoder
+        if autoencoder is not None:
+            fields = [posterior_field(field) if field.name == "image" else field for field in fields]
         missing, encoded = {field.name for field in fields} - {*columns}, set[str]()
         if extractor is not None:
             encoded |= {*TEXT} if extractor.has_text and missing & {*TEXT} else set()
@@ -78,11 +84,13 @@ class ModelInputs:
     ) -> ModelInputs:
         """Return the inputs of an experiment's model and loss. `warn` gets a message when captions are cut. Encoders
         are downloaded below `home` (None: DITLAB_HOME)."""
-        fields, extractor = experiment.batch_fields(), None
+        fields, extractor, autoencoder = experiment.batch_fields(), None, None
         if experiment.encoders.content():
             downloads = home.caches / "encoders" if home else None
             extractor = FeatureExtractor(experiment.encoders, fields, device, downloads, warn)
-        return cls(fields, columns, device, extractor)
+        if place := experiment.encoders.autoencoder:
+            autoencoder = FrozenAutoencoder(place, device, home=home)
+        return cls(fields, columns, device, extractor, autoencoder)
 
     @property
     def fields(self) -> tuple[BatchField, ...]:
@@ -93,7 +101,12 @@ class ModelInputs:
     @property
     def names(self) -> set[str]:
         """Names of the fields of a prepared batch."""
-        return {*self._encoded, *(field.name for field in self._read)}
+        drawn = {"image"} if self._draws_latents else set()
+        return {*self._encoded, *(field.name for field in self._read), *drawn}
+
+    @property
+    def _draws_latents(self) -> bool:
+        return any(field.name == LATENTS for field in self._read)
 
     @property
     def names_read(self) -> tuple[str, ...]:
@@ -105,11 +118,17 @@ class ModelInputs:
         """Function that computes the text fields of captions; None without an encoder for a model that reads them."""
         return self._encode if self._extractor is not None and self._extractor.has_text else None
 
+    def decoding(self, sampler: Any) -> Any:
+        """Return a sampler whose samples are pictures: with an autoencoder, one that decodes what it draws."""
+        return sampler if self._autoencoder is None else DecodingSampler(sampler, self._autoencoder)
+
     def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
-        few = ModelInputs((), (), self.device, self._extractor)
+        few = ModelInputs((), (), self.device, self._extractor, self._autoencoder)
         few._encoded = {name: field for name, field in self._encoded.items() if name in names}
         needed = {*names, "image"} if IMAGE in few._encoded else names
+        if "image" in needed and self._draws_latents:
+            needed = {*needed, LATENTS}
         few._read = tuple(field for field in self._read if field.name in needed)
         return few
 
@@ -124,6 +143,12 @@ class ModelInputs:
         """Raise UserError for an encoder that `open` could not open, as far as its files without weights show."""
         if self._extractor is not None:
             self._extractor.check(text=self._extractor.has_text, image=IMAGE in self._encoded)
+
+    def check_latents(self, experiment: Experiment, data: DataSplits) -> None:
+        """Raise UserError where an autoencoder is named, and the data hold no latents of it that the model takes."""
+        if self._autoencoder is not None:
+            image = next(field for field in experiment.batch_fields() if field.name == "image")
+            check_latents(data, image, self._autoencoder)
 
     def retire(self, names: Collection[str]) -> bool:
         """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
@@ -146,11 +171,13 @@ class ModelInputs:
         device: torch.device | None = None,
         rows: slice | None = None,
         moved: Mapping[str, Tensor] | None = None,
+        noise: NoiseSource | None = None,
     ) -> dict[str, Tensor]:
         """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take them.
 
         `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions are padded to the
         longest of all rows, whichever are taken. `moved`: columns of the same rows that are on the device already.
+        `noise`: the random numbers of the rows that are taken, on the device, of which latents are drawn.
         """
         raw = cut_padding(raw, self.fields)
         stored = dict(raw)
@@ -161,6 +188,10 @@ class ModelInputs:
             raw, stored = ({name: values[rows] for name, values in each.items()} for each in (raw, stored))
         device = device or self.device
         batch = to_device(stored, self._read, columns, device)
+        if self._draws_latents:
+            made_by = columns[LATENTS].autoencoder
+            assert noise is not None and made_by is not None, "latents are drawn, of a checked column"
+            batch["image"] = draw_latents(batch[LATENTS], made_by, noise)
         if not self._encoded:
             return batch
         features: dict[str, Tensor] = {}
@@ -217,6 +248,7 @@ def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = N
     missing = {field.name for field in inputs.fields} - {*columns}
     if isinstance(data.train.store, JoinedStore):
         data.train.store.check_columns(missing)
+    inputs.check_latents(experiment, data)
     if missing & {*TEXT}:
         raise UserError(
             f"{origin} holds no features of captions ({', '.join(name for name in TEXT if name in missing)}), and the "

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.checkpoint import EncoderCheckpoint
+from ditlab.home import resolve_user_file
 from ditlab.planning.meta_step import DTYPES, AnsweredReads, DataShape, FusedKernels
 from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.encoders import IMAGE, TEXT
@@ -21,7 +23,7 @@ AT_ONCE = 64
 
 @dataclass(frozen=True)
 class EncoderWork:
-    """Frozen encoders of a worker, none of whose features is cached."""
+    """Frozen encoders of a worker, none of whose features is cached, and its autoencoder."""
 
     weights: int = 0
     """Bytes on the device."""
@@ -29,6 +31,8 @@ class EncoderWork:
     """Most bytes of one sample's pass, beside the weights."""
     flops: int = 0
     """Operations of one sample's caption and image."""
+    decoding_bytes: int = 0
+    """Most bytes of decoding one sample's latents in an evaluation, beside the weights."""
     host: int = 0
     """Bytes of cached features in the host's memory, captions at their longest."""
     left_out: tuple[str, ...] = ()
@@ -36,7 +40,8 @@ class EncoderWork:
 
 
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
-    """Count the encoders that compute features for a step because the data hold none; none is fetched or opened.
+    """Count the encoders that compute features for a step because the data hold none, and the autoencoder that decodes
+    samples; none is fetched or opened.
     Captions count with the model's longest. Raises UserError for a damaged configuration."""
     spec, work, left_out = experiment.encoders, EncoderWork(), list[str]()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
@@ -51,8 +56,30 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
         else:
             weights, peak, flops, features = _trace(checkpoint.outline(DTYPES[spec.precision]), experiment, data, kind)
             host = work.host + spec.cache * features
-            work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host)
+            work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host)
+    evaluation = experiment.evaluation
+    draws_samples = evaluation.every is not None and (evaluation.samples or evaluation.quality)
+    if (place := spec.autoencoder) is not None and draws_samples:
+        if not resolve_user_file(place).exists():
+            left_out.append(f"encoders.autoencoder={place}, which is no folder of this machine")
+        else:
+            weights, peak = _trace_decoder(FrozenAutoencoder(place), experiment)
+            work = replace(work, weights=work.weights + weights, decoding_bytes=peak)
     return replace(work, left_out=tuple(left_out))
+
+
+def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
+    """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
+    network: Any = autoencoder.outline()
+    latents = next(field.shape for field in experiment.model.batch_fields() if field.name == "image")
+    tracker, tensors = LiveBytes("meta"), [*network.parameters(), *network.buffers()]
+    with torch.device("meta"), torch.no_grad():
+        z = torch.empty(1, *latents)
+        tracker.add((tensors, z))
+        before = tracker.live
+        with tracker, FusedKernels():
+            network.decode(z)
+    return sum(each.nbytes for each in tensors), tracker.peak - before
 
 
 def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from denoisers.finetuning import parameter_label
 from denoisers.parameters import parameter_roles
+from ditlab.encoders.autoencoder import IMAGES_AT_A_TIME
 from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.frozen_encoders import AT_ONCE, EncoderWork
 from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
@@ -311,7 +312,7 @@ def setting_memory(
     copy = 0
     if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
         copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
-    evaluated = MemoryParts()
+    evaluated, drawn = MemoryParts(), 0
     if evaluation.every is not None:  # of held-out batches, or of the samples of the grid
         guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
         drawn = max(evaluation.samples, micro if evaluation.quality else 0)
@@ -325,6 +326,9 @@ def setting_memory(
     if encoders is not None and encoders.weights:
         encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
         in_passes = larger_parts(in_passes, peak_during(state, encoding))
+        if drawn:  # samples of an evaluation are decoded after they are drawn
+            decoding = encoders.decoding_bytes * (min(drawn, IMAGES_AT_A_TIME) if on_gpu else 1)
+            evaluated = larger_parts(evaluated, peak_during(state, decoding))
         in_passes, update, evaluated = (
             replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)
         )

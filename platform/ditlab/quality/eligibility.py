@@ -129,9 +129,12 @@ def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | st
     """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
-            shape, sampling = field.shape, experiment.sampling
+            shape: tuple[int, ...] = field.shape
+            sampling = experiment.sampling
             if ANY in shape:  # of a family that draws any size
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
+            if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size
+                shape = data.train.columns[field.name].shape if field.name in data.train.columns else ()
             return find_basis(data, shape, ImageEncoder.of(experiment))
     return f"model.family={experiment.model.family} draws no images"
 

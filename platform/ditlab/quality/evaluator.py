@@ -312,16 +312,24 @@ class QualityEvaluator:
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = self.conditions(num)
         drawn = draw_reported(
-            self.progress, self.sampler, network, conditions.tensors, conditions.num, generator, batch_size
+            self.progress, self.decoding_sampler, network, conditions.tensors, conditions.num, generator, batch_size
         )
         return DrawnSamples(drawn.values.float(), self.expected(num))
 
     def conditions(self, num: int) -> SampleConditions:
         """Return the conditions of `num` samples; captions are those of the first held-out rows, over and over."""
+        return sample_conditions(self.sampler, num, self.basis.data.held_out, self._opened_inputs())
+
+    @property
+    def decoding_sampler(self) -> Any:
+        """Sampler of pictures: `sampler`, whose latents, if such it draws, are decoded."""
+        return self._opened_inputs().decoding(self.sampler)
+
+    def _opened_inputs(self) -> ModelInputs:
         if self.inputs is None:
             columns = self.data.train.columns
             self.inputs = ModelInputs.from_experiment(self.experiment, columns, self.device, self.warn, self.home)
-        return sample_conditions(self.sampler, num, self.basis.data.held_out, self.inputs)
+        return self.inputs
 
     def expected(self, num: int) -> Classes:
         """Return the classes that the captions of `num` samples name; empty for samples without captions."""

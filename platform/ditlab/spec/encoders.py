@@ -1,11 +1,11 @@
-"""Frozen encoders of captions and images (`encoders` in an experiment)."""
+"""Frozen encoders of captions and images, and autoencoders (`encoders` in an experiment)."""
 
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from denoisers.contract import BatchField, Spec
+from denoisers.contract import ANY, BatchField, Spec
 
 Place = Annotated[str, Field(min_length=1)]
 
@@ -13,12 +13,14 @@ TEXT = ("text", "text_mask", "text_pooled")
 """Fields that an encoder of captions makes."""
 IMAGE = "image_features"
 """The field that an encoder of images makes, of the field `image`."""
+LATENTS = "latents"
+"""Column of an autoencoder's posterior, of which the field `image` is drawn in place of pixels."""
 
 
 class Encoders(Spec):
     """Trained networks that make features for a model that reads them, where the data hold none. They are not trained.
 
-    They need the library transformers: `pip install 'ditlab[encoders]'`.
+    Those of captions and images need the library transformers: `pip install 'ditlab[encoders]'`.
     """
 
     text: Place | None = None
@@ -28,6 +30,11 @@ class Encoders(Spec):
     image: Place | None = None
     """Encoder of images: a DINOv3 vision transformer, as transformers saves it; a folder, or a name on the Hugging Face
     hub. Its patches are the model's. Null: images are encoded beforehand, or the loss needs no features of them."""
+    autoencoder: Place | None = None
+    """AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME[@REVISION], to train on latents. Each step
+    draws them of the posterior that `ditlab data encode STORE --autoencoder` keeps in the data, by the same weights;
+    samples are decoded for pictures and metrics, in float32. model.channels and model.image_size are those of latents.
+    Needs `pip install 'ditlab[hub]'`. Null: images are pixels."""
     cache: Annotated[int, Field(ge=0)] = 4096
     """Captions, and images, whose features are kept in each worker's memory, those seen last; 0 keeps none. A 256x256
     image in patches of 16 takes 393 kB in bf16 at 768 features a patch, and one of 1024x1024 16 times that."""
@@ -44,7 +51,15 @@ class Encoders(Spec):
                 f"encoders.text={self.text} is used by nothing, as this model (model.family={family}) reads no "
                 "features of captions; set encoders.text to null."
             )
-        draws_rgb = any(len(field.shape) == 3 and field.shape[0] == 3 for field in fields)  # measured by quality/...
+        if self.autoencoder is not None and not any(
+            field.name == "image" and len(field.shape) == 3 and ANY not in field.shape for field in fields
+        ):
+            raise ValueError(
+                f"encoders.autoencoder={self.autoencoder} is used by nothing, as this model (model.family={family}) "
+                "draws no images of one size from latents; set encoders.autoencoder to null."
+            )
+        is_rgb = any(len(field.shape) == 3 and field.shape[0] == 3 for field in fields)
+        draws_rgb = is_rgb or self.autoencoder is not None  # measured by quality/...
         if self.image is not None and IMAGE not in names and not draws_rgb:
             raise ValueError(
                 f"encoders.image={self.image} is used by nothing, as this model (model.family={family}) draws no RGB "
@@ -53,6 +68,7 @@ class Encoders(Spec):
 
     def content(self) -> dict[str, Any]:
         """Return the fields that decide the features; empty where no encoder is named."""
-        if self.text is None and self.image is None:
-            return {}
-        return self.model_dump(mode="json", include={"text", "image", "precision"})
+        found: dict[str, Any] = {}
+        if self.text is not None or self.image is not None:
+            found = self.model_dump(mode="json", include={"text", "image", "precision"})
+        return found if self.autoencoder is None else {**found, "autoencoder": self.autoencoder}

@@ -16,7 +16,7 @@ _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key
 _PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@|\bhf_[A-Za-z0-9]{30}")
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 _PATH_FIELD = re.compile(
-    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image)|engine\.zero\.nvme_path|sampling\.mask\.path|"
+    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
     r"model\.init\.from)"
 )
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")

@@ -16,7 +16,7 @@ from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import RowNoise
+from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import device_kind, num_devices
@@ -190,7 +190,8 @@ def _time_steps(experiment: Experiment, home: Home) -> float:
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     network: Any = experiment.family.build_network(experiment.model)
     fine_tune(network, objective.modules, experiment.training, lambda _: 0)
-    batch = inputs.prepare_batch(next(held_out_batches(view, inputs.fields, size, size)), view.columns)
+    raw = next(held_out_batches(view, inputs.fields, size, size))
+    batch = inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, inputs.device))
     times = []
     for number in range(TIMED_PASSES + 1):
         start = time.perf_counter()

@@ -155,9 +155,9 @@ def held_out_sums(
         counts = turn + rank.rank < len(batches)
         rows = batches[turn + rank.rank if counts else 0]
         raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
-        batch = inputs.prepare_batch(raw, view.columns)
         size = len(rows.indices)
         noise = fixed_noise(rows.first, rank.device, rows.bucket)
+        batch = inputs.prepare_batch(raw, view.columns, noise=noise)
         values = objective.metrics(network, batch, noise)
         if law is not None:
             values = values | {REGRET: objective.regret(network, law, batch, noise)}
@@ -217,6 +217,7 @@ def draw_samples(
     sampler: Any = experiment.family.build_sampler(
         experiment.sampling, experiment.model, experiment.objective, data.text
     )
+    sampler = inputs.decoding(sampler)
     generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
     conditions = sample_conditions(sampler, num, rows_for_samples(data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}

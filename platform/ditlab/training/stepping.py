@@ -69,7 +69,7 @@ class Stepper:
     ) -> dict[str, Any]:
         """Prepare what the loss reads of a pass of a micro-batch; `moved`: its columns that are on the device."""
         rows = slice(part.start, part.stop)
-        batch = self.inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=moved)
+        batch = self.inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=moved, noise=noise)
         return batch | prepare_on_host(self.state.objective, micro.rows, self._columns, self.inputs, noise, rows)
 
     def noise(self, part: ForwardPass) -> KeyedNoise:

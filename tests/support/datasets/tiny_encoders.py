@@ -85,3 +85,17 @@ def write_image_encoder(
         torch.manual_seed(0)
         DINOv3ViTModel(config).to(dtype).save_pretrained(folder)
     return folder
+
+
+def write_autoencoder(folder: Path, channels: int = 4, seed: int = 0, **options: Any) -> Path:
+    """Write an AutoencoderKL that halves both sides of an image; `options` are further ones. Returns the folder."""
+    from diffusers import AutoencoderKL
+
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = AutoencoderKL(
+            latent_channels=channels, block_out_channels=(8, 16), norm_num_groups=4, **blocks, **options
+        )
+    network.save_pretrained(folder)
+    return folder

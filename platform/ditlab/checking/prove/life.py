@@ -433,7 +433,7 @@ class EvaluationComparer:
         view, inputs = self._run.data.train, self._inputs
         raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
         noise = ReferenceNoise(self._run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
-        return inputs.prepare_batch(raw, view.columns), noise
+        return inputs.prepare_batch(raw, view.columns, noise=noise), noise
 
     def compare_dropout(self) -> None:
         """Compare who lost its condition, in passes of training's own loss under fresh draws: whose predictions another

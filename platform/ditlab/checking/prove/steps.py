@@ -152,7 +152,7 @@ class StepComparer:
                 if change:
                     change_sample(raw, n, change, experiment.seed, step * experiment.batch.size + first + n)
             noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, device)
-            batch = inputs.prepare_batch(raw, view.columns)
+            batch = inputs.prepare_batch(raw, view.columns, noise=noise)
             for each in inputs.fields:
                 if each.name not in batch:
                     continue  # an encoder reads it

@@ -31,9 +31,11 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
 from ditlab.errors import UserError
+from ditlab.spec.encoders import LATENTS
 from ditlab.storage.plain_files import MIB, read_plain
 
 if TYPE_CHECKING:
+    from ditlab.encoders.autoencoder import FrozenAutoencoder
     from ditlab.encoders.image import FrozenImageEncoder
     from ditlab.encoders.text import FrozenTextEncoder
 
@@ -45,6 +47,7 @@ MEANING = {
     "text_mask": ("", "true for tokens of the caption"),
     "text_pooled": ("feature", "of the caption's last token"),
     "image_features": ("feature", "patch (row by row), feature"),
+    LATENTS: ("", "channel (means, then log-variances from -30 to 20), row, column"),
 }
 """Unit and description by column."""
 ATTACHMENT_BYTES = 512 * MIB
@@ -61,9 +64,17 @@ class EncoderChoice:
     """Most tokens of a caption."""
     patch: int | None
     """Side of the image encoder's patches in pixels; None: any."""
+    autoencoder: str | None = None
+    """AutoencoderKL whose posterior of images is kept; None for none."""
 
     def __bool__(self) -> bool:
-        return self.text is not None or self.image is not None
+        return bool(self.made)
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """Columns that they make."""
+        found = (*MEANING,)[:3] * bool(self.text) + ("image_features",) * bool(self.image)
+        return found + (LATENTS,) * bool(self.autoencoder)
 
 
 @lru_cache(maxsize=1)
@@ -82,9 +93,21 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
     )
 
 
+@lru_cache(maxsize=1)
+def open_autoencoder(place: str) -> FrozenAutoencoder:
+    """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network does."""
+    import torch
+
+    from ditlab.encoders.autoencoder import FrozenAutoencoder
+
+    opened = FrozenAutoencoder(place, "cuda" if torch.cuda.is_available() else "cpu", "--autoencoder")
+    _ = opened.network
+    return opened
+
+
 @dataclass(frozen=True)
 class EncodingRules:
-    """Rules by which rows get `text`, `text_mask`, `text_pooled` or `image_features` beside their columns."""
+    """Rules by which rows get columns of encoders (`EncoderChoice.made`) beside their own."""
 
     encoders: EncoderChoice
     tokens: int
@@ -93,7 +116,7 @@ class EncodingRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
-        from ditlab.encoders.features import image_columns, text_columns
+        from ditlab.encoders.features import image_columns, latent_columns, text_columns
 
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
@@ -106,6 +129,8 @@ class EncodingRules:
                 batch = {name: store.gather(name, rows).numpy() for name in store.columns}
                 if text:
                     batch |= text_columns(text, decode_captions(batch[CAPTION]), self.tokens)
+                if place := self.encoders.autoencoder:
+                    batch |= latent_columns(open_autoencoder(place), batch["image"])
                 yield batch | (image_columns(image, batch["image"]) if image else {})
 
         part = folder / block.kind
@@ -115,13 +140,20 @@ class EncodingRules:
 
     def columns(self, own: Mapping[str, Column]) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
-        from ditlab.encoders.features import image_shapes, text_shapes
+        from ditlab.encoders.features import image_shapes, latent_shapes, text_shapes
 
         text, image = open_features(self.encoders)
         shapes = text_shapes(text, self.tokens) if text else {}
+        made_by: dict[str, Any] = {}
+        if place := self.encoders.autoencoder:
+            opened = open_autoencoder(place)
+            shapes |= latent_shapes(opened, *own["image"].shape[1:])
+            factors = {"scaling_factor": opened.scaling_factor, "shift_factor": opened.shift_factor}
+            made_by[LATENTS] = {"autoencoder": {"source": place, "sha256": opened.sha256, **factors}}
         shapes |= image_shapes(image, *own["image"].shape[1:]) if image else {}
         described = {
             name: {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
+            | made_by.get(name, {})
             for name, (dtype, shape) in shapes.items()
         }
         kept = {name: column.model_dump(exclude={"statistics", "sha256"}) for name, column in own.items()}
@@ -164,9 +196,11 @@ def encoded_blocks(
             size = row_bytes * (stop - start)
             file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
             blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
-    folders = [place for place in (encoders.text, encoders.image) if place and Path(place).is_dir()]
+    places = (encoders.text, encoders.image, encoders.autoencoder)
+    folders = [place for place in places if place and Path(place).is_dir()]
     files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
+    chosen |= {"autoencoder": encoders.autoencoder} if encoders.autoencoder else {}
     columns = {part: rules.columns(store.columns) for part, store in parts.items()}
     with imported_blocks(
         path,
@@ -193,9 +227,8 @@ def encode_store(
     store.
     """
     if not encoders:
-        raise UserError("nothing to encode with; give --encode-text, --encode-images, or both.")
-    made = [*MEANING][:3] * bool(encoders.text) + [*MEANING][3:] * bool(encoders.image)
-    if held := [name for name in made if name in store.columns]:
+        raise UserError("nothing to encode with; give --encode-text, --encode-images or --autoencoder.")
+    if held := [name for name in encoders.made if name in store.columns]:
         raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")
     if encoders.text and CAPTION not in store.columns:
         raise UserError(
@@ -203,20 +236,26 @@ def encode_store(
             "it out, or import the data with captions."
         )
     image = store.columns.get("image")
-    if encoders.image and (image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3):
+    by_image = {"--encode-images": encoders.image, "--autoencoder": encoders.autoencoder}
+    if image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3:
         held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
-        raise UserError(
-            f"--encode-images={encoders.image} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave "
-            "it out, or name another store."
-        )
+        for option, place in by_image.items():
+            if place:
+                raise UserError(
+                    f"{option}={place} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave it out, "
+                    "or name another store."
+                )
     open_features(encoders)
+    if encoders.autoencoder:
+        _check_sides(open_autoencoder(encoders.autoencoder), store)
     if name is not None and folder_name(name) != name:
         raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
     path = request.out / (name or f"{store.name}-encoded")
     if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
         raise UserError(f"--name={path.name} is the store's own; name another one.")
-    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image) if place)
-    note = "; ".join(filter(None, [store.manifest.source.note, f"features of {names} added to {store.name}"]))
+    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image, encoders.autoencoder) if place)
+    what = "latents" if encoders.made == (LATENTS,) else "features"
+    note = "; ".join(filter(None, [store.manifest.source.note, f"{what} of {names} added to {store.name}"]))
     source = store.manifest.source.model_copy(update={"note": note})
     receipt: dict[str, Any] = {
         "receipt": store.manifest.receipt,
@@ -248,3 +287,15 @@ def encode_store(
             **receipt,
             attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments},
         )
+
+
+def _check_sides(autoencoder: FrozenAutoencoder, store: AnyStore) -> None:
+    """Raise UserError for images whose sides are no multiples of what the autoencoder makes one latent of."""
+    for part in store.parts:
+        height, width = part.columns["image"].shape[1:]
+        if height % autoencoder.pixels or width % autoencoder.pixels:
+            raise UserError(
+                f"{autoencoder.name} makes a latent of {autoencoder.pixels} x {autoencoder.pixels} pixels, which do "
+                f"not tile the {height} x {width} of {store.path}; import the data with multiples of "
+                f"{autoencoder.pixels} (--resolution)."
+            )

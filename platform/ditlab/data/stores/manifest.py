@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from denoisers.contract import ANY
 from ditlab.data.stores.receipt import ManifestRecord, PlainName, SourceReceipt
@@ -23,7 +31,9 @@ MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
 FORMAT_VERSION = 5
 """Version that is written: shards have digests of pieces of their blocks."""
-READ_VERSIONS = (4, FORMAT_VERSION)
+LATENTS_VERSION = 6
+"""Version of a store with latents: a column names its autoencoder. All others keep FORMAT_VERSION."""
+READ_VERSIONS = (4, FORMAT_VERSION, LATENTS_VERSION)
 """Versions that are read; version 4 has no digests of pieces."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
 MANIFEST_BYTES = 64 * MIB
@@ -34,6 +44,19 @@ IMPORT_AGAIN = "import the data again with `ditlab data import`"
 def folder_name(text: str) -> str:
     """Return a text as part of a folder's name, in which each run of unsuitable characters becomes `_`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+
+
+class Autoencoder(ManifestRecord):
+    """Autoencoder that made a column of latents."""
+
+    source: str
+    """Folder or place on the hub that it was read from."""
+    sha256: str
+    """SHA-256 of its weights."""
+    scaling_factor: float
+    """Factor of latents that a model is trained on."""
+    shift_factor: float = 0.0
+    """Number that is taken off latents before they are scaled."""
 
 
 class Column(ManifestRecord):
@@ -55,6 +78,12 @@ class Column(ManifestRecord):
     """Names of the classes for class indices, else of the entries along the last axis; empty where they have none."""
     divisors: tuple[float, ...] = ()
     """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
+    autoencoder: Autoencoder | None = None
+    """Autoencoder of latents, whose mean and log-variance the column holds; null, and left out, for other columns."""
+
+    @model_serializer(mode="wrap")
+    def _without_null(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if key != "autoencoder" or value is not None}
 
     @model_validator(mode="after")
     def _check(self) -> Column:
@@ -229,7 +258,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[4, 5] = 5
+    version: Literal[4, 5, 6] = 5
     name: PlainName
     description: str
     rows: PositiveInt
@@ -260,8 +289,8 @@ class StoreManifest(ManifestRecord):
 
     def computed_fingerprint(self) -> str:
         """Return the SHA-256 (hex) of all that training can see: rows, attachments, and of each column its hash, dtype,
-        shape, value range, number of classes and names, by which rows can be held out. Path, time, shard cuts and texts
-        for people do not enter.
+        shape, value range, number of classes, names, by which rows can be held out, and the autoencoder's weights and
+        factors. Path, time, shard cuts and texts for people do not enter.
         """
         visible = {
             name: {
@@ -271,6 +300,7 @@ class StoreManifest(ManifestRecord):
                 "num_classes": column.num_classes,
                 "sha256": column.sha256,
                 **({"names": list(column.names)} if column.names else {}),
+                **({"autoencoder": column.autoencoder.model_dump(exclude={"source"})} if column.autoencoder else {}),
             }
             for name, column in self.columns.items()
         }
@@ -387,7 +417,7 @@ def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy:
         if (version := keys["version"]) not in READ_VERSIONS:
             raise UserError(
                 f"{place} is of format version {version!r:.20}, and this ditlab reads versions "
-                f"{' and '.join(map(str, READ_VERSIONS))}; {remedy}."
+                f"{', '.join(map(str, READ_VERSIONS[:-1]))} and {READ_VERSIONS[-1]}; {remedy}."
             )
         manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors

@@ -18,6 +18,8 @@ import pyarrow as pa
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, piece_rows, unpack_entries
 from ditlab.data.stores.blocks import arrow_array, arrow_schema, checked, digests, piece_digest
 from ditlab.data.stores.manifest import (
+    FORMAT_VERSION,
+    LATENTS_VERSION,
     MANIFEST_NAME,
     Column,
     HashFile,
@@ -336,6 +338,7 @@ def finish_store(
     attached = {plain_name(file): content for file, content in (attachments or {}).items()}
     hashes = {file: hashlib.sha256(content).hexdigest() for file, content in attached.items()}
     manifest = StoreManifest(
+        version=LATENTS_VERSION if any(column.autoencoder for column in columns.values()) else FORMAT_VERSION,
         name=plain_name(name),
         description=description,
         rows=rows,

@@ -134,7 +134,7 @@ def test_stores_that_cannot_be_encoded(run, tmp_path):
     image = str(write_image_encoder(tmp_path / "image"))
     run(name="set", caption_from="none")
     for arguments, message in (
-        ({}, r"nothing to encode with; give --encode-text, --encode-images, or both\."),
+        ({}, r"nothing to encode with; give --encode-text, --encode-images or --autoencoder\."),
         ({"encode_text": "x"}, r"--encode-text=x needs captions, and .*set holds image; leave it out"),
         ({"encode_images": image, "name": "set"}, r"--name=set is the store's own; name another one\."),
         ({"encode_images": image, "name": "a/b"}, r"--name=a/b is no plain folder name; write a_b, and --out"),

@@ -156,7 +156,9 @@ def test_an_altered_shard_is_named(make_store):
 def test_another_format_version_is_refused(make_store, version):
     store = make_store()
     edit_manifest(store.path / "store.json", version=version)
-    with pytest.raises(UserError, match=rf"format version {version}, and this ditlab reads versions 4 and 5; import"):
+    with pytest.raises(
+        UserError, match=rf"format version {version}, and this ditlab reads versions 4, 5 and 6; import"
+    ):
         Store.open(store.path)
 
 

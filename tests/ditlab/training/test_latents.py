@@ -1,0 +1,183 @@
+"""Training on latents: keyed draws of a stored posterior, samples decoded by the same autoencoder."""
+
+import numpy as np
+import pytest
+import torch
+
+import ditlab
+from ditlab.api.imports import encode_store, import_data
+from ditlab.data.splits import open_data
+from ditlab.data.stores.manifest import Column, Source
+from ditlab.encoders.checkpoint import encoder_difference, folder_digests
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs, check_inputs
+from ditlab.inputs.noise import KeyedNoise, fixed_noise
+from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
+from ditlab.planning.meta_step import DataShape
+from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.spec.encoders import Encoders
+from ditlab.spec.importing import ImagesOptions
+from support.datasets.photographs import captioned_folder, smooth
+from support.datasets.tiny_encoders import write_autoencoder
+from support.datasets.writing import StoreWriter
+from support.trainings.workers import newest, same_state, tiny, train_here
+
+diffusers = pytest.importorskip("diffusers")
+
+CPU = torch.device("cpu")
+DIT = {
+    "family": "dit", "image_size": 8, "patch_size": 4, "channels": 4, "width": 32, "depth": 1, "num_heads": 2,
+    "num_classes": 3,
+}  # fmt: skip
+NUM = 300
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """An autoencoder, and a store of images with its latents, whose images alone are beside it."""
+    folder = tmp_path_factory.mktemp("latents")
+    autoencoder = write_autoencoder(folder / "vae", scaling_factor=0.7, shift_factor=0.2)
+    columns = {
+        "image": Column(dtype="uint8", shape=(3, 16, 16), value_range=(0, 255)),
+        "label": Column(dtype="int64", num_classes=3),
+    }
+    random = np.random.default_rng(0)
+    with StoreWriter(folder / "set", columns, name="set", source=Source(kind="test")) as writer:
+        pixels = random.integers(0, 256, (NUM, 3, 16, 16), np.uint8)
+        writer.append({"image": pixels, "label": random.integers(0, 3, NUM)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITLAB_HOME", str(folder / "home"))
+        store = encode_store(folder / "set", autoencoder=str(autoencoder)).store
+    return {"vae": str(autoencoder), "pixels": str(folder / "set"), "latents": str(store.path)}
+
+
+def experiment(places, store="latents", **changes):
+    changes = {"model": DIT, **changes}
+    return tiny(
+        data={"kind": "arrow", "path": places[store], "hold_out": 0.2}, encoders={"autoencoder": places["vae"]},
+        training={"steps": 4, "ema": {"decay": 0.9}}, batch={"size": 8, "micro": 4}, checkpoint={"every": 2},
+        evaluation={"every": 4, "samples": 3, "limit": 6}, sampling={"steps": 2}, **changes,
+    )  # fmt: skip
+
+
+def prepared(spec, home, noise, rows):
+    view = open_data(spec.data, Home(home)).train
+    inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
+    raw = {field.name: view.gather(field.name, rows) for field in inputs.fields}
+    assert set(raw) == {"latents", "label"}  # no pixel is read
+    return raw["latents"], inputs.prepare_batch(raw, view.columns, noise=noise)["image"]
+
+
+def test_a_step_draws_scaled_latents_by_its_key(places, home):
+    spec, rows = experiment(places), np.arange(4)
+    noise = KeyedNoise(0, "train", 3, 1, 4, CPU)
+    posterior, z = prepared(spec, home, noise, rows)
+    mean, log_variance = posterior.double().chunk(2, dim=1)
+    eps = noise.normal("latents", mean.shape).double()
+    expected = (mean + (log_variance / 2).exp() * eps - 0.2) * 0.7
+    assert z.dtype == torch.float32 and torch.allclose(z.double(), expected, atol=1e-6)
+    assert torch.equal(prepared(spec, home, noise, rows)[1], z)
+    assert not torch.equal(prepared(spec, home, KeyedNoise(0, "train", 4, 1, 4, CPU), rows)[1], z)
+    half = KeyedNoise(0, "train", 3, 1, 4, CPU, start=2)
+    assert torch.equal(prepared(spec, home, half, rows[2:])[1], z[2:])
+    held_out = prepared(spec, home, fixed_noise(0, CPU), rows)[1]
+    assert torch.equal(prepared(spec, home, fixed_noise(2, CPU), rows[2:])[1], held_out[2:])
+
+
+@pytest.mark.parametrize("process", ["flow", "gaussian"])
+def test_a_stopped_run_on_latents_goes_on_to_the_same_bits(places, home, tmp_path, process):
+    changes = {}
+    if process == "gaussian":
+        changes = {"objective": {"process": "gaussian"}, "model": {**DIT, "variance_channels": "predicted"}}
+    spec = experiment(places, **changes)
+    whole, recorder = train_here(spec, home, tmp_path / "whole")
+    assert (whole.status, whole.step) == ("finished", 4)
+    assert recorder.pictures == [0, 4] and np.isfinite(recorder.values[4]["train/loss"])
+    train_here(spec, home, tmp_path / "stopped", stop_after=2)
+    train_here(spec, home, tmp_path / "stopped")
+    one, two = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
+    assert same_state(one, two)
+    assert not any("decoder" in name for name in one.manifest.shapes)  # the autoencoder is no part of it
+
+
+def test_samples_are_pictures_that_the_autoencoder_decodes(places, home):
+    unet = {"family": "unet", "image_size": 8, "channels": 4, "width": 8, "time_width": 8}
+    spec = experiment(places, model=unet).replace("name", "latent")
+    run = ditlab.open_run(ditlab.train(spec, local=True, warn=print).run_id)
+    drawn = run.sample(3, seed=5, trajectory=True)
+    assert drawn.values.shape == (3, 3, 16, 16) and drawn.trajectory.shape == (3, 3, 3, 16, 16)
+    assert torch.equal(drawn.trajectory[-1], drawn.values)
+    assert [image.size for image in drawn.images] == [(16, 16)] * 3
+    network = diffusers.AutoencoderKL.from_pretrained(places["vae"])
+    z = torch.randn(3, 4, 8, 8)
+    begun = run.sample(noise=z, trajectory=True).trajectory[0]
+    with torch.no_grad():
+        expected = [network.decode(each[None] / 0.7 + 0.2).sample for each in z]
+    assert torch.equal(begun, torch.cat(expected))
+    assert (run.figures().draw("samples").image.size) and run.evaluate().metrics.keys() >= {"held_out/velocity"}
+
+
+def test_quality_compares_decoded_samples_with_the_images(places, home):
+    spec = experiment(places)
+    quality = QualityEvaluator(spec, open_data(spec.data, Home(home)), Home(home), CPU)
+    assert quality.basis.image.shape == (3, 16, 16)
+    network = spec.family.build_network(spec.model)
+    assert quality.draw(network, 3, 2).images.shape == (3, 3, 16, 16)
+
+
+def test_a_plan_counts_the_autoencoder_where_samples_are_drawn(places, tmp_path):
+    spec, shape = experiment(places), DataShape(columns=frozenset({"image", "label", "latents"}))
+    found = encoder_work(spec, shape, tmp_path)
+    network = diffusers.AutoencoderKL.from_pretrained(places["vae"])
+    assert found.weights == 4 * sum(each.numel() for each in network.parameters())
+    assert found.decoding_bytes >= 4 * 8 * 16 * 16  # features of the widest resolution
+    assert encoder_work(spec.replace("evaluation.every", None), shape, tmp_path) == EncoderWork()
+    there = encoder_work(experiment({**places, "vae": "hf://a/b@main"}), shape, tmp_path)
+    assert there.left_out == ("encoders.autoencoder=hf://a/b@main, which is no folder of this machine",)
+
+
+def test_square_images_of_an_import_are_trained_on_and_those_of_several_sizes_refused(places, home, tmp_path):
+    folders = {"square": [(16, 16)] * 2, "several": [(16, 16), (12, 20)]}
+    for name, sizes in folders.items():
+        source = captioned_folder(
+            tmp_path / name, {f"{n}.png": (smooth(*size, n), "a") for n, size in enumerate(sizes)}
+        )
+        kind = {"sizes": "square"} if name == "square" else {"step": 4}
+        import_data("images", ImagesOptions(source=source, resolution=16, patch=4, name=name, processes=1, **kind))
+        encode_store(name, autoencoder=places["vae"])
+    unlabelled = {**DIT, "num_classes": None}
+    square = experiment({**places, "latents": "square-encoded"}, model=unlabelled)
+    check_inputs(square, open_data(square.data, Home(home)), Home(home))
+    several = refusal(experiment({**places, "latents": "several-encoded"}, model=unlabelled), home)
+    assert "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the images with --sizes" in several
+
+
+def refusal(spec, home):
+    with pytest.raises(UserError) as caught:
+        check_inputs(spec, open_data(spec.data, Home(home)), Home(home))
+    return str(caught.value)
+
+
+def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places, home, tmp_path):
+    command = f"`ditlab data encode STORE --autoencoder {places['vae']}`"
+    found = refusal(experiment(places, "pixels"), home)
+    assert f"holds no latents for encoders.autoencoder={places['vae']}; run {command} and set data.path" in found
+    other = str(write_autoencoder(tmp_path / "other", seed=1))
+    found = refusal(experiment({**places, "vae": other}), home)
+    assert f"holds latents of {places['vae']} (sha256 " in found and f"encode STORE --autoencoder {other}`" in found
+    changed = encoder_difference(Encoders(autoencoder=other), folder_digests(experiment(places).encoders))
+    assert changed.startswith(f"encoders.autoencoder={other} holds an encoder of digest")  # as `ditlab sample` compares
+    theirs = encode_store(places["pixels"], autoencoder=other, name="theirs").store
+    parts = {"a": {"kind": "arrow", "path": places["latents"]}, "b": {"kind": "arrow", "path": str(theirs.path)}}
+    both = experiment(places).replace("data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}})
+    assert "data.parts.b holds latents of the autoencoder " in refusal(both, home)
+    found = refusal(experiment(places, model={**DIT, "image_size": 16}), home)
+    assert "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set model.channels to 4" in found
+    found = refusal(experiment({**places, "vae": str(tmp_path / "none")}), home)
+    assert f"encoders.autoencoder={tmp_path / 'none'} is not there; name a file or folder of weights" in found
+    with pytest.raises(ValueError, match=r"encoders\.autoencoder=.* is used by nothing, as this model \(model\.fam"):
+        tiny(model={"family": "pixelhdm"}, encoders={"autoencoder": places["vae"]})
+    flipped = experiment(places).replace("data.flip", 0.5)
+    with pytest.raises(UserError, match=r"data\.flip=0\.5 holds latents of an encoder, which saw each image as it is"):
+        open_data(flipped.data, Home(home))
