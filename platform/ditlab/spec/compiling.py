@@ -31,7 +31,7 @@ def compile_decision(experiment: Experiment, device_type: str, torch_version: st
     """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`; `torch_version` None: the installed.
     The same spec gives the same bits on every machine of a kind, or an error: UserError for ZeRO-3 under a torch whose
     compiled blocks lose gradients there."""
-    torch_version, asked = (torch_version or _installed()).split("+")[0], experiment.engine.compile
+    torch_version, asked = (torch_version or installed_torch()).split("+")[0], experiment.engine.compile
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
     is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
     if asked is True and is_old and experiment.engine.zero.stage == 3:
@@ -48,7 +48,7 @@ def compile_decision(experiment: Experiment, device_type: str, torch_version: st
 
 
 @cache
-def _installed() -> str:
+def installed_torch() -> str:
     """Return torch's version, for which its whole metadata are read: 5 ms."""
     return version("torch")
 

@@ -110,6 +110,15 @@ def dump_yaml(mapping: Mapping[str, Any]) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.representer.add_representer(float, _written_float)
     out = io.StringIO()
     yaml.dump(dict(mapping), out)
     return out.getvalue()
+
+
+def _written_float(representer: Any, value: float) -> Any:
+    """Write a number with a point, as 1.0e-05: readers of YAML 1.1, such as PyYAML, take 1e-05 for a text."""
+    node = type(representer).represent_float(representer, value)
+    if "e" in node.value and "." not in node.value:
+        node.value = node.value.replace("e", ".0e")
+    return node

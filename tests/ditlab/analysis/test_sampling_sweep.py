@@ -166,7 +166,7 @@ def test_a_run_without_a_checkpoint_is_refused(small):
         ({"space": {"sampling.steps": {"kind": "uniform", "low": 1.0, "high": 2.0}}}, "has no end of values"),
         (
             {"space": grid("sampling.solver", "ddim")},
-            "sampling.solver='ddim' must be 'euler', 'heun'",
+            "sampling.solver=ddim is for objective.process=gaussian",
         ),
         ({"space": grid("sampling.guidance", 2.0)}, "needs a conditional model"),
         ({"space": grid("sampling.stpes", 1)}, "did you mean 'steps'"),

@@ -42,7 +42,7 @@ def test_what_is_open_stays_open_in_a_changed_launch():
 
 def test_a_torch_that_loses_gradients_is_refused_before_a_run_exists(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
-    monkeypatch.setattr(compiling, "version", lambda package: "2.11.0")
+    monkeypatch.setattr(compiling, "installed_torch", lambda: "2.11.0")
     with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0"):
         check_launch(tiny(engine={"compile": True, "zero": {"stage": 3}}), None, local=True, remote=False)
     assert not (tmp_path / "train").exists()
