@@ -18,6 +18,11 @@ BLOCK, OURS = "transformer_blocks.{n}", "blocks.{n}"
 FIRST, NEXT = "transformer_blocks.0.norm1.emb", "transformer_blocks.{n+1}.norm1.emb"
 FIXED = {"norm_type": "ada_norm_zero", "activation_fn": "gelu-approximate", "upcast_attention": False}
 """Values of its configuration that ours has."""
+SAME: Mapping[str, Any] = {
+    "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "time_scale": 1.0,
+    "embeddings": "per_block", "positions": "column_first", "gelu": "tanh", "norm_eps": 1e-6, "final_norm": "adaln",
+}  # fmt: skip
+"""Fields of `model` that all networks of it have in common."""
 
 RULES: tuple[AnyRule, ...] = (
     *(
@@ -67,16 +72,29 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
         raise ValueError(
             f"its head gives {head_channels} channels for images of {channels}; it must be as many or twice."
         )
-    eps = config.get("norm_eps", 1e-5)
     return {
-        "family": "dit", "num_classes": shapes[f"{FIRST}.class_embedder.embedding_table.weight"][0] - 1,
-        "channels": channels, "image_size": config["sample_size"], "patch_size": patch_size, "width": width,
+        **SAME, "family": "dit", "channels": channels, "image_size": config["sample_size"], "patch_size": patch_size,
+        "num_classes": shapes[f"{FIRST}.class_embedder.embedding_table.weight"][0] - 1, "width": width,
         "depth": sum(name.endswith(".attn1.to_q.weight") for name in shapes),
-        "num_heads": config["num_attention_heads"],
-        "mlp_ratio": shapes["transformer_blocks.0.ff.net.0.proj.weight"][0] / width, "adaln": "zero",
-        "condition_ratio": 1, "time_frequencies": "diffusers", "time_scale": 1.0, "embeddings": "per_block",
-        "positions": "column_first", "gelu": "tanh", "norm_eps": 1e-6, "mlp_norm_eps": eps, "final_norm": "adaln",
+        "num_heads": config["num_attention_heads"], "mlp_norm_eps": config.get("norm_eps", 1e-5),
+        "mlp_ratio": shapes["transformer_blocks.0.ff.net.0.proj.weight"][0] / width,
         "variance_channels": "none" if head_channels == channels else "predicted",
+    }  # fmt: skip
+
+
+def configuration(model: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `config.json` of a network of a section `model`; None where it is no network of diffusers'."""
+    fits = model["family"] == "dit" and all(model[name] == value for name, value in SAME.items())
+    if not fits or model["num_classes"] is None or model["mlp_ratio"] != 4 or model["variance_channels"] == "unused":
+        return None
+    channels, eps = model["channels"], model["mlp_norm_eps"]
+    return {
+        **FIXED, "_class_name": "DiTTransformer2DModel", "num_attention_heads": model["num_heads"],
+        "attention_head_dim": model["width"] // model["num_heads"], "in_channels": channels,
+        "out_channels": channels if model["variance_channels"] == "none" else 2 * channels,
+        "num_layers": model["depth"], "attention_bias": True, "sample_size": model["image_size"],
+        "patch_size": model["patch_size"], "num_embeds_ada_norm": model["num_classes"],
+        "norm_eps": model["norm_eps"] if eps is None else eps, "norm_elementwise_affine": False,
     }  # fmt: skip
 
 
