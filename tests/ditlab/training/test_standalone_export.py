@@ -18,7 +18,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.standalone_export import CardFacts, write_standalone
 from ditlab.weights.published import PublishedWeights
+from support.command import run_inside
 from support.trainings.family_specs import smallest
+from support.trainings.workers import tiny
 
 FACTS = CardFacts("abcd1234", "tiny", "weights as trained", {"name": "d", "fingerprint": "f00"}, {"eval/x": (3, 0.5)})
 DIFFUSERS = {
@@ -208,9 +210,7 @@ def test_what_has_no_such_export_is_one_sentence(tmp_path):
 
 def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    from support.trainings.workers import tiny
-
-    result = ditlab.train(tiny(), local=True, warn=print)
+    result = ditlab.train(tiny(evaluation__every=3), local=True, warn=print)
     run = ditlab.open_run(result.run_id)
     plain = run.export(tmp_path / "plain", format="safetensors").files
     assert [each.name for each in plain] == ["weights.safetensors", "spec.yaml"]
@@ -219,7 +219,11 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     assert plain[0].read_bytes() == files[0].read_bytes()
     card = files[-1].read_text()
     assert "averaged weights" in card and "eval/velocity" in card and "fingerprint: `" in card
-    index = json.loads(run.export(tmp_path / "diffusers", format="diffusers").files[-2].read_text())
+    said = run_inside(
+        "export", run.id, "--format", "diffusers", "--out", tmp_path / "diffusers", home=tmp_path / "home"
+    )
+    assert said.code == 0 and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
+    index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
     with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
         run.export(tmp_path / "onnx", format="onnx")

@@ -11,12 +11,12 @@ from diffusers.configuration_utils import register_to_config
 from ditlab.weights.standalone.module import build_network, draw
 
 
-class TrainedNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class TrainedNetwork(ModelMixin, ConfigMixin):
     """A network that DiTLab trained; `trained` is what its sampler needs (`Config`)."""
 
     config_name = "config.json"
 
-    @register_to_config  # type: ignore[untyped-decorator]
+    @register_to_config
     def __init__(self, trained: Mapping[str, Any]) -> None:
         super().__init__()
         self.network = build_network(trained)

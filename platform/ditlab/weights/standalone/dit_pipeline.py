@@ -19,7 +19,7 @@ from diffusers import DiffusionPipeline, ImagePipelineOutput
 from torch import Tensor
 
 
-class TrainedDiTPipeline(DiffusionPipeline):  # type: ignore[misc]
+class TrainedDiTPipeline(DiffusionPipeline):
     """Images from noise by DDPM or DDIM over some of the timesteps, with classifier-free guidance."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any
 from diffusers import DiffusionPipeline, ImagePipelineOutput
 
 
-class TrainedPipeline(DiffusionPipeline):  # type: ignore[misc]
+class TrainedPipeline(DiffusionPipeline):
     """Images from noise."""
 
     def __init__(self, network: Any) -> None:
