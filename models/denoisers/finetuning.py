@@ -45,7 +45,7 @@ class LoRA(Spec):
 
 
 class FineTuning(Protocol):
-    """What of a model is trained: the fields of `training`."""
+    """Part of a model that is trained: the fields of `training`."""
 
     @property
     def freeze(self) -> tuple[str, ...] | None:

@@ -119,7 +119,8 @@ class DiT(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
                 nn.init.xavier_uniform_(module.weight.detach().flatten(1))  # a kernel is a Linear of a patch
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         for module in self.modules():
             if isinstance(module, TimeEmbedding):
                 nn.init.normal_(module.hidden.weight, std=0.02)

@@ -94,8 +94,9 @@ class AdaLNZero(nn.Module):
         """The norms before attention and before the MLP have the same `eps` unless `mlp_eps` is given."""
         super().__init__()
         self.norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
-        same = mlp_eps is None or mlp_eps == eps
-        self.mlp_norm = self.norm if same else nn.LayerNorm(width, eps=mlp_eps, elementwise_affine=False)
+        self.mlp_norm = self.norm
+        if mlp_eps is not None and mlp_eps != eps:
+            self.mlp_norm = nn.LayerNorm(width, eps=mlp_eps, elementwise_affine=False)
         self.modulation = zero_linear(condition_width, 6 * width, 6)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:

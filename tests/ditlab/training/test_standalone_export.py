@@ -14,6 +14,7 @@ from torch import Tensor
 
 import ditlab
 from denoisers.families import find_family
+from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.standalone_export import CardFacts, write_standalone
@@ -62,12 +63,14 @@ class Made:
         generator = torch.Generator().manual_seed(3)
         for parameter in network.parameters():
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
-        self.network, self.family = network, found
+        self.network, self.family, self.is_text = network, found, family == "dlm"
         self.manifest: Any = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
 
     def write(self, form: Any, folder: Path) -> list[Path]:
         tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
-        return write_standalone(form, self.manifest, tensors, folder, FACTS)
+        tokenizer = folder.parent / "tokenizer.json"
+        tokenizer.write_bytes(ByteTokenizer().content)
+        return write_standalone(form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None)
 
     def sample(self, folder: Path, **options: Any) -> Tensor:
         """Draw as `ditlab sample` does, from an export."""
@@ -95,13 +98,14 @@ def close(found: Tensor, expected: Tensor) -> None:
 def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "out")
-    prompts = {"prompts": ["a", "bc"]} if name == "pixelhdm" else {}
+    prompts = {"pixelhdm": {"prompts": ["a", "bc"]}, "dlm": {"prompts": ["ab"]}}.get(name, {})
     first = made.sample(tmp_path / "out", num=4 if not prompts else 2, **prompts)
     noise = torch.randint(0, 256, first.shape) if name == "dlm" else torch.randn(first.shape)
     save_file({"noise": noise}, tmp_path / "noise.safetensors")
     run_blocked(
         f"""
 from out.model import load
+assert {name != "dlm"} or load().text.decode(load().text.encode("ab")) == "ab"
 model, noise = load(), load_file("noise.safetensors")["noise"]
 num, prompts = {2 if prompts else 4}, {prompts!r}
 found = {{"seeded": model.sample(num, **prompts).values, "given": model.sample(num, noise=noise, **prompts).values}}
@@ -198,7 +202,7 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, for
     assert f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
 
 
-def test_what_has_no_such_export_is_one_sentence(tmp_path):
+def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"--format diffusers draws images, and model\.family=dlm draws none; take"):
         Made("dlm").write("diffusers", tmp_path / "out")
     (tmp_path / "out").mkdir()
@@ -206,6 +210,9 @@ def test_what_has_no_such_export_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"out is there already; remove it, or name another folder"):
         Made("dit").write("torch", tmp_path / "out")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
+    monkeypatch.setattr("ditlab.training.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"})
+    with pytest.raises(UserError, match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out"):
+        Made("dit").write("torch", tmp_path / "new")
 
 
 def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
@@ -223,6 +230,8 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
         "export", run.id, "--format", "diffusers", "--out", tmp_path / "diffusers", home=tmp_path / "home"
     )
     assert said.code == 0 and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
+    again = run_inside("export", run.id, "--format", "torch", "--out", tmp_path / "torch", home=tmp_path / "home")
+    assert again.code == 2 and "torch is there already; remove it" in again.err and "Traceback" not in again.err
     index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
     with pytest.raises(UserError, match=r"--format onnx is no format of exports"):

@@ -53,7 +53,9 @@ def check_equal(found: PublishedWeights, ours: Any, output: Tensor, theirs: Any,
     for name, parameter in theirs.named_parameters():
         if parameter.requires_grad:
             largest = max(1.0, float(parameter.grad.abs().max()))
-            torch.testing.assert_close(own[name].to(output) / largest, parameter.grad / largest, rtol=0, atol=2 * tolerance)
+            torch.testing.assert_close(
+                own[name].to(output) / largest, parameter.grad / largest, rtol=0, atol=2 * tolerance
+            )
 
 
 def check_round_trip(found: PublishedWeights, tolerance: float = 0.0) -> None:

@@ -1,6 +1,7 @@
 """A trained network and its sampler in one file.
 
-It needs torch, safetensors, numpy and pydantic, and nothing of DiTLab, which wrote it:
+It needs torch, safetensors, numpy and pydantic (a model of text perhaps tokenizers), and nothing of DiTLab, which wrote
+it:
 
     from model import load
 
@@ -71,27 +72,56 @@ def build_network(config: Config) -> nn.Module:
     return network
 
 
-def build_sampler(config: Config, **sampling: Any) -> Any:
-    """Build the sampler; `sampling` are fields of the section `sampling` that change."""
+def build_sampler(config: Config, text: Any = None, **sampling: Any) -> Any:
+    """Build the sampler; `text` is a codec (`open_text`), `sampling` fields of the section `sampling` that change."""
     family = part(f"{config['model']['family']}.family").FAMILY
     objective = family.objective_of(config["objective"])
     chosen = family.sampling_of(objective)(**{**config["sampling"], **sampling})
-    return family.build_sampler(chosen, family.model(**config["model"]), objective(**config["objective"]))
+    return family.build_sampler(chosen, family.model(**config["model"]), objective(**config["objective"]), text)
+
+
+def open_text(folder: str | Path) -> Any:
+    """Return the codec of a folder's `tokenizer.json`, which needs the library tokenizers unless tokens are bytes; None
+    without such a file."""
+    path = Path(folder) / "tokenizer.json"
+    if not path.exists():
+        return None
+    codec, content = part("contract").TextCodec, json.loads(path.read_text(encoding="utf-8"))
+    if content.get("kind") == "bytes":
+        end = bytes([content["end"]])
+        return codec(
+            lambda text: list(text.encode()),
+            lambda ids: "<|endoftext|>".join(each.decode(errors="replace") for each in bytes(ids).split(end)),
+            content["vocabulary"], content["end"],
+        )  # fmt: skip
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return codec(
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+        tokenizer.get_vocab_size(), -1,  # no sampler reads the end token
+    )  # fmt: skip
 
 
 def draw(
     network: nn.Module, config: Config, num: int, *, label: int | None = None, prompts: Sequence[str] = (),
     seed: int | None = None, noise: Tensor | None = None, conditions: Mapping[str, Tensor] | None = None,
-    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None, batch: int = 256, **sampling: Any,
+    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None, text: Any = None, batch: int = 256,
+    **sampling: Any,
 ) -> Any:  # fmt: skip
     """Draw `num` samples (of each prompt) on the network's device, in batches; `values` of the result are in the
     model's own range, (num, ...) on the CPU.
 
     `seed` None: the run's. `noise`: what samples begin with, in place of the seed's. `conditions`: inputs of the
     network by name, (num, ...) each, for families that complete rows of data; `encode`: the frozen encoder of prompts,
-    for networks that were trained with one. `sampling` are fields of the section `sampling`, such as `steps=50`.
+    for networks that were trained with one; `text`: the codec of a model of text. `sampling` are fields of the section
+    `sampling`, such as `steps=50`.
     """
-    contract, sampler = part("contract"), build_sampler(config, **sampling)
+    contract, sampler = part("contract"), build_sampler(config, text, **sampling)
     if prompts and sampler.draws_per_prompt:
         num *= len(prompts)
     if conditions is None:
@@ -107,14 +137,14 @@ def draw(
 
 
 class LoadedModel:
-    """A network with its weights, in evaluation mode, and what its sampler needs."""
+    """A network with its weights, in evaluation mode, and what its sampler needs; `text` is a model of text's codec."""
 
-    def __init__(self, network: nn.Module, config: Config) -> None:
-        self.network, self.config = network, config
+    def __init__(self, network: nn.Module, config: Config, text: Any = None) -> None:
+        self.network, self.config, self.text = network, config, text
 
     def sample(self, num: int = 4, **options: Any) -> Any:
         """Draw samples; `options` are those of `draw`."""
-        return draw(self.network, self.config, num, **options)
+        return draw(self.network, self.config, num, text=self.text, **options)
 
 
 def load(folder: str | Path = Path(__file__).parent, device: str = "cpu") -> LoadedModel:
@@ -122,4 +152,4 @@ def load(folder: str | Path = Path(__file__).parent, device: str = "cpu") -> Loa
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     network = build_network(config)
     network.load_state_dict(load_file(Path(folder) / "weights.safetensors"))
-    return LoadedModel(network.to(device).eval(), config)
+    return LoadedModel(network.to(device).eval(), config, open_text(folder))
