@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import ditlab
+from denoisers.contract import WeightsInit
 from denoisers.families import find_family
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.standalone_export import CardFacts, write_standalone
-from ditlab.weights.published import PublishedWeights
+from ditlab.weights.initial import InitialWeights
 from support.command import run_inside
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
@@ -192,10 +193,12 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, for
         each.relative_to(tmp_path / "two") for each in again
     ]
     assert all(one.read_bytes() == two.read_bytes() for one, two in zip(files, again, strict=True))
-    found = PublishedWeights.open(str(tmp_path / "one" / inside), "model.init.from", Home(tmp_path / "home"))
-    fit = found.fit(made.network)
-    assert found.format.name == format and not fit.problems
-    assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in fit.values.items())
+    place = str(tmp_path / "one" / inside)
+    model = made.experiment.model.model_copy(update={"init": WeightsInit.model_validate({"from": place})})
+    begun, read = InitialWeights(model, Home(tmp_path / "home"), {}), made.family.build_network(model)
+    begun.load(read)
+    assert begun.open().format.name == format
+    assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in read.state_dict().items())
     card = (tmp_path / "one" / "README.md").read_text()
     for text in ("fingerprint: `f00`", "| `eval/x` | 0.5 | 3 |", "Licence: a placeholder", "step 7 of run abcd1234"):
         assert text in card

@@ -12,6 +12,7 @@ from torch import Tensor
 from denoisers.families import find_family
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights, outline
 from ditlab.weights.rules import read_published, write_published
 from support.models.published_dit import PublishedDiT
@@ -89,6 +90,22 @@ def test_releases_give_their_outputs_and_gradients(tmp_path, format, dtype, tole
     check_equal(found, ours, output, theirs, expected, tolerance)
     check_round_trip(found, 1e-6 if format == "sit" else 0.0)
     assert any("--format sit" in note for note in found.format.notes(found.model())) == (format == "dit")
+
+
+def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
+    """A SiT's file without its format: names and shapes fit, and the outputs would be others."""
+    save_file(PublishedDiT(8, 2, 3, 32, 1, 4, 5).state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"num_heads": 4}')
+    family: Any = find_family("dit")
+    for format, message in (("auto", r"trained with model\.variance_channels='predicted'"), ("sit", "")):
+        own = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path), "sit").model()
+        model = family.model.model_validate({**own, "init": {"from": str(tmp_path), "format": format}})
+        begun = InitialWeights(model, Home(tmp_path), {})
+        if message:
+            with pytest.raises(UserError, match=message):
+                begun.check(family.build_network(model))
+        else:
+            assert begun.check(family.build_network(model)).startswith("begins from sit weights")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)

@@ -21,7 +21,9 @@ NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
 """Attention heads of the released sizes, S, B, L and XL, by width."""
 POSITIONS = "pos_embed"
 MARKS = ("x_embedder.proj.weight", "t_embedder.mlp.0.weight", "y_embedder.embedding_table.weight", POSITIONS)
-CERTAIN = ("num_heads", "time_frequencies", "time_scale", "positions", "gelu", "norm_eps", "mlp_norm_eps")
+CERTAIN = (
+    "num_heads", "time_frequencies", "time_scale", "positions", "gelu", "norm_eps", "mlp_norm_eps", "variance_channels",
+)  # fmt: skip
 
 
 def _positions(model: Mapping[str, Any]) -> Tensor:
