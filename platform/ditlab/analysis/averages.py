@@ -111,13 +111,15 @@ def export_saved(
         if form == "torch" or form == "diffusers":
             is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
             phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
-            return write_standalone(form, trained, weights, folder, card_facts(saved, phrase), saved.folder.tokenizer)
+            options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
+            card = card_facts(saved, phrase, options)
+            return write_standalone(form, trained, weights, folder, card, saved.folder.tokenizer)
         facts = {} if label is None else {"average": label}
         return write_export(trained, weights, output_folder(folder), saved.folder.tokenizer, facts)
 
 
-def card_facts(saved: SavedRun, averaged: str) -> CardFacts:
-    """Return what a model card tells of a run; `averaged` is a phrase on the weights."""
+def card_facts(saved: SavedRun, averaged: str, options: str) -> CardFacts:
+    """Return what a model card tells of a run; `averaged` is a phrase on the weights that `options` choose."""
     metrics = {}
     with suppress(OSError):
         content = read_content(saved.folder.journal)
@@ -125,7 +127,7 @@ def card_facts(saved: SavedRun, averaged: str) -> CardFacts:
             if name.startswith(MEASURED):
                 metrics[name] = content.steps[points.rows[-1]], points.values[-1]
     dataset = recorded_dataset(saved.folder.journal)
-    return CardFacts(saved.folder.run_id, saved.record.name, averaged, dataset, metrics)
+    return CardFacts(saved.folder.run_id, saved.record.name, averaged, dataset, metrics, options)
 
 
 @dataclass(frozen=True)

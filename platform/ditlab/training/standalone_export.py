@@ -35,7 +35,6 @@ VARIANCES = {"learned_range": "learned_range", "posterior": "fixed_small", "beta
 MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
 """Beginnings of the names of metrics in a card."""
 TORCH_USE = """\
-import torch
 from model import load  # the file of this folder; it needs torch, safetensors, numpy and pydantic
 
 samples = load().sample(4)  # on the CPU; load(device="cuda"), sample(..., noise=, label=, steps=) and so on
@@ -59,6 +58,8 @@ class CardFacts:
     """Record of the data; {} where there is none."""
     metrics: Mapping[str, tuple[int, float]]
     """Step and last value of each measured metric."""
+    options: str = ""
+    """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
     @property
     def classes(self) -> Sequence[int]:
@@ -180,7 +181,7 @@ def _card(
         "`held_out/...`, `quality/...` and `assessed/...` were added by `ditlab evaluate`. Held-out share and draws: "
         "the sections `data`, `evaluation` and `objective` of the spec.", "",
         "## Made by", "", "```", "ditlab train spec.yaml      # the spec below",
-        f"ditlab export {facts.run_id} --format {form} --out FOLDER", "```", "",
+        f"ditlab export {facts.run_id} --format {form} --out FOLDER {facts.options}".rstrip(), "```", "",
         "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",
     ]  # fmt: skip
     return "\n".join(lines)

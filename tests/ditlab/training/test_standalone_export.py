@@ -237,5 +237,7 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     assert again.code == 2 and "torch is there already; remove it" in again.err and "Traceback" not in again.err
     index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
+    card = run.export(tmp_path / "raw", format="torch", averaged=False).files[-1].read_text()
+    assert "weights as trained" in card and f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
     with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
         run.export(tmp_path / "onnx", format="onnx")
