@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from rich.console import RenderableType
@@ -20,12 +20,14 @@ from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
+from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import write_adapter, write_export
+from ditlab.training.standalone_export import MEASURED, CardFacts, write_standalone
 
 _DECAY = "decay="
 ROUGH = 0.05
@@ -88,19 +90,44 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
         yield replace(saved, average=rebuilt)
 
 
+ExportFormat = Literal["ditlab", "safetensors", "torch", "diffusers", "peft"]
+"""`ditlab` and `safetensors` are one."""
+
+
 def export_saved(
-    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: Literal["ditlab", "peft"] = "ditlab"
+    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: ExportFormat = "ditlab"
 ) -> list[Path]:
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
+    if form not in get_args(ExportFormat):
+        raise UserError(f"--format {form} is no format of exports; {nearest(form, get_args(ExportFormat))}")
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     with with_average(saved, ema) as chosen:
-        merged = form == "ditlab"
+        merged, trained = form != "peft", saved.checkpoint.manifest
         weights = chosen.weights(merged=merged) if averaged else saved.checkpoint.weights(False, merged=merged)
         if form == "peft":
             return write_adapter(saved.checkpoint, weights, output_folder(folder))
-        facts = {} if chosen.average is None else {"average": chosen.average.profile.label}
-        return write_export(saved.checkpoint.manifest, weights, output_folder(folder), saved.folder.tokenizer, facts)
+        label = None if chosen.average is None else chosen.average.profile.label
+        if form == "torch" or form == "diffusers":
+            is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
+            phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
+            options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
+            card = card_facts(saved, phrase, options)
+            return write_standalone(form, trained, weights, folder, card, saved.folder.tokenizer)
+        facts = {} if label is None else {"average": label}
+        return write_export(trained, weights, output_folder(folder), saved.folder.tokenizer, facts)
+
+
+def card_facts(saved: SavedRun, averaged: str, options: str) -> CardFacts:
+    """Return what a model card tells of a run; `averaged` is a phrase on the weights that `options` choose."""
+    metrics = {}
+    with suppress(OSError):
+        content = read_content(saved.folder.journal)
+        for name, points in content.metrics.items():
+            if name.startswith(MEASURED):
+                metrics[name] = content.steps[points.rows[-1]], points.values[-1]
+    dataset = recorded_dataset(saved.folder.journal)
+    return CardFacts(saved.folder.run_id, saved.record.name, averaged, dataset, metrics, options)
 
 
 @dataclass(frozen=True)

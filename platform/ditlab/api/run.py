@@ -64,7 +64,7 @@ class ExportedWeights:
     """Optimiser step of the weights."""
     folder: Path
     files: list[Path]
-    """`weights.safetensors`, `spec.yaml`, and `tokenizer.json` for a model of text."""
+    """`weights.safetensors`, `spec.yaml`, and `tokenizer.json` for a model of text; other formats have others."""
 
     def to_dict(self) -> dict[str, Any]:
         """The export in JSON's types, for `--json`."""
@@ -205,13 +205,17 @@ class Run:
 
     def export(
         self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None,
-        format: Literal["ditlab", "peft"] = "ditlab",
+        format: Literal["ditlab", "safetensors", "torch", "diffusers", "peft"] = "ditlab",
     ) -> ExportedWeights:  # fmt: skip
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
 
+        `format="torch"` adds a file of code that samples without DiTLab; `"diffusers"` writes a pipeline of diffusers.
+        Both need a folder without content. `"safetensors"` is another name of `"ditlab"`.
+
         `averaged`: the moving average where there is one, else the weights themselves; `ema`: an average of this
         relative length, rebuilt. Adapters (`training.lora`) are merged into the weights; `format="peft"` writes them
-        alone, as peft does. Raises UserError where the run has no checkpoint yet, or the disk refuses.
+        alone, as peft does. Raises UserError where the run has no checkpoint yet, its family has no such export, or the
+        disk refuses.
         """
         saved = self._opened().saved()
         from ditlab.analysis.averages import export_saved

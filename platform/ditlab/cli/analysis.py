@@ -258,20 +258,28 @@ def figures(
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
 @options.ema
 @click.option(
-    "--format", "form", type=click.Choice(["ditlab", "peft"]), default="ditlab", show_default=True,
-    help="peft: the adapters of training.lora alone, as peft writes them.",
+    "--format", "form", type=click.Choice(["ditlab", "safetensors", "torch", "diffusers", "peft"]), default="ditlab",
+    show_default=True,
+    help="ditlab, or safetensors: weights and spec. torch: also a file of code that samples without DiTLab. diffusers: "
+    "a pipeline of diffusers, of image families. peft: the adapters of training.lora alone, as peft writes them.",
 )  # fmt: skip
 @options.as_json
-def export(run: str, out: Path, raw: bool, ema: str | None, form: Literal["ditlab", "peft"], as_json: bool) -> None:
+def export(
+    run: str, out: Path, raw: bool, ema: str | None,
+    form: Literal["ditlab", "safetensors", "torch", "diffusers", "peft"], as_json: bool,
+) -> None:  # fmt: skip
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one.
 
-    Adapters are merged into the weights.
+    Adapters are merged into the weights. docs/locked_in.md has each way out of DiTLab in a few lines.
     """
     with options.opened_run(run) as (opened, progress):
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema, format=form)
     output.emit(exported.to_dict(), as_json, exported.files)
     if form == "peft":
+        return
+    if form in ("torch", "diffusers"):
+        output.hint_text(as_json, f"hf upload OWNER/NAME {output.short_path(exported.folder)}")
         return
     code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'  # as one types it, where that is safe

@@ -73,10 +73,7 @@ def write_export(
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Tracking address, checkpoint folder and weights to begin from belong to the run's machine.
-        own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
-        portable = {**trained.spec, **{name: trained.spec[name] | fields for name, fields in own.items()}}
-        beside = [write_durably(spec, dump_yaml(portable).encode())]
+        beside = [write_durably(spec, dump_yaml(portable_spec(trained.spec)).encode())]
         if tokenizer and tokenizer.exists():
             beside.append(write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES)))
         write_weights(weights, tensors, metadata, beside)
@@ -85,6 +82,13 @@ def write_export(
             f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
         ) from error
     return [weights, *beside]
+
+
+def portable_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's spec without what belongs to its machine: tracking address, checkpoint folder, weights to begin
+    from."""
+    own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
+    return {**spec, **{name: spec[name] | fields for name, fields in own.items()}}
 
 
 def write_adapter(reader: CheckpointReader, tensors: Mapping[str, Tensor], folder: Path) -> list[Path]:

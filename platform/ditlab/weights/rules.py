@@ -1,6 +1,7 @@
 """Rules between the tensors of a published network and ours, each in both directions.
 
-A pattern is a name with fields: `{n}` stands for a number, `{name}` for any text. One rule serves all blocks.
+A pattern is a name with fields: `{n}` stands for a number, `{n+1}` for the next one, `{name}` for any text. One rule
+serves all blocks.
 """
 
 from __future__ import annotations
@@ -209,17 +210,22 @@ def fit_tensors(found: ReadTensors, shapes: Shapes) -> Fit:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{name\}", "(?P<name>.+)")
-    return re.compile(text)
+    return re.compile(text.replace(r"\{n\+1\}", r"(?P<next>[1-9]\d*)"))
 
 
 def _matches(pattern: str, names: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each name that a pattern matches."""
     for name in names:
         if found := _compiled(pattern).fullmatch(name):
-            yield found.groupdict()
+            fields = found.groupdict()
+            if "next" in fields:
+                fields["n"] = str(int(fields.pop("next")) - 1)
+            yield fields
 
 
 def _fill(pattern: str, fields: Mapping[str, str]) -> str:
+    if "n" in fields:
+        pattern = pattern.replace("{n+1}", str(int(fields["n"]) + 1))
     for key, value in fields.items():
         pattern = pattern.replace(f"{{{key}}}", value)
     return pattern

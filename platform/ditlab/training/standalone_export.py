@@ -1,0 +1,199 @@
+"""Exports that need no DiTLab: a folder for torch, and one for diffusers, each with its code and a model card.
+
+The same checkpoint gives the same bytes. diffusers itself is not needed to write its folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from denoisers.families import find_family
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.errors import UserError, first_line
+from ditlab.spec.plugins import plugin_packages
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.storage.files import write_durably
+from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
+from ditlab.weights.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
+from ditlab.weights.formats.diffusers_dit import configuration
+from ditlab.weights.rules import write_published
+from ditlab.weights.standalone import code
+
+StandaloneFormat = Literal["torch", "diffusers"]
+CARD, CONFIG = "README.md", "config.json"
+DIFFUSERS_VERSION = "0.38.0"
+"""Oldest version that the folders are for."""
+DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
+VARIANCES = {"learned_range": "learned_range", "posterior": "fixed_small", "beta": "fixed_large"}
+"""diffusers' names of a reverse step's variance, by ours."""
+MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
+"""Beginnings of the names of metrics in a card."""
+TORCH_USE = """\
+from model import load  # the file of this folder; it needs torch, safetensors, numpy and pydantic
+
+samples = load().sample(4)  # on the CPU; load(device="cuda"), sample(..., noise=, label=, steps=) and so on
+print(samples.values.shape)"""
+DIFFUSERS_USE = """\
+from diffusers import DiffusionPipeline  # diffusers >= 0.38
+
+pipeline = DiffusionPipeline.from_pretrained("FOLDER or OWNER/NAME", trust_remote_code=True)
+pipeline(4, output_type="pt").images  # or pil, np; noise=, label=, steps= and so on"""
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Facts of a run that a model card tells, beside its spec."""
+
+    run_id: str
+    name: str
+    averaged: str
+    """Phrase on the weights: averaged, or as they are trained."""
+    dataset: Mapping[str, Any]
+    """Record of the data; {} where there is none."""
+    metrics: Mapping[str, tuple[int, float]]
+    """Step and last value of each measured metric."""
+    options: str = ""
+    """Options of `ditlab export` that chose the weights, such as `--raw`."""
+
+    @property
+    def classes(self) -> Sequence[int]:
+        """Classes that the data hold; empty: all of the model's."""
+        return list(self.dataset.get("sampled", ()))
+
+
+def write_standalone(
+    form: StandaloneFormat, trained: CheckpointManifest, tensors: Mapping[str, Tensor], folder: Path, facts: CardFacts,
+    tokenizer: Path | None = None,
+) -> list[Path]:  # fmt: skip
+    """Write a network's weights with code that samples from them; return the files.
+
+    Raises UserError for a folder with content, for networks of other packages, for a family that has no such export,
+    and where the disk refuses.
+    """
+    spec = portable_spec(trained.spec)
+    family = spec["model"]["family"]
+    if packages := plugin_packages(spec):
+        raise UserError(
+            f"--format {form} carries DiTLab's own code, and this run needs {', '.join(packages)}; leave --format out."
+        )
+    known = find_family(family)
+    assert known is not None, f"there is no family {family}"
+    fields = known.model.model_validate(spec["model"]).batch_fields()
+    if form == "diffusers" and all(field.name != "image" for field in fields):
+        raise UserError(f"--format diffusers draws images, and model.family={family} draws none; take --format torch.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--out {folder} is there already; remove it, or name another folder.")
+    config = {part: spec[part] for part in ("model", "objective", "sampling")}
+    config |= {"seed": spec["seed"], "classes": facts.classes}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if form == "torch":
+            files = write_export(trained, tensors, folder, tokenizer)
+            files.append(_write(folder / CONFIG, _json(config)))
+            files.append(_write(folder / "model.py", code.torch_module(family)))
+        elif (own := configuration(spec["model"])) and config["objective"].get("process") == "gaussian":
+            files = _write_dit(folder, tensors, config, own)
+        else:
+            files = _write_diffusers(folder, trained, tensors, config)
+        return [*files, _write(folder / CARD, _card(form, trained, spec, tensors, facts))]
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
+        ) from error
+
+
+def _write_diffusers(
+    folder: Path, trained: CheckpointManifest, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> list[Path]:
+    """Write a pipeline whose network is DiTLab's own code, in `network`."""
+    network, family = folder / "network", str(config["model"]["family"])
+    network.mkdir()
+    spec = _write(network / SPEC_NAME, dump_yaml(portable_spec(trained.spec)))
+    weights = network / DIFFUSERS_WEIGHTS
+    named = {f"network.{name}": each for name, each in tensors.items()}
+    write_weights(weights, named, {"format": "pt", "family": family, "step": str(trained.step)}, [spec])
+    index = {"_class_name": ["pipeline", "TrainedPipeline"], "network": ["modeling", "TrainedNetwork"]}
+    return [
+        weights, spec,
+        _write(network / CONFIG, _json({**_version("TrainedNetwork"), "trained": config})),
+        _write(network / "modeling.py", code.diffusers_network(family)),
+        _write(folder / "pipeline.py", code.pipeline()),
+        _write(folder / "model_index.json", _json({**_version(""), **index})),
+    ]  # fmt: skip
+
+
+def _write_dit(
+    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], own: Mapping[str, Any]
+) -> list[Path]:
+    """Write a pipeline whose network is diffusers' own, in `transformer`, and whose schedule is in `scheduler`."""
+    objective = config["objective"]
+    weights = folder / "transformer" / DIFFUSERS_WEIGHTS
+    for name in ("transformer", "scheduler"):
+        (folder / name).mkdir()
+    write_weights(weights, write_published(DIFFUSERS_DIT.rules, tensors, config["model"]), {"format": "pt"}, [])
+    scheduler = {
+        **_version("DDPMScheduler"), "num_train_timesteps": objective["noise"]["steps"], "beta_schedule": "linear",
+        "beta_start": objective["noise"]["beta_start"], "beta_end": objective["noise"]["beta_end"],
+        "variance_type": VARIANCES[objective["variance"]], "clip_sample": False, "prediction_type": "epsilon",
+    }  # fmt: skip
+    index = {
+        "_class_name": ["pipeline", "TrainedDiTPipeline"], "transformer": ["diffusers", "DiTTransformer2DModel"],
+        "scheduler": ["diffusers", "DDPMScheduler"], "sampling": config["sampling"], "seed": config["seed"],
+        "classes": config["classes"],
+    }  # fmt: skip
+    return [
+        weights,
+        _write(folder / "transformer" / CONFIG, _json({**_version(""), **own})),
+        _write(folder / "scheduler" / "scheduler_config.json", _json(scheduler)),
+        _write(folder / "pipeline.py", code.pipeline("dit_pipeline")),
+        _write(folder / "model_index.json", _json({**_version(""), **index})),
+    ]  # fmt: skip
+
+
+def _card(
+    form: StandaloneFormat, trained: CheckpointManifest, spec: Mapping[str, Any], tensors: Mapping[str, Tensor],
+    facts: CardFacts,
+) -> str:  # fmt: skip
+    """Return the model card: what it is, how to use it, data, metrics with their protocol, spec, commands."""
+    family, dataset = spec["model"]["family"], facts.dataset
+    count = sum(each.numel() for each in tensors.values())
+    rows = [f"| `{name}` | {value:.6g} | {step:,} |" for name, (step, value) in sorted(facts.metrics.items())]
+    data = [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"] if dataset else ["not recorded"]
+    counts = dataset.get("counts", {})
+    data += [f"- {name}: {number:,}" for name, number in sorted(counts.items())]
+    library = {"torch": "pytorch", "diffusers": "diffusers"}[form]
+    lines = [
+        "---", f"library_name: {library}", "license: other", "license_name: not-chosen-yet",
+        f"tags: [diffusion, {family}, ditlab]", "---", "", f"# {facts.name}", "",
+        f"Family `{family}`, {count:,} numbers, step {trained.step:,} of run {facts.run_id}: {facts.averaged}.", "",
+        "**Licence: a placeholder.** Nobody has chosen one yet; set `license` above before you publish this.", "",
+        "## Use", "", "```python", TORCH_USE if form == "torch" else DIFFUSERS_USE, "```", "",
+        "## Data", "", *data, "",
+        "## Metrics", "",
+        *(["| metric | value | step |", "|---|---|---|", *rows] if rows else ["None was measured."]), "",
+        "`eval/...` are means over all held-out samples in training, of the averaged weights where there are any; "
+        "`held_out/...`, `quality/...` and `assessed/...` were added by `ditlab evaluate`. Held-out share and draws: "
+        "the sections `data`, `evaluation` and `objective` of the spec.", "",
+        "## Made by", "", "```", "ditlab train spec.yaml      # the spec below",
+        f"ditlab export {facts.run_id} --format {form} --out FOLDER {facts.options}".rstrip(), "```", "",
+        "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _version(name: str) -> dict[str, Any]:
+    return {**({"_class_name": name} if name else {}), "_diffusers_version": DIFFUSERS_VERSION}
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def _write(path: Path, text: str) -> Path:
+    return write_durably(path, text.encode())

@@ -1,0 +1,110 @@
+"""diffusers' `DiTTransformer2DModel`, as its `save_pretrained` writes it.
+
+It is not the released DiT: frequencies of time are 10000^(-j / 127), the norm before the MLP has an eps of its own, and
+each block has an embedding of time and class; that of block 0 serves the head as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ditlab.weights.files import WeightFiles
+from ditlab.weights.formats.dit import CERTAIN
+from ditlab.weights.published import WeightsFormat
+from ditlab.weights.rules import AnyRule, Shapes, concatenate, rename
+
+BLOCK, OURS = "transformer_blocks.{n}", "blocks.{n}"
+FIRST, NEXT = "transformer_blocks.0.norm1.emb", "transformer_blocks.{n+1}.norm1.emb"
+FIXED = {"norm_type": "ada_norm_zero", "activation_fn": "gelu-approximate", "upcast_attention": False}
+"""Values of its configuration that ours has."""
+SAME: Mapping[str, Any] = {
+    "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "time_scale": 1.0,
+    "embeddings": "per_block", "positions": "column_first", "gelu": "tanh", "norm_eps": 1e-6, "final_norm": "adaln",
+}  # fmt: skip
+"""Fields of `model` that all networks of it have in common."""
+
+RULES: tuple[AnyRule, ...] = (
+    *(
+        rename(f"{emb}.class_embedder.embedding_table.weight", f"{ours}label.vectors.weight")
+        for emb, ours in ((FIRST, ""), (NEXT, "block_embeddings.{n}."))
+    ),
+    *(
+        rename(f"{emb}.timestep_embedder.{theirs}.{kind}", f"{ours}time.{part}.{kind}")
+        for emb, ours in ((FIRST, ""), (NEXT, "block_embeddings.{n}."))
+        for theirs, part in (("linear_1", "hidden"), ("linear_2", "out"))
+        for kind in ("weight", "bias")
+    ),
+    *(
+        concatenate([f"{BLOCK}.attn1.to_{part}.{kind}" for part in "qkv"], f"{OURS}.attention.qkv.{kind}")
+        for kind in ("weight", "bias")
+    ),
+    *(
+        rename(f"{theirs}.{kind}", f"{ours}.{kind}")
+        for theirs, ours in (
+            ("pos_embed.proj", "patch_embedding.projection"),
+            (f"{BLOCK}.norm1.linear", f"{OURS}.adaln.modulation"),
+            (f"{BLOCK}.attn1.to_out.0", f"{OURS}.attention.out"),
+            (f"{BLOCK}.ff.net.0.proj", f"{OURS}.mlp.hidden"),
+            (f"{BLOCK}.ff.net.2", f"{OURS}.mlp.out"),
+            ("proj_out_1", "final_norm.modulation"),
+            ("proj_out_2", "head"),
+        )
+        for kind in ("weight", "bias")
+    ),
+)
+
+
+def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
+    config = files.config
+    needed = ("num_attention_heads", "sample_size")
+    if missing := [name for name in needed if not isinstance(config.get(name), int)]:
+        raise ValueError(
+            f"config.json beside it does not give {' and '.join(missing)}, which no shape shows; bring back the file "
+            "that save_pretrained wrote."
+        )
+    for name, value in FIXED.items():
+        if config.get(name, value) != value:
+            raise ValueError(f"its config.json has {name}={config[name]}, and the dit family has {value} alone.")
+    width, channels, patch_size, _ = shapes["pos_embed.proj.weight"]
+    head_channels = shapes["proj_out_2.weight"][0] // patch_size**2
+    if head_channels not in (channels, 2 * channels):
+        raise ValueError(
+            f"its head gives {head_channels} channels for images of {channels}; it must be as many or twice."
+        )
+    return {
+        **SAME, "family": "dit", "channels": channels, "image_size": config["sample_size"], "patch_size": patch_size,
+        "num_classes": shapes[f"{FIRST}.class_embedder.embedding_table.weight"][0] - 1, "width": width,
+        "depth": sum(name.endswith(".attn1.to_q.weight") for name in shapes),
+        "num_heads": config["num_attention_heads"], "mlp_norm_eps": config.get("norm_eps", 1e-5),
+        "mlp_ratio": shapes["transformer_blocks.0.ff.net.0.proj.weight"][0] / width,
+        "variance_channels": "none" if head_channels == channels else "predicted",
+    }  # fmt: skip
+
+
+def configuration(model: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the `config.json` of a network of a section `model`; None where it is no network of diffusers'."""
+    fits = model["family"] == "dit" and all(model[name] == value for name, value in SAME.items())
+    if not fits or model["num_classes"] is None or model["mlp_ratio"] != 4 or model["variance_channels"] == "unused":
+        return None
+    channels, eps = model["channels"], model["mlp_norm_eps"]
+    return {
+        **FIXED, "_class_name": "DiTTransformer2DModel", "num_attention_heads": model["num_heads"],
+        "attention_head_dim": model["width"] // model["num_heads"], "in_channels": channels,
+        "out_channels": channels if model["variance_channels"] == "none" else 2 * channels,
+        "num_layers": model["depth"], "attention_bias": True, "sample_size": model["image_size"],
+        "patch_size": model["patch_size"], "num_embeds_ada_norm": model["num_classes"],
+        "norm_eps": model["norm_eps"] if eps is None else eps, "norm_elementwise_affine": False,
+    }  # fmt: skip
+
+
+def _notes(model: Mapping[str, Any]) -> list[str]:
+    variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
+    return [f"its objective is {{process: gaussian{variance}}}."]
+
+
+FORMAT = WeightsFormat(
+    "diffusers_dit", "diffusers' DiTTransformer2DModel (its folder `transformer`), family dit",
+    ("pos_embed.proj.weight", "transformer_blocks.0.norm1.linear.weight", "proj_out_1.weight", "proj_out_2.weight"),
+    RULES, _model, certain=CERTAIN, notes=_notes,
+)  # fmt: skip

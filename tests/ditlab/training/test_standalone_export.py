@@ -1,0 +1,243 @@
+"""Exports that need no DiTLab: equal samples without it, equal bytes, folders that are read back, refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import ditlab
+from denoisers.contract import WeightsInit
+from denoisers.families import find_family
+from ditlab.data.text.tokenizer import ByteTokenizer
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.training.standalone_export import CardFacts, write_standalone
+from ditlab.weights.initial import InitialWeights
+from support.command import run_inside
+from support.trainings.family_specs import smallest
+from support.trainings.workers import tiny
+
+FACTS = CardFacts("abcd1234", "tiny", "weights as trained", {"name": "d", "fingerprint": "f00"}, {"eval/x": (3, 0.5)})
+DIFFUSERS = {
+    "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "positions": "column_first", "gelu": "tanh",
+    "norm_eps": 1e-6, "mlp_norm_eps": 1e-5, "embeddings": "per_block", "final_norm": "adaln",
+    "variance_channels": "predicted",
+}  # fmt: skip
+FIXED = {"process": "gaussian", "variance": "beta", "weights": {"bound": 0.0}}
+CHANGES: dict[str, dict[str, Any]] = {
+    "dit": {"sampling": {"steps": 3, "guidance": 2.0, "solver": "heun"}},
+    "diffusers_dit": {
+        "objective": {"process": "gaussian"}, "sampling": {"solver": "ddpm", "steps": 5, "guidance": 1.5},
+        **{f"model__{name}": value for name, value in DIFFUSERS.items()},
+    },
+    "unet": {"objective": FIXED, "sampling": {"solver": "ddpm", "steps": 3}},
+    "pixelhdm": {"sampling__prompts": ["a", "bc"]},
+}  # fmt: skip
+WITHOUT_DITLAB = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("ditlab", "denoisers"):
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Blocked())
+import torch
+from safetensors.torch import load_file
+"""
+
+
+class Made:
+    """A network of random weights, and the experiment that describes it."""
+
+    def __init__(self, name: str) -> None:
+        family = name.removeprefix("diffusers_")
+        self.experiment = smallest(family, seed=5, **CHANGES.get(name, {}))
+        found: Any = find_family(family)
+        torch.manual_seed(1)
+        network = found.build_network(self.experiment.model).eval()
+        generator = torch.Generator().manual_seed(3)
+        for parameter in network.parameters():
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+        self.network, self.family, self.is_text = network, found, family == "dlm"
+        self.manifest: Any = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
+
+    def write(self, form: Any, folder: Path) -> list[Path]:
+        tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
+        tokenizer = folder.parent / "tokenizer.json"
+        tokenizer.write_bytes(ByteTokenizer().content)
+        return write_standalone(form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None)
+
+    def sample(self, folder: Path, **options: Any) -> Tensor:
+        """Draw as `ditlab sample` does, from an export."""
+        values: Tensor = ditlab.load_export(folder, warn=print).sample(**options).values
+        return values
+
+
+def run_blocked(code: str, cwd: Path) -> None:
+    """Run code in a process in which neither ditlab nor the installed denoisers can be imported."""
+    environment = {"PATH": "/usr/bin:/bin", "HF_HOME": str(cwd / "hub"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DITLAB + code], cwd=cwd, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert expected.isfinite().all() if expected.is_floating_point() else True
+    scale = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dit", "unet", "dlm", "pixelhdm"])
+def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
+    made = Made(name)
+    made.write("torch", tmp_path / "out")
+    prompts = {"pixelhdm": {"prompts": ["a", "bc"]}, "dlm": {"prompts": ["ab"]}}.get(name, {})
+    first = made.sample(tmp_path / "out", num=4 if not prompts else 2, **prompts)
+    noise = torch.randint(0, 256, first.shape) if name == "dlm" else torch.randn(first.shape)
+    save_file({"noise": noise}, tmp_path / "noise.safetensors")
+    run_blocked(
+        f"""
+from out.model import load
+assert {name != "dlm"} or load().text.decode(load().text.encode("ab")) == "ab"
+model, noise = load(), load_file("noise.safetensors")["noise"]
+num, prompts = {2 if prompts else 4}, {prompts!r}
+found = {{"seeded": model.sample(num, **prompts).values, "given": model.sample(num, noise=noise, **prompts).values}}
+from safetensors.torch import save_file
+save_file(found, "found.safetensors")
+assert not any(name.split(".")[0] in ("ditlab", "denoisers", "pandas", "ray") for name in sys.modules)
+""",
+        tmp_path,
+    )
+    found = load_file(tmp_path / "found.safetensors")
+    close(found["seeded"], first)
+    close(found["given"], made.sample(tmp_path / "out", noise=noise, **({"num": 2} if prompts else {}), **prompts))
+
+
+def test_a_torch_folder_of_regions_completes_rows(tmp_path):
+    made = Made("region")
+    made.write("torch", tmp_path / "out")
+    sampler = made.family.build_sampler(made.experiment.sampling, made.experiment.model, made.experiment.objective)
+    generator = torch.Generator().manual_seed(0)
+    rows = {
+        "regions": torch.rand(3, 8, 8, generator=generator), "present": torch.ones(3, 8, dtype=torch.bool),
+        "mask": torch.rand(3, 8, generator=generator) < 0.5,
+    }  # fmt: skip
+    noise = torch.randn(3, 8, 8, generator=generator)
+    save_file({**rows, "noise": noise}, tmp_path / "rows.safetensors")
+    run_blocked(
+        """
+from out.model import load
+rows = load_file("rows.safetensors")
+noise = rows.pop("noise")
+from safetensors.torch import save_file
+save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "found.safetensors")
+""",
+        tmp_path,
+    )
+    expected = sampler.sample(made.network, rows, 3, torch.Generator().manual_seed(0), noise=noise).values
+    close(load_file(tmp_path / "found.safetensors")["found"], expected)
+
+
+@pytest.mark.parametrize("name", ["dit", "unet", "pixelhdm", "diffusers_dit"])
+def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
+    pytest.importorskip("diffusers", minversion="0.38")
+    made = Made(name)
+    made.write("torch", tmp_path / "torch")
+    made.write("diffusers", tmp_path / "out")
+    prompts = {"prompts": ["a", "bc"]} if name == "pixelhdm" else {}
+    num = 2 if prompts else 4
+    first = made.sample(tmp_path / "torch", num=num, **prompts)
+    noise = torch.randn(first.shape)
+    save_file({"noise": noise}, tmp_path / "noise.safetensors")
+    ddim = '"ddim": pipeline(num, solver="ddim", eta=0.5, output_type="pt").images,' if name == "diffusers_dit" else ""
+    run_blocked(
+        f"""
+from diffusers import DiffusionPipeline
+pipeline = DiffusionPipeline.from_pretrained("out", trust_remote_code=True)
+noise, num, prompts = load_file("noise.safetensors")["noise"], {num}, {prompts!r}
+found = {{
+    "seeded": pipeline(num, output_type="pt", **prompts).images, {ddim}
+    "given": pipeline(num, noise=noise, output_type="pt", **prompts).images,
+}}
+assert pipeline(num, **prompts).images[0].size in ((8, 8), (16, 16))
+from safetensors.torch import save_file
+save_file(found, "found.safetensors")
+""",
+        tmp_path,
+    )
+    found = load_file(tmp_path / "found.safetensors")
+    close(found["seeded"], first)
+    close(found["given"], made.sample(tmp_path / "torch", noise=noise, **({"num": num} if prompts else {}), **prompts))
+    if ddim:
+        close(found["ddim"], made.sample(tmp_path / "torch", num=num, solver="ddim", overrides=["sampling.eta=0.5"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "inside", "format"),
+    [("unet", "torch", ".", "export"), ("unet", "diffusers", "network", "export"),
+     ("diffusers_dit", "diffusers", "transformer", "diffusers_dit")],
+)  # fmt: skip
+def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, form, inside, format):
+    made = Made(name)
+    files = made.write(form, tmp_path / "one")
+    again = made.write(form, tmp_path / "two")
+    assert [each.relative_to(tmp_path / "one") for each in files] == [
+        each.relative_to(tmp_path / "two") for each in again
+    ]
+    assert all(one.read_bytes() == two.read_bytes() for one, two in zip(files, again, strict=True))
+    place = str(tmp_path / "one" / inside)
+    model = made.experiment.model.model_copy(update={"init": WeightsInit.model_validate({"from": place})})
+    begun, read = InitialWeights(model, Home(tmp_path / "home"), {}), made.family.build_network(model)
+    begun.load(read)
+    assert begun.open().format.name == format
+    assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in read.state_dict().items())
+    card = (tmp_path / "one" / "README.md").read_text()
+    for text in ("fingerprint: `f00`", "| `eval/x` | 0.5 | 3 |", "Licence: a placeholder", "step 7 of run abcd1234"):
+        assert text in card
+    assert f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
+
+
+def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"--format diffusers draws images, and model\.family=dlm draws none; take"):
+        Made("dlm").write("diffusers", tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "kept").touch()
+    with pytest.raises(UserError, match=r"out is there already; remove it, or name another folder"):
+        Made("dit").write("torch", tmp_path / "out")
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
+    monkeypatch.setattr("ditlab.training.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"})
+    with pytest.raises(UserError, match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out"):
+        Made("dit").write("torch", tmp_path / "new")
+
+
+def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    result = ditlab.train(tiny(evaluation__every=3), local=True, warn=print)
+    run = ditlab.open_run(result.run_id)
+    plain = run.export(tmp_path / "plain", format="safetensors").files
+    assert [each.name for each in plain] == ["weights.safetensors", "spec.yaml"]
+    files = run.export(tmp_path / "torch", format="torch").files
+    assert [each.name for each in files][2:] == ["config.json", "model.py", "README.md"]
+    assert plain[0].read_bytes() == files[0].read_bytes()
+    card = files[-1].read_text()
+    assert "averaged weights" in card and "eval/velocity" in card and "fingerprint: `" in card
+    said = run_inside(
+        "export", run.id, "--format", "diffusers", "--out", tmp_path / "diffusers", home=tmp_path / "home"
+    )
+    assert said.code == 0 and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
+    again = run_inside("export", run.id, "--format", "torch", "--out", tmp_path / "torch", home=tmp_path / "home")
+    assert again.code == 2 and "torch is there already; remove it" in again.err and "Traceback" not in again.err
+    index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
+    assert index["network"] == ["modeling", "TrainedNetwork"]
+    card = run.export(tmp_path / "raw", format="torch", averaged=False).files[-1].read_text()
+    assert "weights as trained" in card and f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
+    with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
+        run.export(tmp_path / "onnx", format="onnx")

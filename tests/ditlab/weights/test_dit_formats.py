@@ -1,0 +1,156 @@
+"""The layouts of DiT, SiT and diffusers' DiT: equal outputs and gradients, round trips, specs from shapes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from denoisers.families import find_family
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.weights.initial import InitialWeights
+from ditlab.weights.published import PublishedWeights, outline
+from ditlab.weights.rules import read_published, write_published
+from support.models.published_dit import PublishedDiT
+
+DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
+
+
+def randomised(network: Any, dtype: torch.dtype) -> Any:
+    generator = torch.Generator().manual_seed(3)
+    for parameter in network.to(dtype).parameters():
+        if parameter.requires_grad:
+            parameter.data = (0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)).to(dtype)
+    return network
+
+
+def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return x.to(dtype), torch.tensor([0, 4, 5, 2])  # 5 is the null class
+
+
+def imported(folder: Path, format: str, dtype: torch.dtype) -> tuple[PublishedWeights, Any]:
+    """Our network with the weights of a folder, of the spec that they give."""
+    found = PublishedWeights.open(str(folder), "PATH", Home(folder), format)
+    family: Any = find_family("dit")
+    network = family.build_network(family.model(**found.model())).to(dtype)
+    fit = found.fit(network)
+    assert not fit.problems
+    network.load_state_dict(fit.values)
+    return found, network
+
+
+def check_equal(found: PublishedWeights, ours: Any, output: Tensor, theirs: Any, expected: Tensor, tolerance: float):
+    torch.testing.assert_close(output, expected, rtol=0, atol=tolerance * max(1, float(expected.detach().abs().max())))
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    (weights * output).sum().backward()
+    (weights * expected).sum().backward()
+    own = {name: each.grad for name, each in ours.named_parameters()}
+    own = write_published(found.format.rules, own, found.model())
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            largest = max(1.0, float(parameter.grad.abs().max()))
+            torch.testing.assert_close(
+                own[name].to(output) / largest, parameter.grad / largest, rtol=0, atol=2 * tolerance
+            )
+
+
+def check_round_trip(found: PublishedWeights, tolerance: float = 0.0) -> None:
+    shapes = {name: tuple(each.shape) for name, each in outline(found.model()).state_dict().items()}
+    again = write_published(
+        found.format.rules, read_published(found.format.rules, found.tensors, shapes).tensors, found.model()
+    )
+    assert again.keys() == found.tensors.keys()
+    for name, each in again.items():
+        atol = 1e-6 if name == "pos_embed" else tolerance
+        torch.testing.assert_close(each.to(found.tensors[name].dtype), found.tensors[name], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
+@pytest.mark.parametrize("format", ["dit", "sit"])
+def test_releases_give_their_outputs_and_gradients(tmp_path, format, dtype, tolerance):
+    """SiT's time and velocity run the other way: ours is minus theirs at 1 - t."""
+    theirs = randomised(PublishedDiT(8, 2, 3, 32, 3, 4, 5, format == "dit"), dtype)
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"num_heads": 4}')
+    found, ours = imported(tmp_path, "auto" if format == "dit" else "sit", dtype)
+    assert found.format.name == format and outline(found.model()).spec == ours.spec
+    theirs.pos_embed.data = ours.positions.values(dtype)[None]  # the release rounds it to float32
+    x, label = inputs(dtype)
+    if format == "dit":
+        t = torch.tensor([0, 1, 500, 999])
+        output, expected = ours(x, t, label), theirs(x, t, label)
+    else:
+        t = torch.tensor([0.0, 0.25, 0.6, 1.0], dtype=dtype)
+        output, expected = ours(x, t, label), -theirs(x, 1 - t, label)
+    check_equal(found, ours, output, theirs, expected, tolerance)
+    check_round_trip(found, 1e-6 if format == "sit" else 0.0)
+    assert any("--format sit" in note for note in found.format.notes(found.model())) == (format == "dit")
+
+
+def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
+    """A SiT's file without its format: names and shapes fit, and the outputs would be others."""
+    save_file(PublishedDiT(8, 2, 3, 32, 1, 4, 5).state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"num_heads": 4}')
+    family: Any = find_family("dit")
+    for format, message in (("auto", r"trained with model\.variance_channels='predicted'"), ("sit", "")):
+        own = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path), "sit").model()
+        model = family.model.model_validate({**own, "init": {"from": str(tmp_path), "format": format}})
+        begun = InitialWeights(model, Home(tmp_path), {})
+        if message:
+            with pytest.raises(UserError, match=message):
+                begun.check(family.build_network(model))
+        else:
+            assert begun.check(family.build_network(model)).startswith("begins from sit weights")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
+def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tolerance, monkeypatch):
+    diffusers = pytest.importorskip("diffusers")
+    theirs = diffusers.DiTTransformer2DModel(
+        num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=6, num_layers=3, sample_size=8,
+        patch_size=2, num_embeds_ada_norm=5, norm_eps=1e-4,
+    ).eval()  # fmt: skip
+    randomised(theirs, dtype).save_pretrained(tmp_path)
+    found, ours = imported(tmp_path, "auto", dtype)
+    assert found.format.name == "diffusers_dit" and ours.spec.mlp_norm_eps == 1e-4
+    check_round_trip(found)
+    # The peer computes both tables in float32, whatever the dtype; that they are ours, the dit family's tests check.
+    theirs.pos_embed.pos_embed = ours.positions.values(dtype)[None]
+    first = theirs.transformer_blocks[0].norm1.emb.time_proj
+    monkeypatch.setattr(type(first), "forward", lambda self, timestep: ours.time.sinusoid(timestep))
+    x, label = inputs(dtype)
+    t = torch.tensor([0, 1, 500, 999])
+    check_equal(found, ours, ours(x, t, label), theirs, theirs(x, t, label).sample, tolerance)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, message in (
+        ({"activation_fn": "geglu"}, "has activation_fn=geglu, and the dit family has gelu-approximate alone"),
+        ({"sample_size": None}, "does not give sample_size, which no shape shows"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(UserError, match=message):
+            PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path)).model()
+
+
+def test_sizes_of_the_release(tmp_path: Path) -> None:
+    """675,129,632 numbers of DiT-XL/2 at 256 px, its table of positions among them; 16 heads of 72."""
+    theirs = PublishedDiT(8, 2, 4, 32, 1, 4, 5)
+    with torch.device("meta"):
+        large = PublishedDiT(32, 2, 4, 1152, 28, 16, 1000)
+    found = PublishedWeights.open(_saved(theirs, tmp_path), "PATH", Home(tmp_path))
+    with pytest.raises(UserError, match=r"tokens are 32 wide, as in no released size .* put a file config\.json"):
+        found.model()
+    tensors = {name: each.to("meta") for name, each in large.state_dict().items()}
+    assert sum(each.numel() for each in tensors.values()) == 675_129_632
+    model = PublishedWeights(found.files, found.format, tensors, "").model()
+    assert model["num_heads"] == 16 and model["image_size"] == 32
+    assert sum(each.numel() for each in outline(model).parameters()) == 674_834_720
+
+
+def _saved(network: Any, folder: Path) -> str:
+    save_file(network.state_dict(), folder / "model.safetensors")
+    return str(folder)
