@@ -604,7 +604,7 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
 
     def objectives(self) -> dict[str, type[ObjectiveT]]:
         """Return every objective spec by its process, the default one first; under "" where there is one alone."""
-        found = {str(objective.model_fields["process"].default): objective for objective, _ in self.processes}
+        found = {str(objective.model_fields["process"].default): objective for objective, _ in self._pairs()}
         return found or {"": self.objective}
 
     def objective_of(self, mapping: Any) -> type[ObjectiveT]:
@@ -615,7 +615,11 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
 
     def sampling_of(self, objective: type[ObjectiveSpec]) -> type[SamplingT]:
         """Return the sampling spec that belongs to an objective spec, or to a subclass of it."""
-        return next((sampling for own, sampling in self.processes if issubclass(objective, own)), self.sampling)
+        return next((sampling for own, sampling in self._pairs() if issubclass(objective, own)), self.sampling)
+
+    def _pairs(self) -> tuple[tuple[type[ObjectiveT], type[SamplingT]], ...]:
+        """Return `processes` with a subclass' own `objective` and `sampling` in the first place."""
+        return self.processes and ((self.objective, self.sampling), *self.processes[1:])
 
     @abstractmethod
     def build_network(self, model: ModelT) -> Network:
