@@ -54,8 +54,9 @@ def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
 
 
 @pytest.mark.parametrize("changes", [
-    {"engine.activation_checkpointing": True}, {"engine.activation_offload": "cpu"}, {"engine.compile": True},
-    {"engine.compile": True, "engine.activation_checkpointing": True},
+    {"engine.activation_checkpointing": True}, {"engine.activation_offload": "cpu"},
+    pytest.param({"engine.compile": True}, marks=pytest.mark.slow),
+    pytest.param({"engine.compile": True, "engine.activation_checkpointing": True}, marks=pytest.mark.slow),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("stage", [1, 3])
 def test_memory_and_compilation_change_no_number(stage, changes):
@@ -66,7 +67,8 @@ def test_memory_and_compilation_change_no_number(stage, changes):
     assert_close(found, reference_training(plain, SCRIPT))
 
 
-@pytest.mark.parametrize("stages", [(2,), pytest.param((0, 1, 3), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [(2,), (0, 1, 3)], ids=str)
 def test_two_workers_train_the_same_weights_and_resume_bit_for_bit(stages, tmp_path):
     experiments = [tuned(stage) for stage in stages] + [tuned(stage, precision="bf16") for stage in stages if stage]
     whole = [Step([[Pass(0)], [Pass(1)]], number=number) for number in range(4)]

@@ -25,6 +25,7 @@ from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
 
 FACTS = CardFacts("abcd1234", "tiny", "weights as trained", {"name": "d", "fingerprint": "f00"}, {"eval/x": (3, 0.5)})
+SLOW = pytest.mark.slow
 DIFFUSERS = {
     "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "positions": "column_first", "gelu": "tanh",
     "norm_eps": 1e-6, "mlp_norm_eps": 1e-5, "embeddings": "per_block", "final_norm": "adaln",
@@ -95,7 +96,7 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dit", "unet", "dlm", "pixelhdm"])
+@pytest.mark.parametrize("name", ["dit", pytest.param("unet", marks=SLOW), "dlm", pytest.param("pixelhdm", marks=SLOW)])
 def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "out")
@@ -146,7 +147,9 @@ save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "fou
     close(load_file(tmp_path / "found.safetensors")["found"], expected)
 
 
-@pytest.mark.parametrize("name", ["dit", "unet", "pixelhdm", "diffusers_dit"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet", "diffusers_dit"]
+)
 def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
     pytest.importorskip("diffusers", minversion="0.38")
     made = Made(name)
