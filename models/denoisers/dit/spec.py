@@ -56,7 +56,7 @@ class DiTSpec(ImageModelSpec):
     norm_eps: Annotated[float, Field(gt=0)] = 1e-5
     """Number added to the variance in every LayerNorm; 1e-6 in the published DiT."""
     mlp_norm_eps: Annotated[float, Field(gt=0)] | None = None
-    """The same before a block's MLP alone, 1e-5 in diffusers; null: `norm_eps`."""
+    """Number added to the variance in the LayerNorm before a block's MLP, 1e-5 in diffusers; null: `norm_eps`."""
     final_norm: Literal["affine", "adaln"] = "affine"
     """LayerNorm before the head: with a weight and a bias of its own, or modulated by time and class as published."""
     variance_channels: Literal["none", "predicted", "unused"] = "none"

@@ -38,7 +38,7 @@ class LowRank(nn.Linear):
 
 
 class LowRankQKV(LowRank):
-    """The same for queries, keys and values in one Linear: one A for the three, rows of B as those of the weight."""
+    """Adapter of queries, keys and values in one Linear: one A for the three, rows of B as those of the weight."""
 
     def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Project as `QKV.forward` does."""

@@ -51,7 +51,7 @@ class RoleFactors(Spec):
 LATER: dict[str, Any] = {"no_decay": [], "lr_factors": RoleFactors().model_dump(), "lr_patterns": {}}
 """Fields that came after the first runs, with the value under which a run is what it was without them."""
 LATER_TRAINING_FIELDS: dict[str, Any] = {"freeze": None, "lora": None}
-"""The same of `training`."""
+"""Fields of `training` that came later, with the value under which a run is what it was without them."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ it refuses, the file is not read: there is no other way in.
 from __future__ import annotations
 
 import argparse
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ def read_pickled(path: Path, option: str) -> Any:
     """
     try:
         open_regular_file(path, follow=True).close()
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the pickle's protocol: what cannot be read is an error below
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except OSError as error:
         raise UserError(
@@ -44,5 +46,5 @@ def read_pickled(path: Path, option: str) -> Any:
 
 def _reason(error: Exception) -> str:
     """Return the reader's reason from among its advice."""
-    lines = [line.strip() for line in str(error).splitlines() if "WeightsUnpickler error" in line]
-    return lines[0].partition("error:")[2].strip().split(". ")[0].rstrip(".") if lines else first_line(error)
+    reasons = [line.strip() for line in str(error).partition("WeightsUnpickler error:")[2].splitlines() if line.strip()]
+    return reasons[0].split(". ")[0].rstrip(".") if reasons else first_line(error)

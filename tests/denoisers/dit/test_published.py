@@ -84,7 +84,7 @@ def inputs(dtype):
 
 
 def gradients(network, output):
-    """Of a fixed linear functional of the output, by parameter name."""
+    """Gradients of a fixed linear functional of the output, by parameter name."""
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     parameters = {name: each for name, each in network.named_parameters() if each.requires_grad}
     found = torch.autograd.grad((weights * output).sum(), list(parameters.values()))

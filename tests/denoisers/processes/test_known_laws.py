@@ -30,7 +30,7 @@ def test_expectations_of_one_gaussian_give_its_velocity():
 
 
 def test_expectations_of_a_mixture_are_integrals_over_the_data():
-    """By quadrature over a grid of clean points."""
+    """Expectation by quadrature over a grid of clean points."""
     signal, spread, x = 0.6, 0.3, torch.tensor([0.05, 0.1], dtype=torch.float64)
     axis = torch.linspace(-1.2, 1.2, 601, dtype=torch.float64)
     clean = torch.cartesian_prod(axis, axis)
