@@ -1,6 +1,7 @@
 """Cost of a sweep of many trials: rounds of its driver, its resume, its report, MLflow's pages; real trials on request
 
-    python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages 3] [--ray 0]
+    python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages 3]
+    python tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
 
 Trials of six steps are written as such trials leave them, without training. A round of the driver is its look at the
 trials and its table: processor seconds once `few` trials have ended and the others wait, and once all but `few` have.
@@ -9,7 +10,8 @@ end of the sweep's run in MLflow. Pages are opened in a headless Chromium withou
 MLflow's database for each trial: the first is sent there, the others are copies of its rows.
 
 `--ray N` runs N trials on Ray instead, and as many of plain Tune beside them: processor seconds of the driver's process
-for a trial, in the last quarter of the trials over the first. `--pages 0` opens none. Nothing is asserted here.
+for a trial, in the last tenth of the trials over the first. `--plain` is another number of trials for plain Tune, 0
+measures ours alone. `--pages 0` opens none. Nothing is asserted here.
 """
 
 import argparse
@@ -264,31 +266,36 @@ def num_entries(folder: Path, pattern: str, more: int) -> int:
     return max(0, len(list(folder.glob(pattern))) + more)
 
 
-def measure_on_ray(num: int) -> None:
+def measure_on_ray(num: int, num_plain: int) -> None:
     """Measure real trials, ours and those of plain Tune."""
     growth, each = [], 0.0
-    for is_ours in (True, False):
+    for is_ours, trials in ((True, num), (False, num_plain)):
+        if not trials:
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if is_ours:
                 path, runs = folder / "sweep.yaml", folder / "home" / "train"
-                path.write_text(dump_yaml(trivial(num)))
+                path.write_text(dump_yaml(trivial(trials)))
                 command = [sys.executable, "-m", "ditlab", "tune", str(path)]
                 variables = {"DITLAB_HOME": str(folder / "home")}
                 count = partial(num_entries, runs, "*", -1)  # the sweep is a run itself
             else:
-                command, variables = [sys.executable, str(PLAIN), name, str(num)], ENVIRONMENT
+                command, variables = [sys.executable, str(PLAIN), name, str(trials)], ENVIRONMENT
                 count = partial(num_entries, folder, "trial-*", 0)
             used = processor_by_trial(command, variables, count)
-        quarter = len(used) // 4
-        first, last = used[quarter] - used[0], used[-1] - used[-1 - quarter]
+        tenth = max(1, len(used) // 10)
+        first, last = used[tenth] - used[0], used[-1] - used[-1 - tenth]
         growth.append(last / first)
-        each = last / quarter if is_ours else each
+        each = last / tenth if is_ours else each
         print(
             f"{'ditlab tune' if is_ours else 'plain Tune'}: {len(used)} trials, processor seconds of the driver "
-            f"{first:.2f} for the first {quarter} after one, {last:.2f} for the last {quarter}"
+            f"{first:.2f} for the first {tenth} after one, {last:.2f} for the last {tenth}",
+            flush=True,
         )
-    report(f"growth of the driver over {num} trials, over plain Tune's", [growth[0] / growth[1]], Measured(each))
+    if len(growth) == 2:
+        title = f"growth of the driver over {num} trials, over plain Tune's over {num_plain}"
+        report(title, [growth[0] / growth[1]], Measured(each))
 
 
 def main() -> None:
@@ -298,10 +305,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pages", type=int, default=3, help="rounds of MLflow's pages")
     parser.add_argument("--ray", type=int, default=0, help="trials that are trained on Ray; nothing else is measured")
+    parser.add_argument("--plain", type=int, help="trials of plain Tune beside --ray; as many if left out")
     options = parser.parse_args()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     if options.ray:
-        measure_on_ray(options.ray)
+        measure_on_ray(options.ray, options.ray if options.plain is None else options.plain)
     else:
         measure_written(options.trials, options.few, options.rounds, options.pages)
 
