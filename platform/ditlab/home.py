@@ -249,6 +249,8 @@ class RunFolder:
         """The spec by which attempts of a hash trained, kept where a resume has changed `spec` since."""
         return self.receipts / f"spec-{spec_hash}.yaml"
 
+    requests = Below("requests")
+    """Requests to the run while it trains, and the answers (`ditlab.runs.requests`)."""
     evaluations = Below("evaluations")
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
     openmetrics = Below("openmetrics.txt")

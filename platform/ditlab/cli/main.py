@@ -31,6 +31,7 @@ COMMANDS = {
     "prove": ("checks", "Compare a spec's engine with a reference, step by step."),
     "replay": ("checks", "Do a step of a run again: samples, losses, gradients."),
     "verify": ("checks", "Check a run's receipts, files and data; do some steps again."),
+    "ask": ("ask", "Ask a run in training for samples, an evaluation, a checkpoint, its end."),
     "compare": ("analysis", "Compare runs: parameters, curves, speed, samples."),
     "report": ("pages", "Write one page for a run: curves, samples, speed, failures, spec."),
     "watch": ("pages", "Show a run's page live in a browser, while it trains."),
@@ -83,6 +84,10 @@ ditlab replay 1a2b3c4d --step 400 --set training.clip.max_norm=0.5
 ditlab verify digits-dit
 ditlab verify 1a2b3c4d --steps 10 --time 600 --seed 7
 ditlab verify 1a2b3c4d --steps 0 --json
+ditlab ask digits-dit sample
+ditlab ask 1a2b3c4d evaluate --wait 60 --json
+ditlab ask 1a2b3c4d stop-after-evaluation --no-wait
+ditlab ask 1a2b3c4d checkpoint --address 10.0.0.5:6379
 ditlab compare digits-dit digits-unet
 ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison
 ditlab report digits-dit

@@ -134,7 +134,8 @@ class Attempt:
         outcome = self._group.get("outcome")
         if outcome:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
-            if self._stop_reason in ("", PREEMPTED) and outcome["status"] == "interrupted":
+            is_lost = self._stop_reason in ("", PREEMPTED) and not outcome["is_asked"]
+            if is_lost and outcome["status"] == "interrupted":
                 what = "a node was taken away" if self._stop_reason else "a worker was told to end (SIGTERM)"
                 return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)

@@ -16,16 +16,19 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 ROW = np.dtype([
-    ("step", "<u8"), ("attempt", "<u2"), ("flags", "u1"), ("reserved", "u1"), ("spare", "<u4"), ("samples", "<u8"),
+    ("step", "<u8"), ("attempt", "<u2"), ("flags", "u1"), ("asked", "u1"), ("spare", "<u4"), ("samples", "<u8"),
     ("loss", "<f4"), ("norm", "<f4"), ("lr", "<f4"), ("crc", "<u4"),
 ])  # fmt: skip
 """`step` from 1; `attempt` from 1; `samples` as `samples_digest` gives it; `norm` of the gradient before clipping;
-`crc`, the CRC-32 of the row before it (its own `crc`) and of this row's other bytes."""
+`asked`: the place in `VERBS`, from 1, of the request that all workers agreed on after the step, 0 for none; `crc`, the
+CRC-32 of the row before it (its own `crc`) and of this row's other bytes."""
 CHECKED = ROW.itemsize - 4
 """Bytes of a row that its checksum covers."""
 LEFT_OUT, NOT_APPLIED = 1, 2
 """Flags: the batch was taken from the order and not trained on; the update was left out, as loss or gradient was not
 finite."""
+VERBS = ("sample", "evaluate", "checkpoint", "stop-after-evaluation")
+"""Acts that a run in training is asked for (`ditlab ask`); none of them changes what its steps compute."""
 SAMPLES_MASK = (1 << 63) - 1
 """Digests of samples have 63 bits: workers exchange them as signed numbers."""
 

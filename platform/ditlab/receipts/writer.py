@@ -69,15 +69,23 @@ class ReceiptWriter:
                 self._warn_once(error)
 
     def add(
-        self, step: int, samples: int, loss: float = 0.0, norm: float = 0.0, lr: float = 0.0, flags: int = 0
+        self,
+        step: int,
+        samples: int,
+        loss: float = 0.0,
+        norm: float = 0.0,
+        lr: float = 0.0,
+        flags: int = 0,
+        asked: int = 0,
     ) -> None:
-        """Add the next step (from 1), whose row survives a kill. `samples`: its `samples_digest`; `norm`: unclipped."""
+        """Add the next step (from 1), whose row survives a kill. `samples`: its `samples_digest`; `norm`: unclipped.
+        `asked`: as in `ROW`."""
         with self._lock:
             if self._attempt is None:
                 return
             with np.errstate(over="ignore"):  # beyond float32's range is infinity
                 numbers = np.array([loss, norm, lr], "<f4").tobytes()
-            checked = _FACTS.pack(step, self._attempt.attempt, flags, 0, 0, samples) + numbers
+            checked = _FACTS.pack(step, self._attempt.attempt, flags, asked, 0, samples) + numbers
             self._checksum = zlib.crc32(checked, self._checksum)
             written = checked + self._checksum.to_bytes(4, "little")
             self._head, self._begun = next_head(self._head, written, self._begun), None

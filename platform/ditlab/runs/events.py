@@ -37,7 +37,7 @@ _RANKS = {
 _FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
-_SHOWN_TAGS = ("ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run")
+_SHOWN_TAGS = ("ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run", "ditlab.asked")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ditlab.errors import RunFailed, StorageOutage, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import Launch
+from ditlab.runs.requests import withdraw_stops
 from ditlab.secrets import hide
 from ditlab.spec.files import encode_recorded
 from ditlab.storage.files import write_durably
@@ -37,6 +38,7 @@ class RunLifecycle:
             if launch.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
                 write_durably(launch.folder.spec, encode_recorded(launch.experiment.to_dict()))
+                withdraw_stops(launch.folder)
             update_record(
                 launch.folder, status="running", message="", total_steps=total_steps, spec_hash=spec_hash
             )  # fmt: skip

@@ -1,6 +1,7 @@
 """Reporter of a run's first worker: metrics, pictures and results go to tracking, progress to the launcher."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,16 @@ from denoisers.figures import Figure
 from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
-from ditlab.errors import UserError
+from ditlab.errors import RunFailed, Unreachable, UserError
 from ditlab.numerics import NUMERICS_VERSION
+from ditlab.progress import ignore
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import shorten
 from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
+from ditlab.runs.requests import ASKED_TAG, STOP, Answer, RequestDesk
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, RESULT_PREFIXES
@@ -38,7 +41,7 @@ from ditlab.training.evaluation import save_by_sample
 from ditlab.training.export import export_weights
 from ditlab.training.metrics import metric_names
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.reporting import Reporter, RunOutcome, TrainingProgress
+from ditlab.training.reporting import AgreedRequest, Reporter, RunOutcome, TrainingProgress
 from ditlab.training.stepping import Stepper
 
 
@@ -48,6 +51,9 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
+_TRIAL_GOES_ON = (
+    "the run is a trial, and its sweep says when it ends; Ctrl-C in the sweep's terminal ends them all, resumably."
+)
 _LONGEST_VALUES = 120
 """Characters of a trial's values, with which its name in MLflow begins."""
 
@@ -64,12 +70,13 @@ class TrackedReporter(Reporter):
     def __init__(
         self, launch: Launch, on_progress: Callable[[TrainingProgress], None],
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None, worker_nodes: Sequence[str] = (),
-        **rest: Any,
+        on_look: Callable[[], None] = ignore, **rest: Any,
     ) -> None:  # fmt: skip
         """Open the tracked run; `rest` are arguments of `Reporter`.
 
         `on_evaluated` receives (step, metrics) of an evaluation, and returns True while training has to wait.
         `worker_nodes` are the names of the workers' nodes in order of rank; none for one process without Ray.
+        `on_look` is called before each look for requests.
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
@@ -82,6 +89,8 @@ class TrackedReporter(Reporter):
         known = self._tracker.journal.results.get(ENERGY)
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
+        refused = {STOP: _TRIAL_GOES_ON} if launch.trial_channel else {}
+        self._requests = RequestDesk(self._folder, self.warn, refused, on_look)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
         )
@@ -144,6 +153,7 @@ class TrackedReporter(Reporter):
         self._renew_note()
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
+        self._requests.start()
         return self
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
@@ -160,6 +170,9 @@ class TrackedReporter(Reporter):
         self._tracker.journal.sync()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, UserError | RunFailed) and not isinstance(error, Unreachable):  # others are tried again
+            self._requests.fail(f"the run has failed meanwhile: {error}")
+        self._requests.close()
         self._receipts.close()
         # A failed run may be tried again at once; where it is not, the launcher records how it ended.
         left = self._tracker.close(CATCH_UP_TIMEOUT if self._finished else 0.0)
@@ -190,13 +203,10 @@ class TrackedReporter(Reporter):
         self._openmetrics.renew(gauges, is_over)
 
     def samples(self, step: int, figure: Figure) -> None:
-        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
         from ditlab.reports.sweep_pictures import save_strip, strip_path
 
         try:
-            picture = save_figure(figure, self._folder.media / f"samples-{step:08d}.png")
-            text = save_text(figure, picture.with_suffix(".txt"))
-            save_captions(figure, picture.with_suffix(".captions"))
+            picture, text = self._save_grid("samples", step, figure)
             save_strip(figure, strip_path(self._folder.media, step))
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
@@ -208,6 +218,46 @@ class TrackedReporter(Reporter):
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
 
+    def _save_grid(self, name: str, step: int, figure: Figure) -> tuple[Path, Path | None]:
+        """Write the picture of samples and their text, if any. Raises OSError where the disk refuses."""
+        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
+
+        picture = save_figure(figure, self._folder.media / f"{name}-{step:08d}.png")
+        text = save_text(figure, picture.with_suffix(".txt"))
+        save_captions(figure, picture.with_suffix(".captions"))
+        return picture, text
+
+    def asked(self) -> int:
+        request = self._requests.next()
+        return AgreedRequest.code(request.number, request.verb) if request else 0
+
+    def request_begun(self, number: int, verb: str, step: int) -> None:
+        self._requests.begin(number, verb, step)
+
+    def request_sampled(self, step: int, figure: Figure) -> None:
+        try:
+            picture, text = self._save_grid("asked", step, figure)
+        except OSError as error:
+            self.warn(f"the samples asked for at step {step} cannot be stored ({error.strerror}); training goes on.")
+            return
+        self._tracker.log_image("asked-samples", step, picture)
+        if text:
+            self._tracker.log_artifact(text, "samples")
+        self._requests.add_files([picture, *([text] if text else [])])
+
+    def request_done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
+        if metrics and not self._launch.trial_channel:  # a sweep ranks by its own evaluations alone
+            self.metrics(step, metrics)
+        self._record_answers(self._requests.done(metrics, problem))
+
+    def not_saved(self, step: int, problem: str) -> None:
+        self._record_answers(*self._requests.saved(step, problem=problem))
+
+    def _record_answers(self, *answers: Answer | None) -> None:
+        for answer in filter(None, answers):
+            about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
+            self.tags({ASKED_TAG: about})
+
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         try:
             save_by_sample(self._folder, step, values)
@@ -216,6 +266,7 @@ class TrackedReporter(Reporter):
             self.warn(f"values of step {step} by held-out sample {reason}, so `compare` knows no noise there.")
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
+        self._record_answers(*self._requests.saved(step, location))
         self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
         renew_note(self._tracker)
         try:
@@ -236,6 +287,7 @@ class TrackedReporter(Reporter):
         from ditlab.runs.page import log_run_report  # imports Jinja and PIL: not before the first step
 
         self._finished = True
+        self._requests.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
         if outcome.status == "finished" and outcome.checkpoint:
             try:
                 exported = self._folder.media / "export"

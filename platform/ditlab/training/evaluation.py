@@ -14,6 +14,7 @@ from denoisers.contract import KnownOptimumObjective
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
@@ -28,6 +29,8 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
 
+ASKED_SAMPLES = 16
+"""Samples of a grid that is asked for, where evaluations draw none."""
 NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
 REGRET = "regret"
@@ -88,6 +91,22 @@ class RunEvaluation:
                 self._reporter.tags(tags)
             self._measurements = tags
         return values
+
+    def sample(self, state: TrainingState) -> str:
+        """Draw a sample grid from the averaged weights, as evaluations do; return why none can be drawn, or nothing."""
+        experiment, rank, problem = self._run.experiment, self._rank, ""
+        with state.engine.evaluating():
+            if rank.is_first or state.engine.stage == 3:
+                try:
+                    sampler, samples = draw_samples(
+                        state.network, experiment, self._run.data, experiment.evaluation.samples or ASKED_SAMPLES,
+                        self._inputs,
+                    )  # fmt: skip
+                    if rank.is_first:
+                        self._reporter.request_sampled(state.step, sampler.show(samples))
+                except UserError as error:  # raised before anything is drawn, on every worker
+                    problem = str(error)
+        return problem
 
 
 def metrics_by_part(

@@ -21,6 +21,7 @@ from ditlab.receipts.records import (
     LEFT_OUT,
     NOT_APPLIED,
     ORIGIN,
+    VERBS,
     RecordedAttempt,
     draw_places,
     joined_digest,
@@ -33,6 +34,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.training.hooks import ConsumedPass, StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import AgreedRequest
 from ditlab.training.stepping import Stepper
 
 LIBRARIES = ("torch", "deepspeed", "numpy")
@@ -46,14 +48,16 @@ class StepReceipts(StepHook):
     A step is written once all workers' digests of its samples and its metrics are there; metrics of a GPU come later.
     """
 
-    def __init__(self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None) -> None:
-        """`writer` None: digests are exchanged, and nothing is written."""
-        self._run, self._rank, self._writer = run, rank, writer
+    def __init__(self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None, request: AgreedRequest) -> None:
+        """`writer` None: digests are exchanged, and nothing is written. `request`: a hook before this one."""
+        self._run, self._rank, self._writer, self._request = run, rank, writer, request
         self._own = 0
         self._digests: dict[int, int] = {}
         """Digest of the samples of a step, of all workers."""
         self._values: dict[int, tuple[float, float, float]] = {}
         """Loss, gradient norm and learning rate of a step."""
+        self._asked: dict[int, int] = {}
+        """Place, from 1, of the verb that was agreed on after a step."""
         self._skipped: set[int] = set()
         self._next = 0
 
@@ -61,6 +65,7 @@ class StepReceipts(StepHook):
         """Begin an attempt; one that goes on with the state as it is has the receipts so far as `saved`."""
         self._digests.clear()
         self._values.clear()
+        self._asked.clear()
         self._skipped = {number + 1 for number in memory.skipped_steps}
         self._next = stepper.state.step + 1
         if self._writer is not None:
@@ -78,6 +83,8 @@ class StepReceipts(StepHook):
         """Take in the digests of all workers for a step; the end of a training brings its last step again."""
         if self._writer is not None and step >= self._next:
             self._digests[step] = joined_digest([digest for (digest,) in records])
+            if self._request.verb:
+                self._asked[step] = VERBS.index(self._request.verb) + 1
             self._write()
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
@@ -97,12 +104,13 @@ class StepReceipts(StepHook):
         assert self._writer is not None
         while self._next in self._digests and (self._next in self._values or self._next in self._skipped):
             step, digest = self._next, self._digests.pop(self._next)
+            asked = self._asked.pop(step, 0)
             if step in self._skipped:
-                self._writer.add(step, digest, flags=LEFT_OUT)
+                self._writer.add(step, digest, flags=LEFT_OUT, asked=asked)
             else:
                 loss, norm, lr = self._values.pop(step)
                 flags = 0 if math.isfinite(loss) and math.isfinite(norm) else NOT_APPLIED
-                self._writer.add(step, digest, loss, norm, lr, flags)
+                self._writer.add(step, digest, loss, norm, lr, flags, asked)
             self._next += 1
 
 

@@ -1,13 +1,14 @@
 """Reporter of a training run: the records that the step loop sends to the launcher, and the stop request it reads."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from denoisers.figures import Figure
+from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
 from ditlab.tracking.openmetrics import RunGauges
@@ -85,6 +86,8 @@ class RunOutcome:
     """Metrics of its last step and its last evaluation, under their MLflow names."""
     checkpoint: str | None
     """Path or URI of the last checkpoint."""
+    is_asked: bool = False
+    """True where a request has ended the run (`ditlab ask RUN stop-after-evaluation`)."""
 
 
 class Reporter(StepHook):
@@ -113,6 +116,25 @@ class Reporter(StepHook):
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
 
+    def asked(self) -> int:
+        """Return the code of the oldest request that is not begun (`AgreedRequest`), 0 for none; waits for nothing."""
+        return 0
+
+    def request_begun(self, number: int, verb: str, step: int) -> None:
+        """Take note that the workers do what a request asks for, after a step."""
+
+    def request_sampled(self, step: int, figure: Figure) -> None:
+        """Log the samples of the request that was begun, apart from those of evaluations."""
+
+    def request_done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
+        """Answer the request that was begun; a `problem` is a sentence on why nothing was done.
+
+        One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
+        """
+
+    def not_saved(self, step: int, problem: str) -> None:
+        """Take note of a checkpoint that could not be written; on the first worker alone."""
+
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
 
@@ -128,3 +150,31 @@ class Reporter(StepHook):
     def worker_name(self, rank: int) -> str:
         """Return the name of a worker for people, with its node where that is known."""
         return f"worker {rank}"
+
+
+class AgreedRequest(StepHook):
+    """Request that all workers do after the step at which they agreed on it, in the exchange of its end.
+
+    The first worker alone finds requests; its code is the largest, as the others have 0.
+    """
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self.number = 0
+        """Number of the request; 0 for none."""
+        self.verb = ""
+        """One of `VERBS`; empty for none."""
+
+    @staticmethod
+    def code(number: int, verb: str) -> int:
+        """Return number and verb of a request as one number above 0."""
+        return number * len(VERBS) + VERBS.index(verb)
+
+    def pack(self) -> list[int]:
+        """Return this worker's code."""
+        return [self._reporter.asked()]
+
+    def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
+        """Take in the codes of all workers."""
+        self.number, place = divmod(max(code for (code,) in records), len(VERBS))
+        self.verb = VERBS[place] if self.number else ""

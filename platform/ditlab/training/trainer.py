@@ -8,8 +8,8 @@ the loop is a hook (`training.hooks`).
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
@@ -33,7 +33,7 @@ from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun, worker_share
 from ditlab.training.receipts import StepReceipts
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
-from ditlab.training.reporting import Reporter, RunOutcome
+from ditlab.training.reporting import AgreedRequest, Reporter, RunOutcome
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.stepping import Stepper
 from ditlab.training.timing import PhaseLog
@@ -86,7 +86,9 @@ class Trainer:
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.hooks = Hooks([StepReceipts(run, rank, reporter.receipts), phases, reporter, *hooks])
+        self.request = AgreedRequest(reporter)
+        receipts = StepReceipts(run, rank, reporter.receipts, self.request)
+        self.hooks = Hooks([self.request, receipts, phases, reporter, *hooks])
         self.metrics = MetricLog(run, rank, reporter, phases, self.hooks)
         self.evaluation = RunEvaluation(run, rank, self.channel, self.inputs, reporter)
         self.checkpoints = CheckpointManager(run, rank, self.channel, reporter, self.hooks)
@@ -193,7 +195,7 @@ class Trainer:
             OutOfMemory: a step did not fit.
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
-        self._until, self._saves = until, saves
+        self._until, self._saves, self._ends_as_asked = until, saves, False
         for begun in self.hooks.attempt_begun:
             begun(self.stepper, self.memory, saved)
         try:
@@ -209,7 +211,11 @@ class Trainer:
             for ended in self.hooks.attempt_ended:
                 ended()
         return RunOutcome(
-            "interrupted" if stopped else "finished", self.state.step, self.metrics.latest, self.checkpoints.last
+            "interrupted" if stopped else "finished",
+            self.state.step,
+            self.metrics.latest,
+            self.checkpoints.last,
+            is_asked=stopped and self._ends_as_asked,
         )
 
     def _train_steps(self) -> bool:
@@ -246,17 +252,19 @@ class Trainer:
         return stopped
 
     def _after_step(self) -> bool:
-        """Log, evaluate and save what is due after a step; return True if training stops here."""
+        """Log, evaluate and save what is due or asked for after a step; return True if training stops here."""
         experiment, step, metrics = self.run.experiment, self.state.step, self.metrics
         metrics.read_steps(step)
         last = step == self.run.plan.total_steps
         with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
             stop, bad = self.hooks.exchange(step, self.channel, self.reporter.should_stop(), metrics.bad_step > 0)
-        stopped = (bool(stop) or step == self._until) and not last
+        asked = "" if stop else self.request.verb  # a stop has a time limit: the request stays for the next attempt
+        self._ends_as_asked = asked == "stop-after-evaluation"
+        stopped = (bool(stop) or self._ends_as_asked or step == self._until) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         is_periodic = self._until is None and _is_due(step, experiment.checkpoint.every, last)
-        saves = self._saves and (stopped or last or is_periodic)
-        if evaluates or saves or bad or stopped or last:
+        saves = self._saves and (stopped or last or is_periodic or asked == "checkpoint")
+        if evaluates or saves or asked or bad or stopped or last:
             # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
             # worker has seen the same.
             metrics.read_steps(step, wait=True)
@@ -268,7 +276,10 @@ class Trainer:
                 snapshots.save(self.state)
         if evaluates:
             with metrics.throughput.paused("evaluation"):
-                self._evaluate()
+                values = self._evaluate()
+        if asked:
+            with metrics.throughput.paused():
+                self._begin_asked(asked, values if evaluates else None)
         if saves:
             with metrics.throughput.paused("checkpoint"):
                 self._save()
@@ -282,12 +293,36 @@ class Trainer:
             self.checkpoints.report_finished()
         return stopped
 
-    def _evaluate(self) -> None:
+    def _begin_asked(self, verb: str, values: Mapping[str, float] | None) -> None:
+        """Do what was asked for, but for a checkpoint and the run's end, which follow.
+
+        `values` are those of the evaluation that is due at this step; without, an evaluation that is asked for counts
+        for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
+        """
+        step, problem, evaluates = self.state.step, "", verb in ("evaluate", "stop-after-evaluation")
+        self.reporter.request_begun(self.request.number, verb, step)
+        if evaluates and values is None:
+            values = self._evaluate(counts=self._ends_as_asked)
+        elif verb == "sample":
+            with self._evaluating():
+                problem = self.evaluation.sample(self.state)
+        self.reporter.request_done(step, values if evaluates and values else {}, problem)
+
+    def _evaluate(self, counts: bool = True) -> dict[str, float]:
+        """Evaluate, and return the values; where it `counts`, they are the run's latest from here on."""
+        with self._evaluating():
+            values = self.evaluation.evaluate(self.state, self.stepper.share.pass_size)
+            if counts:
+                self.metrics.add(self.state.step, values)
+        return values
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         step, marker = self.state.step, self.reporter.marker
         marker.begin(step, "evaluating")
         self.metrics.report_progress(step, "evaluating")
         with self.clock.phase("evaluation"):
-            self.metrics.add(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
+            yield
             marker.begin(step, "waiting for the other workers")
             self.channel.barrier()
 

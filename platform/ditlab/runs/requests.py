@@ -1,0 +1,344 @@
+"""Requests to a run in training (`ditlab ask`): a file each in the run's folder, found beside its steps and answered.
+
+A request is open from its file on until its answer is there, so that one which a killed process had begun is done again
+by the next attempt. Files are `00000003.json`, `00000003.begun` (a byte for each time that it was begun) and
+`00000003.answer.json`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ditlab.errors import UserError, first_line
+from ditlab.home import RunFolder
+from ditlab.progress import ignore
+from ditlab.receipts.records import VERBS
+from ditlab.runs.locks import running_state
+from ditlab.secrets import hide
+from ditlab.storage.files import add_checksum, is_intact, without_checksum, write_durably
+from ditlab.storage.plain_files import open_for_append, read_plain
+from ditlab.tracking.journal import recent_metrics
+from ditlab.tracking.records import RunRecord, read_record
+
+LOOK_INTERVAL = 0.5
+"""Seconds between two looks for requests, off the training thread."""
+POLL_INTERVAL = 0.1  # seconds between two looks for an answer
+_STATE_INTERVAL = 1.0  # seconds between two looks at the run that is to answer
+_MOST_BYTES = 1 << 20
+_MOST_BEGINS = 2
+"""Times that a request is begun: one that ends the process each time would keep the run from going on."""
+_MOST_ANSWERS = 100
+"""Answers that are kept, the newest."""
+_NAME = re.compile(r"([0-9]{8})(\.answer)?\.json")
+STOP = "stop-after-evaluation"
+ASKED_TAG = "ditlab.asked"
+"""Tag with the last request that was answered."""
+_INSTEAD = {
+    "sample": "`ditlab sample {0}` draws from its newest checkpoint",
+    "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
+    "checkpoint": "`ditlab runs show {0}` lists its checkpoints",
+    STOP: "`ditlab evaluate {0}` measures its newest checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request."""
+
+    number: Annotated[int, Field(ge=1, lt=10**8)]
+    """Number in the run, from 1."""
+    verb: Literal["sample", "evaluate", "checkpoint", "stop-after-evaluation"]
+    time: Annotated[int, Field(ge=0, lt=1 << 53)]
+    """Milliseconds since 1970."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a request, or how far it has come."""
+
+    number: Annotated[int, Field(ge=1, lt=10**8)]
+    verb: str
+    status: Literal["done", "not done", "open"]
+    step: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
+    """Step after which it was done, or that the run had come to."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Of an evaluation, under their MLflow names; None for NaN and infinities."""
+    files: list[str] = field(default_factory=list)
+    """Paths of a grid of samples: picture, text, captions."""
+    checkpoint: str = ""
+    """Path or URI."""
+    message: str = ""
+    """Sentence on why it was not done."""
+
+    def lines(self) -> list[str]:
+        """Return the answer as lines for people."""
+        if self.status != "done":
+            return [self.message]
+        values = [f"  {name} {'NaN' if value is None else f'{value:.5g}'}" for name, value in self.metrics.items()]
+        return [f"{self.verb}: done at step {self.step:,}", *values, *self.files, *filter(None, [self.checkpoint])]
+
+
+_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(Answer)
+
+
+def write_request(folder: RunFolder, verb: str) -> Request:
+    """Write a request, or return the open one that asks for the same. Raises OSError where the disk refuses."""
+    folder.requests.mkdir(exist_ok=True)
+    with os.fdopen(open_for_append(folder.requests / "lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for request in open_requests(folder):
+            if request.verb == verb:
+                return request
+        request = Request(max([0, *_numbers(folder)]) + 1, verb, int(time.time() * 1000))  # type: ignore[arg-type]
+        _write(_path(folder, request.number, ".json"), asdict(request))
+    return request
+
+
+def open_requests(folder: RunFolder, warn: Callable[[str], None] = ignore) -> list[Request]:
+    """Return the requests without an answer, in their order. `warn` receives a sentence on each that cannot be read."""
+    answered, found = set(_numbers(folder, ".answer")), []
+    for number in sorted(set(_numbers(folder, None)) - answered):
+        path = _path(folder, number, ".json")
+        try:
+            content = read_plain(path, _MOST_BYTES).rstrip(b"\n")
+            if not is_intact(content):
+                raise ValueError("its checksum is wrong")
+            request = _REQUEST.validate_json(without_checksum(content))
+            if request.number != number:
+                raise ValueError(f"it is request {request.number}")
+            found.append(request)
+        except FileNotFoundError:  # answered meanwhile
+            continue
+        except (OSError, ValueError) as error:
+            reason = "no request" if isinstance(error, ValidationError) else first_line(error)
+            warn(f"the request {path} is damaged ({reason}) and passed over; ask again.")
+    return found
+
+
+def withdraw_stops(folder: RunFolder) -> None:
+    """Withdraw open requests to stop the run: whoever starts it again wants it to go on. Raises nothing."""
+    with suppress(OSError):
+        for request in open_requests(folder):
+            if request.verb == STOP:
+                _path(folder, request.number, ".json").unlink()
+
+
+def read_answer(folder: RunFolder, number: int) -> Answer | None:
+    """Return the answer to a request; None where there is none yet."""
+    with suppress(OSError, ValueError):
+        content = read_plain(_path(folder, number, ".answer.json"), _MOST_BYTES).rstrip(b"\n")
+        if is_intact(content):
+            return _ANSWER.validate_json(without_checksum(content))
+    return None
+
+
+def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
+    """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
+    status: str = record.status
+    if status == "running":
+        running = running_state(folder, record)
+        if running.state != "lost":
+            return ""
+        status = f"lost ({running.text})"
+    begin = f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
+    goes_on = f"; `ditlab train {folder.spec} --resume {folder.run_id}` goes on" if status != "finished" else ""
+    return f"{begin}: {_INSTEAD[verb].format(folder.run_id)}{goes_on}."
+
+
+def ask(
+    folder: RunFolder, verb: str, wait: float | None = None, on_wait: Callable[[str], None] = ignore
+) -> Answer:  # fmt: skip
+    """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
+
+    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
+    for. Raises UserError for a run that is not in training, an unknown verb, and a folder that cannot be written.
+    """
+    if verb not in VERBS:
+        raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
+    if why := refusal(folder, read_record(folder), verb):
+        raise UserError(why)
+    try:
+        number = write_request(folder, verb).number
+    except OSError as error:
+        raise UserError(f"{folder.requests} cannot be written ({first_line(error)}); make room there.") from None
+    begin, look_at = time.monotonic(), 0.0
+    while True:
+        why = ""
+        if time.monotonic() >= look_at:
+            why, look_at = refusal(folder, read_record(folder), verb), time.monotonic() + _STATE_INTERVAL
+            on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
+        if answer := read_answer(folder, number):  # after the look at the run, which answers before it ends
+            return answer
+        if why:
+            if verb != STOP and read_record(folder).status == "running":  # lost, with what it had begun
+                why += " The request stays, and is done once the run goes on."
+            else:
+                _path(folder, number, ".json").unlink(missing_ok=True)
+            return Answer(number, verb, "not done", message=why)
+        if wait is not None and time.monotonic() - begin >= wait:
+            return Answer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
+        time.sleep(POLL_INTERVAL)
+
+
+def open_sentence(run_id: str, verb: str, wait: float) -> str:
+    """Return the sentence on a request that was not answered in `wait` seconds."""
+    waited = f"there is no answer after {wait:g} s" if wait else "the request is there"
+    return f"{waited}; it is done at the end of a step, and `ditlab ask {run_id} {verb}` waits for it."
+
+
+class RequestDesk:
+    """Finds the requests to a run while it trains, and writes the answers; in the process of the first worker.
+
+    A thread looks into the folder, so that no step waits for a disk.
+    """
+
+    def __init__(
+        self, folder: RunFolder, warn: Callable[[str], None], refused: Mapping[str, str],
+        on_look: Callable[[], None] = ignore,
+    ) -> None:  # fmt: skip
+        """`refused`: a sentence by verb that this run does not do. `on_look` is called before each look."""
+        self._folder, self._warn, self._refused, self._on_look = folder, warn, refused, on_look
+        self._open: list[Request] = []
+        self._begun: dict[int, Answer] = {}
+        """Requests that this process has begun and not answered, by number, with what is known of their answers."""
+        self._answered: set[int] = set()
+        self._current = 0
+        self._warned: set[str] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="ditlab-requests", daemon=True)
+
+    def start(self) -> None:
+        """Look for the first time, and begin to watch."""
+        self._look()
+        self._thread.start()
+
+    def next(self) -> Request | None:
+        """Return the oldest request that is open and not begun."""
+        return next((each for each in self._open if each.number not in {*self._begun, *self._answered}), None)
+
+    def begin(self, number: int, verb: str, step: int) -> None:
+        """Take note that a request is begun after a step."""
+        self._current, self._begun[number] = number, Answer(number, verb, "done", step)
+        with self._writing(), os.fdopen(open_for_append(_path(self._folder, number, ".begun")), "ab") as file:
+            file.write(b".")
+
+    def add_files(self, files: Sequence[Path]) -> None:
+        """Take note of the files that the request has made which was begun last."""
+        self._begun[self._current].files.extend(str(file) for file in files)
+
+    def done(self, metrics: Mapping[str, float], problem: str = "") -> Answer | None:
+        """Answer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
+        known = self._begun[self._current]
+        known.metrics.update({name: value if math.isfinite(value) else None for name, value in metrics.items()})
+        if known.verb in ("checkpoint", STOP):
+            return None
+        return self._answer(self._current, **({"status": "not done", "message": problem} if problem else {}))
+
+    def saved(self, step: int, location: str = "", problem: str = "") -> list[Answer]:
+        """Answer the requests that wait for the checkpoint of a step: it is complete, or has a `problem`."""
+        failed = {"status": "not done", "message": problem} if problem else {"checkpoint": location}
+        return [self._answer(number, **failed) for number, known in [*self._begun.items()] if known.step == step]
+
+    def close(self, reason: str = "") -> None:
+        """Stop to watch. With a `reason` the run does not go on: what was begun, and what is open, is not done."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if reason:
+            self.fail(reason)
+            self._look()
+            while request := self.next():
+                self._refuse(request, reason)
+
+    def fail(self, reason: str) -> None:
+        """Answer what was begun and is not answered: the run has failed, in that or beside it, for a `reason`."""
+        for number in [*self._begun]:
+            self._answer(number, status="not done", message=reason)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_INTERVAL):
+            self._look()
+
+    def _look(self) -> None:
+        """Read the folder; answer what is not done in any case."""
+        with suppress(OSError):
+            self._on_look()
+            found = []
+            for request in open_requests(self._folder, self._warn_once):
+                number, why = request.number, self._refused.get(request.verb, "")
+                if number not in self._begun and _num_begins(self._folder, number) >= _MOST_BEGINS:
+                    why = f"the process ended {_MOST_BEGINS} times while it did this, and it is given up."
+                if not why:
+                    found.append(request)
+                elif number not in self._answered:
+                    self._refuse(request, why)
+            self._open = found
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self._begun[request.number] = Answer(request.number, request.verb, "done")
+        self._answer(request.number, status="not done", message=why)
+
+    def _answer(self, number: int, **changes: Any) -> Answer:
+        self._answered.add(number)
+        known = self._begun.pop(number)
+        answer = Answer(**{**asdict(known), **changes})
+        with self._writing():
+            _write(_path(self._folder, number, ".answer.json"), asdict(answer) | {"message": hide(answer.message)})
+            for ending in (".json", ".begun"):
+                _path(self._folder, number, ending).unlink(missing_ok=True)
+            for old in sorted(_numbers(self._folder, ".answer"))[:-_MOST_ANSWERS]:
+                _path(self._folder, old, ".answer.json").unlink(missing_ok=True)
+        return answer
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            self._warn(message)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn a refusal of the disk in the block into a warning: answers must not cost a step."""
+        try:
+            yield
+        except OSError as error:
+            self._warn_once(f"{self._folder.requests} cannot be written ({first_line(error)}); training goes on.")
+
+
+def _numbers(folder: RunFolder, ending: str | None = "") -> list[int]:
+    """Numbers of the files: of requests (None), of answers (`.answer`), of both (empty)."""
+    try:
+        names = os.listdir(folder.requests)  # noqa: PTH208 (no Path for each: it is called twice a second)
+    except FileNotFoundError:
+        return []
+    found = (_NAME.fullmatch(name) for name in names)
+    return [int(match[1]) for match in found if match and (ending == "" or match[2] == ending)]
+
+
+def _num_begins(folder: RunFolder, number: int) -> int:
+    try:
+        return _path(folder, number, ".begun").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _path(folder: RunFolder, number: int, ending: str) -> Path:
+    return folder.requests / f"{number:08d}{ending}"
+
+
+def _write(path: Path, fields: Mapping[str, Any]) -> None:
+    write_durably(path, add_checksum(json.dumps(fields, allow_nan=False).encode()) + b"\n")

@@ -1,0 +1,115 @@
+"""What a run is asked for while it trains is done at the end of a step, and changes no bit of what is trained."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from ditlab.engine.distributed import single_process
+from ditlab.home import RunFolder
+from ditlab.receipts.reading import read_receipts
+from ditlab.receipts.records import VERBS
+from ditlab.receipts.writer import ReceiptWriter
+from ditlab.training.hooks import StepHook
+from ditlab.training.reporting import AgreedRequest
+from ditlab.training.trainer import train
+from support.trainings.workers import Recorder, same_state, tiny, training_run
+
+STOP = "stop-after-evaluation"
+
+
+@dataclass
+class Asked(Recorder):
+    """A reporter with requests by the step at whose end they are found."""
+
+    requests: dict[int, str] = field(default_factory=dict)
+    done: list[tuple] = field(default_factory=list)
+    grids: list[int] = field(default_factory=list)
+
+    def asked(self):
+        verb = self.requests.get(self.marker.step + 1)  # the marker has the steps before this one
+        return AgreedRequest.code(len(self.done) + 1, verb) if verb else 0
+
+    def request_begun(self, number, verb, step):
+        self.done.append((number, verb, step))
+
+    def request_sampled(self, step, figure):
+        self.grids.append(step)
+
+    def request_done(self, step, metrics, problem=""):
+        self.done.append((step, sorted(metrics), problem))
+
+
+class Scheduler(StepHook):
+    def __init__(self):
+        self.steps = []
+
+    def evaluated(self, step, metrics):
+        self.steps.append((step, metrics["eval/velocity"]))
+        return False
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def trained(home, tmp_path_factory):
+    """`trained(requests)`: a run of six steps that is asked at some of them."""
+
+    def run(requests, **changes):
+        experiment = tiny(evaluation={"every": 4, "samples": 2, "limit": 32}, sampling={"steps": 2}, **changes)
+        folder = tmp_path_factory.mktemp("run")
+        recorder, hook, job = Asked(requests=requests), Scheduler(), training_run(experiment, home, folder / "saved")
+        recorder.receipts = ReceiptWriter(RunFolder(folder), print)
+        with single_process(use_gpu=False) as rank:
+            torch.manual_seed(7)
+            outcome = train(job, rank, recorder, [hook])
+        recorder.receipts.close()
+        return outcome, recorder, hook, job.checkpoints, read_receipts(RunFolder(folder)), torch.get_rng_state()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(trained):
+    return trained({})
+
+
+def test_the_weights_are_those_of_a_run_that_was_not_asked(trained, plain):
+    outcome, recorder, hook, store, receipts, state = trained(
+        {1: "sample", 2: "evaluate", 4: "evaluate", 5: "checkpoint"}
+    )
+    assert store.steps() == [3, 5, 6] and plain[3].steps() == [3, 6]
+    with store.open(6) as one, plain[3].open(6) as two:
+        assert same_state(one, two) and one.manifest.metrics.keys() == two.manifest.metrics.keys()
+    assert torch.equal(state, plain[5])  # nor do they draw from anything that training might draw from
+    names = ("step", "samples", "loss", "norm", "lr")
+    assert all((receipts.rows[name] == plain[4].rows[name]).all() for name in names)
+    assert [VERBS[place - 1] if place else "" for place in receipts.rows["asked"]] == [
+        "sample", "evaluate", "", "evaluate", "checkpoint", "",
+    ]  # fmt: skip
+    evaluated = sorted(name for name in plain[0].metrics if name.startswith("eval/"))
+    assert recorder.done == [
+        (1, "sample", 1), (1, [], ""), (3, "evaluate", 2), (2, evaluated, ""), (5, "evaluate", 4), (4, evaluated, ""),
+        (7, "checkpoint", 5), (5, [], ""),
+    ]  # fmt: skip
+    assert recorder.grids == [1] and recorder.pictures == [0, 2, 4, 6] and plain[1].pictures == [0, 4, 6]
+    # The scheduler hears of evaluations that are due alone, and of their values.
+    assert hook.steps == plain[2].steps and [step for step, _ in hook.steps] == [4]
+    assert outcome.metrics["eval/velocity"] == plain[0].metrics["eval/velocity"] and not outcome.is_asked
+
+
+def test_a_run_that_is_asked_to_stop_evaluates_saves_and_ends_resumably(trained, plain):
+    outcome, _, hook, store, _, _ = trained({2: STOP})
+    assert (outcome.status, outcome.step, outcome.is_asked) == ("interrupted", 2, True)
+    assert store.steps() == [2] and "eval/velocity" in outcome.metrics and hook.steps == []
+    with store.open(2) as saved:
+        assert saved.manifest.metrics["eval/velocity"] == outcome.metrics["eval/velocity"]
+
+
+def test_at_the_last_step_the_run_finishes(trained, plain):
+    outcome, recorder = trained({6: STOP})[:2]
+    assert (outcome.status, outcome.is_asked) == ("finished", False)
+    assert recorder.done[-1][1]
