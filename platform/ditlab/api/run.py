@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ditlab.reports.time_summary import TimeSummary
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
+    from ditlab.runs.requests import RequestAnswer
 
 _log = logging.getLogger("ditlab")
 MOST_RUNS = 30
@@ -195,6 +196,17 @@ class Run:
         from ditlab.analysis.evaluation import evaluate_run
 
         return evaluate_run(saved, quality, rows, batch, overrides)
+
+    def ask(self, verb: str, wait: float | None = None) -> RequestAnswer:
+        """Ask the run, which trains in another process, for `sample`, `evaluate`, `checkpoint` or
+        `stop-after-evaluation`, and return the answer.
+
+        `wait`: seconds after which an answer that has not come is `open`; None: until the run has answered or ended.
+        Raises UserError for a run that is not in training.
+        """
+        from ditlab.runs.requests import ask
+
+        return ask(self.folder, verb, wait)
 
     def figures(self, seed: int = 0) -> FigureSet:
         """Figures of the run's family from its trained weights; `seed` is that of the samples in them."""

@@ -17,7 +17,7 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.errors import UserError, nearest
 from ditlab.home import RunFolder
 from ditlab.receipts.records import VERBS
-from ditlab.runs.requests import POLL_INTERVAL, Answer, open_sentence, read_answer, write_request
+from ditlab.runs.requests import POLL_INTERVAL, RequestAnswer, open_sentence, read_answer, write_request
 
 _CHANNEL = "ask"
 _SIGN, _REQUEST, _ANSWER = "sign", "request-", "answer-"
@@ -59,7 +59,7 @@ class RequestRelay:
 
 def ask_on_cluster(
     run: str, verb: str, wait: float | None, on_wait: Callable[[str], None]
-) -> tuple[str, Answer]:  # fmt: skip
+) -> tuple[str, RequestAnswer]:  # fmt: skip
     """Ask a run of the cluster that this process is connected to; return its id and the answer, as `requests.ask` does.
 
     Raises UserError where no worker of such a run is there.
@@ -72,7 +72,7 @@ def ask_on_cluster(
     while True:
         if found := channel.get(_ANSWER + key):
             channel.remove(_ANSWER + key)
-            return run_id, Answer(**found)
+            return run_id, RequestAnswer(**found)
         now = time.monotonic()
         if (latest := channel.get(_SIGN)) is not None and latest != sign:
             sign, heard = latest, now
@@ -80,7 +80,7 @@ def ask_on_cluster(
         on_wait(f"waiting for run {run_id} to {verb}{silence}")
         if wait is not None and now - begin >= wait:
             number = (channel.get(_REQUEST + key) or {}).get("number", 0)
-            return run_id, Answer(number, verb, "open", message=open_sentence(run_id, verb, wait))
+            return run_id, RequestAnswer(number, verb, "open", message=open_sentence(run_id, verb, wait))
         time.sleep(POLL_INTERVAL)
 
 

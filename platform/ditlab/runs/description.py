@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +17,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.reports.time_summary import TIMED, TimeSummary, time_summary
 from ditlab.runs.lineage import LineageRun, lineage
 from ditlab.runs.locks import RunningState, is_locked, running_state
+from ditlab.runs.requests import open_requests
 from ditlab.secrets import hide
 from ditlab.spec.uris import is_uri
 from ditlab.spec.yaml_text import read_recorded
@@ -111,6 +113,8 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     except OSError as error:
         unsent = None
         notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
+    with suppress(OSError):
+        notes += [f"asked for and not done yet: {each.verb}." for each in open_requests(folder, notes.append)]
     if content.num_damaged:
         notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
     metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}

@@ -20,7 +20,7 @@ from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
-from ditlab.runs.requests import ASKED_TAG, STOP, Answer, RequestDesk
+from ditlab.runs.requests import ASKED_TAG, STOP, RequestAnswer, RequestDesk
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, RESULT_PREFIXES
@@ -253,7 +253,7 @@ class TrackedReporter(Reporter):
     def not_saved(self, step: int, problem: str) -> None:
         self._record_answers(*self._requests.saved(step, problem=problem))
 
-    def _record_answers(self, *answers: Answer | None) -> None:
+    def _record_answers(self, *answers: RequestAnswer | None) -> None:
         for answer in filter(None, answers):
             about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
             self.tags({ASKED_TAG: about})

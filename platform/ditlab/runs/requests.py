@@ -68,8 +68,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Answer to a request, or how far it has come."""
+class RequestAnswer:
+    """RequestAnswer to a request, or how far it has come."""
 
     number: Annotated[int, Field(ge=1, lt=10**8)]
     verb: str
@@ -77,7 +77,7 @@ class Answer:
     step: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
     """Step after which it was done, or that the run had come to."""
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """Of an evaluation, under their MLflow names; None for NaN and infinities."""
+    """Metrics of an evaluation, under their MLflow names; None for NaN and infinities."""
     files: list[str] = field(default_factory=list)
     """Paths of a grid of samples: picture, text, captions."""
     checkpoint: str = ""
@@ -93,7 +93,7 @@ class Answer:
         return [f"{self.verb}: done at step {self.step:,}", *values, *self.files, *filter(None, [self.checkpoint])]
 
 
-_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(Answer)
+_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(RequestAnswer)
 
 
 def write_request(folder: RunFolder, verb: str) -> Request:
@@ -138,7 +138,7 @@ def withdraw_stops(folder: RunFolder) -> None:
                 _path(folder, request.number, ".json").unlink()
 
 
-def read_answer(folder: RunFolder, number: int) -> Answer | None:
+def read_answer(folder: RunFolder, number: int) -> RequestAnswer | None:
     """Return the answer to a request; None where there is none yet."""
     with suppress(OSError, ValueError):
         content = read_plain(_path(folder, number, ".answer.json"), _MOST_BYTES).rstrip(b"\n")
@@ -162,7 +162,7 @@ def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
 
 def ask(
     folder: RunFolder, verb: str, wait: float | None = None, on_wait: Callable[[str], None] = ignore
-) -> Answer:  # fmt: skip
+) -> RequestAnswer:  # fmt: skip
     """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
 
     An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
@@ -189,9 +189,9 @@ def ask(
                 why += " The request stays, and is done once the run goes on."
             else:
                 _path(folder, number, ".json").unlink(missing_ok=True)
-            return Answer(number, verb, "not done", message=why)
+            return RequestAnswer(number, verb, "not done", message=why)
         if wait is not None and time.monotonic() - begin >= wait:
-            return Answer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
+            return RequestAnswer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
         time.sleep(POLL_INTERVAL)
 
 
@@ -214,7 +214,7 @@ class RequestDesk:
         """`refused`: a sentence by verb that this run does not do. `on_look` is called before each look."""
         self._folder, self._warn, self._refused, self._on_look = folder, warn, refused, on_look
         self._open: list[Request] = []
-        self._begun: dict[int, Answer] = {}
+        self._begun: dict[int, RequestAnswer] = {}
         """Requests that this process has begun and not answered, by number, with what is known of their answers."""
         self._answered: set[int] = set()
         self._current = 0
@@ -233,7 +233,7 @@ class RequestDesk:
 
     def begin(self, number: int, verb: str, step: int) -> None:
         """Take note that a request is begun after a step."""
-        self._current, self._begun[number] = number, Answer(number, verb, "done", step)
+        self._current, self._begun[number] = number, RequestAnswer(number, verb, "done", step)
         with self._writing(), os.fdopen(open_for_append(_path(self._folder, number, ".begun")), "ab") as file:
             file.write(b".")
 
@@ -241,16 +241,16 @@ class RequestDesk:
         """Take note of the files that the request has made which was begun last."""
         self._begun[self._current].files.extend(str(file) for file in files)
 
-    def done(self, metrics: Mapping[str, float], problem: str = "") -> Answer | None:
-        """Answer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
+    def done(self, metrics: Mapping[str, float], problem: str = "") -> RequestAnswer | None:
+        """RequestAnswer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
         known = self._begun[self._current]
         known.metrics.update({name: value if math.isfinite(value) else None for name, value in metrics.items()})
         if known.verb in ("checkpoint", STOP):
             return None
         return self._answer(self._current, **({"status": "not done", "message": problem} if problem else {}))
 
-    def saved(self, step: int, location: str = "", problem: str = "") -> list[Answer]:
-        """Answer the requests that wait for the checkpoint of a step: it is complete, or has a `problem`."""
+    def saved(self, step: int, location: str = "", problem: str = "") -> list[RequestAnswer]:
+        """RequestAnswer the requests that wait for the checkpoint of a step: it is complete, or has a `problem`."""
         failed = {"status": "not done", "message": problem} if problem else {"checkpoint": location}
         return [self._answer(number, **failed) for number, known in [*self._begun.items()] if known.step == step]
 
@@ -266,7 +266,7 @@ class RequestDesk:
                 self._refuse(request, reason)
 
     def fail(self, reason: str) -> None:
-        """Answer what was begun and is not answered: the run has failed, in that or beside it, for a `reason`."""
+        """RequestAnswer what was begun and is not answered: the run has failed, in that or beside it, for a `reason`."""
         for number in [*self._begun]:
             self._answer(number, status="not done", message=reason)
 
@@ -290,13 +290,13 @@ class RequestDesk:
             self._open = found
 
     def _refuse(self, request: Request, why: str) -> None:
-        self._begun[request.number] = Answer(request.number, request.verb, "done")
+        self._begun[request.number] = RequestAnswer(request.number, request.verb, "done")
         self._answer(request.number, status="not done", message=why)
 
-    def _answer(self, number: int, **changes: Any) -> Answer:
+    def _answer(self, number: int, **changes: Any) -> RequestAnswer:
         self._answered.add(number)
         known = self._begun.pop(number)
-        answer = Answer(**{**asdict(known), **changes})
+        answer = RequestAnswer(**{**asdict(known), **changes})
         with self._writing():
             _write(_path(self._folder, number, ".answer.json"), asdict(answer) | {"message": hide(answer.message)})
             for ending in (".json", ".begun"):

@@ -180,3 +180,14 @@ def test_what_comes_too_late_and_what_fails_is_said(run_home, asked, monkeypatch
     folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
     assert answers(folder) == [("sample", "not done", 1)]  # a resume goes on without it
     assert "out of memory while sampling" in read_answer(folder, 1).message
+
+
+@pytest.mark.slow
+def test_a_run_that_was_asked_is_replayed_and_verified_to_the_bit(run_home, asked, ditlab_in):
+    asked("sample", "evaluate", "checkpoint")
+    result = train(tiny(**SPEC), local=True)
+    said = ditlab_in("replay", result.run_id, "--step", "1", "--to", "6", "--check", "--json")
+    assert said.code == 0, said.err
+    assert [step["asked"] for step in said.json["steps"]][:4] == ["sample", "evaluate", "checkpoint", None]
+    said = ditlab_in("verify", result.run_id, "--steps", "3", "--json")
+    assert said.code == 0, said.err

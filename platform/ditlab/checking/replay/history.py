@@ -15,7 +15,7 @@ import numpy as np
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import UserError
 from ditlab.receipts.reading import read_receipts
-from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
+from ditlab.receipts.records import LEFT_OUT, VERBS, RecordedAttempt
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent, read_content
@@ -43,6 +43,8 @@ class Execution:
     lr: float | None = None
     samples: int | None = None
     """Digest of the samples and draws."""
+    asked: str = ""
+    """Verb that the run was asked for after it (`ditlab ask`); empty for none."""
 
     @property
     def is_recorded(self) -> bool:
@@ -126,7 +128,7 @@ def read_history(run: OpenedRun) -> StepHistory:
         Execution(
             int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
             bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]),
-            int(row["samples"]),
+            int(row["samples"]), VERBS[row["asked"] - 1] if 0 < row["asked"] <= len(VERBS) else "",
         )
         for row in receipts.rows
         if (attempt := attempts.get(int(row["attempt"])))

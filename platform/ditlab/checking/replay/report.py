@@ -288,7 +288,8 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
     execution = step.execution
     return {
         "step": step.step, "attempt": execution.attempt or None, "workers": execution.workers,
-        "halvings": execution.microbatch_splits, "left_out": execution.skipped, "is_variant": step.is_variant,
+        "halvings": execution.microbatch_splits, "left_out": execution.skipped,
+        "asked": execution.asked or None, "is_variant": step.is_variant,
         "metrics": dict(step.metrics), "clipped_norm": step.clipped_norm, "update_norm": step.update_norm,
         "digest": f"{step.digest:016x}", "rows": step.rows.tolist(),
         "samples": [
@@ -331,6 +332,7 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     halved = f", micro-batches halved {times}" if execution.microbatch_splits else ""
     variant = ", under another spec than its own" if step.is_variant else ""
     lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
+    lines += [f"  after it the run was asked for: {execution.asked}"] if execution.asked else []
     if execution.skipped:
         return [*lines, *fold(f"its batch of {len(step.rows):,} samples was skipped: no loss, no update", "  ")]
 

@@ -1,0 +1,69 @@
+"""A run of two Ray workers that is asked for everything, and loses a worker meanwhile, ends in the bits of another."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from ditlab.cluster.asking import ask_on_cluster
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.progress import ignore
+from ditlab.runs.requests import STOP, ask, read_answer, write_request
+from ditlab.tracking.journal import read_content
+from support.clusters.faults import journal_path, wait_until, worker_processes
+from support.clusters.unbroken import broken, checkpoint_of
+from support.trainings.workers import same_state
+
+pytestmark = pytest.mark.slow
+NAME = "asked"
+
+
+def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_home, go):
+    changes = {"resources__cpus_per_worker": 1, "evaluation": {"every": 50_000, "samples": 2, "limit": 64}}
+    found, faults = {}, []
+
+    def asks():
+        try:
+            wait_until(lambda: journal_path(at_home, NAME) is not None, 200, "the run")
+            run_id = journal_path(at_home, NAME).parent.name
+            folder = Home(at_home).run(run_id)
+            for verb in ("sample", "evaluate", "checkpoint"):
+                found[verb] = ask(folder, verb, 200)
+            found["number"] = write_request(folder, "evaluate").number
+            os.kill(worker_processes()[0].pid, signal.SIGKILL)
+            wait_until(lambda: read_answer(folder, found["number"]) is not None, 300, "the answer")
+            found["killed"] = read_answer(folder, found["number"])
+            with pytest.raises(UserError, match="no such run in training"):
+                ask_on_cluster("nobody", "sample", 1, ignore)
+            found["relayed"] = ask_on_cluster(NAME, "sample", 200, ignore)
+            found["stop"] = ask_on_cluster(run_id[:6], STOP, 200, ignore)[1]
+        except BaseException as error:
+            faults.append(error)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=asks, daemon=True)
+    thread.start()
+    result = go(broken(NAME, training__steps=50_000, **changes))
+    thread.join(60)
+    assert not faults, faults
+    folder = Home(at_home).run(result.run_id)
+    done = [
+        found["sample"],
+        found["evaluate"],
+        found["checkpoint"],
+        found["killed"],
+        found["relayed"][1],
+        found["stop"],
+    ]
+    assert [answer.status for answer in done] == ["done"] * 6, found
+    assert found["relayed"][0] == result.run_id and found["stop"].step == result.step
+    assert result.status == "interrupted" and found["stop"].checkpoint.endswith(f"step-{result.step:08d}")
+    points = read_content(folder.journal).metrics["eval/velocity"]
+    content = read_content(folder.journal)
+    assert found["evaluate"].metrics["eval/velocity"] in points.values
+    assert {found["evaluate"].step, result.step} <= {content.steps[row] for row in points.rows}
+    assert [path.name for path in folder.requests.glob("*.json") if "answer" not in path.name] == []
+    plain = go(broken("plain", training__steps=result.step, **changes))
+    assert same_state(checkpoint_of(at_home, result.run_id), checkpoint_of(at_home, plain.run_id))
