@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from ditlab.cli import options, output
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.records import VERBS
 
@@ -31,6 +32,11 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, address: str | N
     from ditlab.cli.progress import ProgressBars
 
     limit = 0.0 if no_wait else wait
+    if address and address.startswith(("http://", "https://")):
+        raise UserError(
+            f"--address={address} is that of a job server, which asks no run; write Ray's own HOST:PORT (6379 by "
+            f"default), or run `ditlab ask {run} {verb}` on the machine that holds the run's DITLAB_HOME."
+        )
     if address:
         from ditlab.cluster.session import ray_session
 
@@ -42,7 +48,10 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, address: str | N
         from ditlab.runs.requests import ask as ask_run
         from ditlab.tracking.records import find_training_run
 
-        found = find_training_run(Home.from_environment(), run)
+        try:
+            found = find_training_run(Home.from_environment(), run)
+        except UserError as error:
+            raise UserError(f"{error} One that trains under another DITLAB_HOME takes --address HOST:PORT.") from None
         if found.note:
             output.say(found.note)
         with ProgressBars(f"asking run {found.folder.run_id}") as progress:

@@ -242,7 +242,7 @@ class RequestDesk:
         self._begun[self._current].files.extend(str(file) for file in files)
 
     def done(self, metrics: Mapping[str, float], problem: str = "") -> RequestAnswer | None:
-        """RequestAnswer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
+        """Answer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
         known = self._begun[self._current]
         known.metrics.update({name: value if math.isfinite(value) else None for name, value in metrics.items()})
         if known.verb in ("checkpoint", STOP):
@@ -250,7 +250,7 @@ class RequestDesk:
         return self._answer(self._current, **({"status": "not done", "message": problem} if problem else {}))
 
     def saved(self, step: int, location: str = "", problem: str = "") -> list[RequestAnswer]:
-        """RequestAnswer the requests that wait for the checkpoint of a step: it is complete, or has a `problem`."""
+        """Answer the requests that wait for the checkpoint of a step: it is complete, or has a `problem`."""
         failed = {"status": "not done", "message": problem} if problem else {"checkpoint": location}
         return [self._answer(number, **failed) for number, known in [*self._begun.items()] if known.step == step]
 
@@ -266,7 +266,7 @@ class RequestDesk:
                 self._refuse(request, reason)
 
     def fail(self, reason: str) -> None:
-        """RequestAnswer what was begun and is not answered: the run has failed, in that or beside it, for a `reason`."""
+        """Answer what was begun and is not answered: the run has failed, in that or beside it, for a `reason`."""
         for number in [*self._begun]:
             self._answer(number, status="not done", message=reason)
 
