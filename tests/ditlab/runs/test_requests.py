@@ -82,6 +82,19 @@ def test_what_a_killed_process_had_begun_is_done_again_and_given_up_at_last(fold
     assert "given up" in read_answer(folder, 1).message and sorted(open_requests(folder)) == []
 
 
+def test_what_a_run_does_not_do_and_what_the_disk_refuses_is_said(folder):
+    for verb in (STOP, "checkpoint"):
+        write_request(folder, verb)
+    desk = RequestDesk(folder, print, {STOP: "the run is a trial."})
+    desk.start()
+    desk.begin(desk.next().number, "checkpoint", 3)
+    assert desk.done({}) is None and desk.saved(2, "elsewhere") == []
+    assert [answer.message for answer in desk.saved(3, problem="the disk is full.")] == ["the disk is full."]
+    desk.close("the run has ended.")
+    assert answers(folder) == [(STOP, "not done", 0), ("checkpoint", "not done", 3)]
+    assert read_answer(folder, 1).message == "the run is a trial."
+
+
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked):
     asked("evaluate", "sample", "checkpoint", "evaluate", STOP)
     result = train(tiny(**SPEC), local=True)
@@ -144,7 +157,9 @@ def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
         assert len(said.err.strip().splitlines()) == 1
     assert "invalid choice" in (said := ditlab_in("ask", run_id, "smaple")).err.lower() or "is not one of" in said.err
     assert said.code == 2
-    assert (said := ditlab_in("ask", "nobody", "sample")).code == 2 and "nobody" in said.err
+    assert (said := ditlab_in("ask", "nobody", "sample")).code == 2 and "nobody" in said.err and "--address" in said.err
+    said = ditlab_in("ask", run_id, "sample", "--address", "http://127.0.0.1:8265")
+    assert said.code == 2 and "is that of a job server" in said.err
     with pytest.raises(UserError, match="'dance' is nothing that a run can be asked for"):
         ask(run_home.run(run_id), "dance")
     assert not run_home.run(run_id).requests.exists()

@@ -13,6 +13,7 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.training.hooks import StepHook
 from ditlab.training.reporting import AgreedRequest
 from ditlab.training.trainer import train
+from support.planted.faulty_losses import faulty, poison
 from support.trainings.workers import Recorder, same_state, tiny, training_run
 
 STOP = "stop-after-evaluation"
@@ -58,10 +59,14 @@ def home(tmp_path_factory):
 def trained(home, tmp_path_factory):
     """`trained(requests)`: a run of six steps that is asked at some of them."""
 
-    def run(requests, **changes):
+    def run(requests, stop_after=None, **changes):
         experiment = tiny(evaluation={"every": 4, "samples": 2, "limit": 32}, sampling={"steps": 2}, **changes)
         folder = tmp_path_factory.mktemp("run")
-        recorder, hook, job = Asked(requests=requests), Scheduler(), training_run(experiment, home, folder / "saved")
+        recorder, hook, job = (
+            Asked(stop_after, requests=requests),
+            Scheduler(),
+            training_run(experiment, home, folder / "saved"),
+        )
         recorder.receipts = ReceiptWriter(RunFolder(folder), print)
         with single_process(use_gpu=False) as rank:
             torch.manual_seed(7)
@@ -113,3 +118,26 @@ def test_at_the_last_step_the_run_finishes(trained, plain):
     outcome, recorder = trained({6: STOP})[:2]
     assert (outcome.status, outcome.is_asked) == ("finished", False)
     assert recorder.done[-1][1]
+
+
+def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
+    """After a roll-back, and after lack of memory: what was found at a step that did not count is done once."""
+    faults = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def fault(step, start, batch, losses):
+        if step == 1 and faults:
+            raise faults.pop()
+        return poison(losses) if step == 4 else losses
+
+    faulty(monkeypatch, fault)
+    changes = {"training__non_finite": {"policy": "rollback"}}
+    outcome, recorder = trained({2: "sample", 5: "evaluate"}, **changes)[:2]
+    assert (outcome.status, faults) == ("finished", []) and any("rolled back" in text for text in recorder.warnings)
+    assert [each for each in recorder.done if each[1] in VERBS] == [(1, "sample", 2), (3, "evaluate", 5)]
+
+
+def test_a_stop_of_another_reason_comes_first(trained):
+    """Its time is limited: the request is not begun, and stays for the next attempt."""
+    outcome, recorder = trained(dict.fromkeys(range(1, 7), "evaluate"), stop_after=2)[:2]
+    assert (outcome.status, outcome.step, outcome.is_asked) == ("interrupted", 2, False)
+    assert [each for each in recorder.done if each[1] in VERBS] == [(1, "evaluate", 1)]

@@ -16,7 +16,7 @@ from support.clusters.faults import journal_path, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
 from support.trainings.workers import same_state
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAME = "asked"
 
 
