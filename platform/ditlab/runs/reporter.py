@@ -51,9 +51,7 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
-_TRIAL_GOES_ON = (
-    "the run is a trial, and its sweep says when it ends; Ctrl-C in the sweep's terminal ends them all, resumably."
-)
+_OF_A_TRIAL = "the run is a trial, and its sweep decides on its checkpoints and its end; ask for sample or evaluate."
 _LONGEST_VALUES = 120
 """Characters of a trial's values, with which its name in MLflow begins."""
 
@@ -89,7 +87,7 @@ class TrackedReporter(Reporter):
         known = self._tracker.journal.results.get(ENERGY)
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        refused = {STOP: _TRIAL_GOES_ON} if launch.trial_channel else {}
+        refused = {"checkpoint": _OF_A_TRIAL, STOP: _OF_A_TRIAL} if launch.trial_channel else {}
         self._requests = RequestDesk(self._folder, self.warn, refused, on_look)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn

@@ -8,8 +8,9 @@ from ditlab.api.training import train
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
-from ditlab.runs import requests
+from ditlab.runs import local, requests
 from ditlab.runs.events import EventReader
+from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.requests import STOP, RequestDesk, ask, open_requests, read_answer, write_request
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
@@ -95,7 +96,7 @@ def test_what_a_run_does_not_do_and_what_the_disk_refuses_is_said(folder):
     assert read_answer(folder, 1).message == "the run is a trial."
 
 
-def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked):
+def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
     asked("evaluate", "sample", "checkpoint", "evaluate", STOP)
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
@@ -122,26 +123,43 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked):
     assert same_state(*stores)
 
 
+def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeypatch):
+    def as_trial(launch, *arguments, **named):
+        return TrackedReporter(launch.changed(trial_channel="trial"), *arguments, **named)
+
+    monkeypatch.setattr(local, "TrackedReporter", as_trial)
+    asked("checkpoint", "evaluate", STOP)
+    result = train(tiny(**SPEC), local=True)
+    folder = run_home.run(result.run_id)
+    assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP, "not done", 0)]
+    assert result.status == "finished" and read_answer(folder, 2).metrics["eval/velocity"]
+    content = read_content(folder.journal)
+    assert {content.steps[row] for row in content.metrics["eval/velocity"].rows} == {0, 4, 6}
+
+
 def test_a_person_asks_while_it_trains(run_home, ditlab_in):
     experiment, found = tiny(**SPEC, training__steps=4000, checkpoint__every=None), []
     thread = threading.Thread(target=lambda: found.append(train(experiment, local=True)))
-    before = set(run_home.runs.iterdir())
+    before = set(run_home.runs.glob("*/run.json"))
     thread.start()
-    while not (new := set(run_home.runs.iterdir()) - before):
+    while not (new := set(run_home.runs.glob("*/run.json")) - before):
         thread.join(0.05)
-    run_id = new.pop().name
-    said = ditlab_in("ask", run_id, "evaluate", "--json")  # while it starts
-    assert (said.code, said.json["status"], said.json["run_id"]) == (0, "done", run_id), said.err
-    assert said.json["metrics"]["eval/velocity"] > 0
-    later = ditlab_in("ask", run_id, "checkpoint", "--no-wait", "--json")
-    assert (later.code, later.json["status"]) == (0, "open")
-    said = ditlab_in("ask", run_id, STOP)
-    thread.join()
-    assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
+    folder = RunFolder(new.pop().parent)
+    try:
+        said = ditlab_in("ask", folder.run_id, "evaluate", "--json")  # while it starts
+        assert (said.code, said.json["status"], said.json["run_id"]) == (0, "done", folder.run_id), said.err
+        assert said.json["metrics"]["eval/velocity"] > 0
+        later = ditlab_in("ask", folder.run_id, "checkpoint", "--no-wait", "--json")
+        assert later.code == 0 and later.json["status"] in ("open", "done"), later.err
+        said = ditlab_in("ask", folder.run_id, STOP)
+        assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
+    finally:
+        if thread.is_alive():
+            write_request(folder, STOP)
+        thread.join()
     assert found[0].status == "interrupted"
-    assert [verb for verb, status, _ in answers(run_home.run(run_id)) if status == "done"] == [
-        "evaluate", "checkpoint", STOP,
-    ]  # fmt: skip
+    done = [verb for verb, status, _ in answers(folder) if status == "done"]
+    assert done[:3] == ["evaluate", "checkpoint", STOP]
 
 
 @pytest.fixture
@@ -166,12 +184,14 @@ def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
 
 
 @pytest.mark.parametrize("status", ["running", "finished"])
-def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, monkeypatch, status):
+def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, monkeypatch, ditlab_in, status):
     folder = run_home.run(next(run_home.runs.iterdir()).name)
     states = iter(["", f"run {folder.run_id} is over."])  # between the request and the first look
     monkeypatch.setattr(requests, "refusal", lambda *_: next(states))
     update_record(folder, status=status)
     answer = ask(folder, "sample")
+    told = "asked for and not done yet: sample." in ditlab_in("runs", "show", folder.run_id).err
+    assert told == (status == "running")
     assert answer.status == "not done" and ("is done once the run goes on" in answer.message) == (status == "running")
     assert [each.verb for each in open_requests(folder)] == (["sample"] if status == "running" else [])
 
