@@ -202,8 +202,10 @@ def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | N
 
 def values_of(annotation: Any) -> Any:
     """The declared type of the values of a mapping whose names a person chooses (`parts` of a mixture, a sweep's
-    `space`); None for any other field."""
-    return next((get_args(member)[1] for member in members(annotation) if get_origin(member) is dict), None)
+    `space`), or of a list (`notify`); None for any other field."""
+    places = {dict: 1, tuple: 0}
+    found = (get_args(each)[places[get_origin(each)]] for each in members(annotation) if get_origin(each) in places)
+    return next(found, None)
 
 
 def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str, FieldInfo] | None:
@@ -243,8 +245,15 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
         if isinstance(part, int) or owners or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
             annotation = owners[0].model_fields[str(part)].annotation if owners else values_of(annotation)
-            below = below.get(part) if isinstance(below, Mapping) else None
+            below = _entry(below, part)
     return keys
+
+
+def _entry(below: Any, part: int | str) -> Any:
+    """Return the entry of a mapping or a list; None where there is none."""
+    if isinstance(below, list | tuple):
+        return below[part] if isinstance(part, int) and part < len(below) else None
+    return below.get(part) if isinstance(below, Mapping) else None
 
 
 def _known_names(cls: type[Spec], keys: Sequence[str], own: Iterable[str]) -> list[str]:
