@@ -102,7 +102,8 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        source = f"--set {printable(override if len(override) <= 80 else override[:60] + '...')}"
+        shown = override if "notify" not in path.split(".") else f"{path}=..."  # it may be an address with a token
+        source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
         value: Any = text
