@@ -255,6 +255,10 @@ class RunFolder:
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
+    notifications = Below("notifications.jsonl")
+    """Messages about the run that were sent, or could not be (JSON lines, no addresses)."""
+    owed_notification = Below("notify-lost.json")
+    """Present while a process leads the run that is to be missed by `notify`: whom to tell where it is gone."""
     checkpoints = Below("checkpoints")
     """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
     tokenizer = Below("tokenizer.json")

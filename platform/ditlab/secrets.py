@@ -33,6 +33,14 @@ _QUERY = re.compile(
 _HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*[bu]?['\"]?\s*(?:basic|bearer)\s+)[^\s'\",]+", re.IGNORECASE)
 
 
+_NAMED: set[str] = set()
+
+
+def hide_variable(name: str) -> None:
+    """Hide the value of an environment variable, and each word of it, from now on, whatever the variable's name."""
+    _NAMED.add(name)
+
+
 def hide(text: str) -> str:
     """Replace secrets in a text by `***`.
 
@@ -79,8 +87,10 @@ def _values() -> list[str]:
     name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
     if name and password:  # as in a header
         found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
-    for name, value in os.environ.items():
-        if len(value) >= _MIN_LENGTH and _NAMES.search(name) and not _HARMLESS.search(name):
+    named = [(name, word) for name in _NAMED for word in {os.environ.get(name, ""), *os.environ.get(name, "").split()}]
+    for name, value in [*os.environ.items(), *named]:
+        is_secret = name in _NAMED or (_NAMES.search(name) and not _HARMLESS.search(name))
+        if is_secret and len(value) >= _MIN_LENGTH:
             # as it is, inside a URL, and escaped as in a `repr` or in JSON
             found |= {value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1]}
             found |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}

@@ -80,8 +80,10 @@ def tune(
     check_stop_wait(grace, warn)
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
+        from ditlab.runs.notifications import check_receivers
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
+        check_receivers(prepared.sweep.notify, stored is not None, warn)
         expected = _forecast(prepared, stored).lines if prepared.sweep.budget else []
 
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_thread
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
+from ditlab.runs.notifications import RunNotifier, check_receivers
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
@@ -184,6 +185,7 @@ def train(
         on_stage("preparing data")
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         checked = _with_threads(checked, local)
+        check_receivers(checked.experiment.notify, checked.resumed, warn)
         if prove:
             from ditlab.api import checks
             from ditlab.checking.prove.findings import proof_lines
@@ -204,21 +206,43 @@ def train(
         for line in startup_lines(launch):
             say(line)
         lifecycle = RunLifecycle(launch)
-        callbacks = RunCallbacks(on_progress, warn, lifecycle.record_attempt_failure, on_stage)
         if local:
             from ditlab.runs.local import train_in_process as run_training
         else:
             from ditlab.cluster.launch import train_on_ray as run_training
         timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
-        with lock_run(launch.folder, timeout, warn):
+        with (
+            lock_run(launch.folder, timeout, warn),
+            RunNotifier(launch.folder, launch.experiment.notify, warn) as notifier,
+        ):
+            callbacks = _callbacks(lifecycle, notifier, on_progress, warn, on_stage)
             lifecycle.start(launch.plan.total_steps)
             with lifecycle.recording_failure():
                 outcome = run_training(launch, callbacks, grace)
             lifecycle.end(outcome)
+            if outcome.status == "finished":
+                notifier.offer("finished")
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
         redact(launch.tracking_uri), launch.folder.path,
     )  # fmt: skip
+
+
+def _callbacks(
+    lifecycle: RunLifecycle, notifier: RunNotifier, on_progress: Callable[[TrainingProgress], None],
+    warn: Callable[[str], None], on_stage: Callable[[str], None],
+) -> RunCallbacks:  # fmt: skip
+    """Callbacks of a run, of which the notifier hears as well."""
+
+    def progressed(progress: TrainingProgress) -> None:
+        notifier.progress = progress
+        on_progress(progress)
+
+    def attempt_failed(tags: Mapping[str, str]) -> None:
+        lifecycle.record_attempt_failure(tags)
+        notifier.attempt_failed(tags)
+
+    return RunCallbacks(progressed, warn, attempt_failed, on_stage)
 
 
 def train_seeds(

@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, nearest
+from ditlab.home import Home
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
@@ -207,6 +208,12 @@ def cli() -> None:
 
     Exit codes: 0 done, 1 a run failed, 2 the input is wrong, 130 interrupted after a final checkpoint.
     """
+    with suppress(OSError, UserError):  # the command itself says what is wrong with the home
+        home = Home.named_by_environment()
+        if any(home.runs.glob("*/notify-lost.json")):
+            from ditlab.runs.notifications import send_owed
+
+            send_owed(home, lambda text: click.echo(escape_for_terminal(f"warning: {text}"), err=True))
 
 
 def main() -> None:

@@ -71,8 +71,12 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
 @click.option(
     "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
 )
+@click.option(
+    "--notify", is_flag=True,
+    help="Send word by `notify` of RUN's spec once the process that leads it is gone without an end.",
+)  # fmt: skip
 @options.as_json
-def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None:
+def watch(run: str, port: int | None, opens: bool | None, notify: bool, as_json: bool) -> None:
     """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
 
     RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
@@ -88,6 +92,11 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool) -> None
         found = options.find_noted(run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
+    if notify:
+        from ditlab.runs.notifications import check_owed, follow_loss
+
+        check_owed(found.folder)
+        threading.Thread(target=follow_loss, args=(home, found.folder, output.say), daemon=True).start()
     if port is None:
         with socket.socket() as probe:
             port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0

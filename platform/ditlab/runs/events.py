@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
+from ditlab.storage.plain_files import MIB, open_regular_file
 from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, read_content, read_lines
 from ditlab.tracking.names import change_texts
 
@@ -47,7 +49,7 @@ class RunEvent:
     time: int
     """Milliseconds since 1970."""
     kind: str
-    """start, data, evaluation, checkpoint, failure, recovery, state, files or end."""
+    """start, data, evaluation, checkpoint, failure, recovery, state, files, notification or end."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class EventReader:
         self.folder = folder
         self.num_damaged = 0
         """Lines of the journal that were passed over."""
-        self._end = 0
+        self._end = self._notified = 0
         self._num_starts = 0
 
     def read_all(self) -> list[RunEvent]:
@@ -90,6 +92,7 @@ class EventReader:
         # Of one moment, an evaluation lies between starts and tags before it, and its files and the end after it.
         records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
         events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
+        events += self._notifications()
         return sorted(events, key=lambda event: event.time)
 
     def read_new(self) -> list[RunEvent]:
@@ -101,7 +104,7 @@ class EventReader:
                 self.num_damaged += line.record is None
                 if line.record is not None and (event := self._event(line.record)):
                     found.append(event)
-        return list(_joined(found))
+        return [*_joined(found), *self._notifications()]
 
     def follow(self, interval: float = 1.0) -> Iterator[RunEvent]:
         """Yield new events as they come, until the run has ended and no process trains it."""
@@ -111,6 +114,20 @@ class EventReader:
             if is_over:
                 return
             time.sleep(interval)
+
+    def _notifications(self) -> list[RunEvent]:
+        """Messages to people since the last call; a damaged line is passed over."""
+        found = []
+        with suppress(OSError), open_regular_file(self.folder.notifications, MIB) as file:
+            file.seek(self._notified)
+            for line in file:
+                self._notified += len(line)
+                with suppress(ValueError, KeyError, TypeError):
+                    record = json.loads(line)
+                    failure = f", not sent ({record['failure']})" if record["failure"] else ", sent"
+                    text = f"notified of {record['event']} by {record['to']}{failure}"
+                    found.append(RunEvent(int(record["time"]), "notification", text))
+        return found
 
     def _event(self, record: JournalRecord) -> RunEvent | None:
         """The event of a record; None for one that is none."""

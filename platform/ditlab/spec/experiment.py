@@ -24,7 +24,7 @@ from ditlab.notebook_html import card, never_failing
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
-from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
+from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Notification, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
 from ditlab.spec.optimization import (
     LATER,
@@ -53,7 +53,7 @@ LATER_DATA_FIELDS: dict[str, Any] = {
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
-NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
+NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking", "notify")
 
 
 def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +119,9 @@ class Experiment(Spec):
     """Defaults of sampling, and of evaluation's grids."""
     tracking: Tracking = Tracking()
     """Tracking of metrics."""
+    notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
+    """Messages to people: `[{on: [finished, failed, diverged, best, lost], to: env:DITLAB_NOTIFY}]`. The trials of a
+    sweep send none."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)

@@ -102,7 +102,8 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        source = f"--set {printable(override if len(override) <= 80 else override[:60] + '...')}"
+        shown = override if "notify" not in path.split(".") else f"{path}=..."  # it may be an address with a token
+        source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
         value: Any = text
@@ -202,8 +203,10 @@ def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | N
 
 def values_of(annotation: Any) -> Any:
     """The declared type of the values of a mapping whose names a person chooses (`parts` of a mixture, a sweep's
-    `space`); None for any other field."""
-    return next((get_args(member)[1] for member in members(annotation) if get_origin(member) is dict), None)
+    `space`), or of a list (`notify`); None for any other field."""
+    places = {dict: 1, tuple: 0}
+    found = (get_args(each)[places[get_origin(each)]] for each in members(annotation) if get_origin(each) in places)
+    return next(found, None)
 
 
 def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str, FieldInfo] | None:
@@ -243,8 +246,15 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
         if isinstance(part, int) or owners or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
             annotation = owners[0].model_fields[str(part)].annotation if owners else values_of(annotation)
-            below = below.get(part) if isinstance(below, Mapping) else None
+            below = _entry(below, part)
     return keys
+
+
+def _entry(below: Any, part: int | str) -> Any:
+    """Return the entry of a mapping or a list; None where there is none."""
+    if isinstance(below, list | tuple):
+        return below[part] if isinstance(part, int) and part < len(below) else None
+    return below.get(part) if isinstance(below, Mapping) else None
 
 
 def _known_names(cls: type[Spec], keys: Sequence[str], own: Iterable[str]) -> list[str]:

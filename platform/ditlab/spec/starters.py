@@ -86,7 +86,7 @@ def _fields(mapping: Mapping[str, Any], cls: type[Spec], alternatives: list[type
             yield from _nested(key, _fields(value, class_for(value), []))
         elif value and isinstance(value, Mapping) and below:
             yield from _nested(key, _fields(value, below, options(field.annotation)))
-        elif named:
+        elif named and isinstance(value, Mapping):
             kind = values_of(field.annotation)
             parts = ((name, chosen(kind, part)) for name, part in value.items())
             rows = (line for name, part in parts if part for line in _nested(name, _fields(value[name], part, named)))

@@ -13,6 +13,7 @@ from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
 from ditlab.spec.cards import differing_fields, value_text
+from ditlab.spec.engine import Notification
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
@@ -189,6 +190,8 @@ class Sweep(Spec):
     """Limit of the device hours of all trials together: `{device_hours: 4}`. Null: no limit."""
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
+    notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
+    """Messages to people about the sweep, as `notify` of an experiment; `best` is a new best trial."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)

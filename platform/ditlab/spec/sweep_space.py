@@ -25,6 +25,7 @@ CONTENT = ("base", "fixed", "space", "search", "scheduler", "metric", "mode", "s
 COMMON = {
     "name": "trials are named after the sweep; remove the axis",
     "tracking": "all trials of a sweep are tracked in one place; set it under `fixed` instead",
+    "notify": "trials send no messages; set the sweep's own `notify` instead",
     "checkpoint.storage": "all trials of a sweep are kept in one place; set it under `fixed` instead",
     "resources": "trials share the machine in equal parts; set it under `fixed` instead",
 }

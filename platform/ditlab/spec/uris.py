@@ -19,6 +19,7 @@ _PATH_FIELD = re.compile(
     r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
     r"model\.init\.from)"
 )
+_NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.\w+)?$")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")
 
 
@@ -36,6 +37,17 @@ def refuse_secret(field: str, value: str) -> None:
             f"{field}={scheme[0] if scheme else ''}://... holds a password or key, which would be written into the "
             "run's records; take it out and give it through the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)."
         )
+
+
+def refuse_address(value: str) -> str:
+    """Return the text `env:NAME`; raise ValueError for any other, which may be an address with a token, and repeat
+    nothing of it."""
+    if not re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", value):
+        raise ValueError(
+            "notify.to=... is no env:NAME; write the address into an environment variable and name that, as in to: "
+            "env:DITLAB_NOTIFY, because a spec is copied into records and checkpoints."
+        )
+    return value
 
 
 def has_one_slash(place: str) -> bool:
@@ -90,6 +102,8 @@ def check_texts(value: Any) -> Any:
 
 
 def _checked(path: str, text: str) -> str:
+    if (found := _NOTIFY_FIELD.search(path)) and (found[1] != ".on" or is_uri(text)):
+        refuse_address(text)
     if path.endswith("tracking.uri") and (shown := hide_in_urls(text)) != text:
         raise ValueError(
             f"{path}={shown} holds a password, which would be written into every checkpoint; give it by "

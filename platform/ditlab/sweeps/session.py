@@ -30,7 +30,7 @@ from ditlab.runs.locks import lock_run
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, SeedRace
 from ditlab.sweeps.folder import SweepFolder, current_values
-from ditlab.sweeps.progress import SweepProgress, SweepTrials
+from ditlab.sweeps.progress import SweepNotifier, SweepProgress, SweepTrials
 from ditlab.sweeps.race import RaceDecision
 from ditlab.sweeps.racing import held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
@@ -81,6 +81,7 @@ class SweepSession:
         """The clause on the budget that ended this session; empty for none."""
         self._device_hours, self._next_check = DeviceHours(started.home), 0.0
         self._home_budget = BudgetWatch(started.home, started.prepared.base)
+        self._notifier = SweepNotifier(started, self._trials, warn)
 
     def run(self) -> SweepResult:
         """Run the trials and write the report.
@@ -88,7 +89,7 @@ class SweepSession:
         Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can then be resumed.
         """
         started, folder = self._started, self._folder.folder
-        with lock_run(folder), ParentRun(started) as parent:
+        with lock_run(folder), self._notifier, ParentRun(started) as parent:
             num_trials = started.num_trials
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
@@ -114,6 +115,13 @@ class SweepSession:
                 self._channel.clear()
             self._device_hours.keep()
             result = finish_sweep(started, status, self._elapsed(), parent, self._warn, self._end_reason)
+            self._raise_failure(tuner, status, num_left)
+            if status != "interrupted":
+                self._notifier.offer("finished", self._end_reason)
+        return result
+
+    def _raise_failure(self, tuner: TunerThread, status: str, num_left: int) -> None:
+        """Raise RunFailed where Ray Tune failed, or trials could not be run."""
         if tuner.error:
             raise RunFailed(
                 f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {first_line(tuner.error)}); "
@@ -126,7 +134,6 @@ class SweepSession:
                 f"`ditlab tune --resume {self._sweep_id}` tries again.",
                 kind="crash",
             )
-        return result
 
     def _follow(self, tuner: TunerThread, requests: StopRequests, parent: ParentRun) -> None:
         """Show and log the trials until Tune has ended; stop Tune on request, or when a budget is used up."""
@@ -156,6 +163,7 @@ class SweepSession:
             if states.num_ended != num_logged:
                 num_logged = states.num_ended
                 parent.log_progress(trials, states.leader)
+                self._notifier.compare()
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._saved_at = time.monotonic()
                 self._save_elapsed()

@@ -130,10 +130,7 @@ class RunNote:
         ]
         main = facts.tags.get(MAIN_TAG, "")
         if span := self.results.get(main):  # where MLflow shows it before the note is unfolded
-            first, lowest = untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
-            headline = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}"]
-            headline += [f"{first} untrained"] if first else []
-            headline += [lowest] if span.low.step != span.last.step else []
+            headline = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}", *against(span)]
             parts.append(f"{'; '.join(headline)}.")
         if self.message and facts.status == "failed":
             parts.append(f"Reason: {plain(self.message, 400)}")
@@ -200,6 +197,12 @@ def number(value: float) -> str:
 def untrained(span: MetricSpan) -> str:
     """The value before the first step, if it was measured."""
     return number(span.first.value) if span.first.step == 0 and span.last.step > 0 else ""
+
+
+def against(span: MetricSpan) -> list[str]:
+    """Clauses on what a metric's last value compares with in its own run: before the first step, and the lowest."""
+    first, lowest = untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
+    return [f"{first} untrained"] * bool(first) + [lowest] * (span.low.step != span.last.step)
 
 
 def baselines(name: str, results: RunResults) -> dict[str, float]:

@@ -44,6 +44,7 @@ def test_experiments_are_frozen():
         {"engine": {"zero": {"stage": 3}, "activation_checkpointing": True}},
         {"resources": {"workers": 2, "cpus_per_worker": 1}},
         {"tracking": {"experiment": "other", "uri": "http://host:5000", "every": 7}},
+        {"notify": [{"on": ["finished"], "to": "env:DITLAB_NOTIFY"}]},
         {"checkpoint": {"every": 1, "storage": "elsewhere"}},
         {"evaluation": {"every": None}},
         {"sampling": {"solver": "rk4", "steps": 3}},

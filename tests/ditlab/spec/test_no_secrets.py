@@ -76,6 +76,24 @@ def test_in_a_sweep(say, tmp_path, line):
         check(say(command, "sweep.yaml"), "holds a password")
 
 
+HOOK = f"https://hooks.example/{SECRET}"
+
+
+@pytest.mark.parametrize(
+    "notify", [f"[{{on: [best], to: '{HOOK}'}}]", f"[{{on: [best], url: '{HOOK}'}}]", f"['{HOOK}']", HOOK,
+               f"[{{on: ['{HOOK}'], to: env:HOOK}}]", f"[{{on: [best], to: 'xoxb {SECRET}'}}]"]
+)  # fmt: skip
+def test_an_address_of_notify_stands_in_the_environment_alone(say, tmp_path, notify):
+    sentence = "notify.to=... is no env:NAME; write the address into an environment variable and name that"
+    (tmp_path / "notify.yaml").write_text(f"extends: spec.yaml\nnotify: {notify}\n")
+    for arguments in (["validate", "notify.yaml"], ["train", "spec.yaml", "--set", f"notify={notify}"]):
+        check(say(*arguments), sentence)
+    check(say("show", "spec.yaml", "--set", f"notify.to={HOOK}"), "--set notify.to=...: notify is a plain value")
+    sweep = "name: s\nbase: notify.yaml\nspace: {optimizer.lr: {kind: choice, values: [0.1]}}\nmetric: eval/loss\n"
+    (tmp_path / "sweep.yaml").write_text(f"{sweep}trials: 1\n")
+    check(say("tune", "sweep.yaml"), sentence)
+
+
 def test_as_a_value_of_an_axis(say, tmp_path):
     axis = f"{{data.path: {{kind: choice, values: ['a', 's3://AKIA:{SECRET}@bucket/path']}}}}"
     (tmp_path / "sweep.yaml").write_text(f"name: s\nbase: spec.yaml\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n")
