@@ -26,7 +26,7 @@ class ErrorOutput(TypedDict):
     status: Literal["error"]
     kind: str
     """user_error: the input is wrong. budget: nothing was started, as a budget has too little left. interrupted: by a
-    signal. storage: a disk refuses. Else the class of a run's failure: crash, diverged, out_of_memory, lost_worker ..."""
+    signal. storage: a disk refuses. Else the class of a run's failure: crash, diverged, lost_worker ..."""
     message: str
     """Sentences, one a line: the field or option, its value and the remedy."""
     exit_code: int
