@@ -1,7 +1,7 @@
 """Commands' JSON objects, held to their types in every test of this process that runs a command."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from ditlab.cli import output
 from ditlab.cli.main import cli
-from ditlab.cli.results import result_type
+from ditlab.cli.results import RESULTS, result_type
 
 
 @cache
 def strict_type(command: str) -> TypeAdapter[Any]:
     """Type of what a command prints, without a key too many; `data import` for each kind of data."""
     return result_type("data import" if command.startswith("data import ") else command, is_strict=True)
+
+
+def check_result(arguments: Sequence[object], out: str) -> None:
+    """Hold the last line of another process's output to the type of its command."""
+    words = [str(each) for each in arguments]
+    names = (" ".join(words[:number]) for number in (2, 1))
+    if (name := next((each for each in names if each in RESULTS), "")) and out.strip():
+        strict_type(name).validate_json(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ Changes = Annotated[dict[str, Change], Field(description="Fields that `--quick` 
 
 
 class ErrorOutput(TypedDict):
-    """What every command prints where it fails, with the same sentence on standard error."""
+    """Object of a command that fails, whose sentence is on standard error as well."""
 
     status: Literal["error"]
     kind: str
@@ -96,11 +96,11 @@ class ProofOutput(TypedDict):
     spec: str
     engine: str
     twin: str
-    """What was made smaller than the spec has it; empty for nothing."""
+    """Sentence on the parts that were made smaller than the spec has them; empty for none."""
     seconds: float
     made_by: dict[str, Any]
     untold: list[str]
-    """What rounding would hide."""
+    """Sentences on faults that rounding would hide."""
     comparisons: list[dict[str, Any]]
 
 
@@ -256,7 +256,7 @@ class EvaluationOutput(TypedDict):
     evaluation: str
     """Digest of measurements, spec and weights: equal for one evaluation made twice."""
     measurements: dict[str, MeasurementOutput]
-    """By group of metrics: eval or held_out, assessed, quality."""
+    """Measurement by group of metrics: eval or held_out, assessed, quality."""
     tables: NotRequired[dict[str, dict[str, list[Any]]]]
     files: NotRequired[list[str]]
 
@@ -366,7 +366,7 @@ class PlanOutput(TypedDict):
     picture: str | None
     applied: str | None
     trials: NotRequired[int]
-    """Of a sweep, as the next three."""
+    """This key and the next three: for a sweep."""
     sweep_gpu_hours: NotRequired[float | None]
     sweep_fits: NotRequired[bool]
     sweep_cost: NotRequired[float | None]
@@ -458,7 +458,7 @@ class RunRowOutput(TypedDict):
     device_hours: NotRequired[DeviceHours]
     """Hours of devices that it has taken."""
     half_widths: NotRequired[Numbers]
-    """Of several seeds: half of the 95 % interval by key."""
+    """Half of the 95 % interval by key, for several seeds."""
     seeds: NotRequired[int]
     runs: NotRequired[list[str]]
     mlflow_run_id: NotRequired[str]
