@@ -33,7 +33,7 @@ while True:
     code, ended = ditlab("train", spec, "--local", "--no-figures", "--set", f"optimizer.lr={rate:g}")
     if code == 2 and ended["kind"] == "budget":
         break
-    if code not in (0, 130):  # 130: the budget has ended it within; anything else is no matter of luck
+    if code not in (0, 130):  # 130: the budget has ended this run, and refuses the next one
         sys.exit(ended["message"])
     tried[ended["run_id"]] = rate
 print(json.dumps({"best": best[0]["run_id"] if best else None, "runs": len(tried), "refused": ended}))
