@@ -21,9 +21,10 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking import mlflow_connection
-from support import databases, garbage
+from support import databases, garbage, results
 from support.clusters import ray_instance
 
+results_are_typed = results.results_are_typed
 mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.ray, ray_instance.breaking_family
 
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.

@@ -8,9 +8,17 @@ _LONGEST = 300
 
 class UserError(Exception):
     """An error that the user can correct (exit code 2, no traceback). The message names the field or option, its value
-    and the remedy: `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.`"""
+    and the remedy: `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.` `kind` is the class
+    of the error, as `--json` prints it."""
 
     exit_code = 2
+    kind = "user_error"
+
+
+class BudgetUsedUp(UserError):
+    """A budget of device hours has nothing left, or too little for what was asked for: nothing was started."""
+
+    kind = "budget"
 
 
 class Unreachable(UserError):

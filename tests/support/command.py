@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from support.results import check_result
+
 
 @dataclass(frozen=True)
 class Said:
@@ -34,6 +36,8 @@ def run_process(*arguments: str | Path, home: Path, cwd: Path | None = None, **e
     command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
     variables: Mapping[str, str] = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=200, check=False)
+    if "--json" in arguments:
+        check_result(arguments, done.stdout)
     return Said(done.returncode, done.stdout, done.stderr)
 
 

@@ -30,7 +30,7 @@ from ditlab.planning.hardware import (
     known_gpu,
 )
 from ditlab.planning.meta_step import DataShape
-from ditlab.planning.plan import Plan, Planner, make_plan
+from ditlab.planning.plan import Plan, Planner, make_plan, planned_cores
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
@@ -112,8 +112,7 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
         name = CPU
     if name is not None and name.strip().lower() == CPU:
         num = workers or experiment.resources.max_workers
-        cores = experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // num)
-        rate = CPU_FLOPS * cores
+        rate = CPU_FLOPS * planned_cores(experiment, num)
         return Device(CPU, psutil.virtual_memory().total // num, rate, rate, *(CPU_BANDWIDTH,) * 3)
     if name is None and torch.cuda.is_available():
         found = torch.cuda.get_device_properties(0)

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.tracking.access import redact
+from ditlab.tracking.records import read_record
 from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class TrainingResult:
     """MLflow server or database that holds the run, without a password."""
     folder: Path
     """Folder of the run: spec, journal, checkpoints, sample pictures."""
+    reason: str = ""
+    """Clause on the budget that ended it; empty for another end."""
 
     @property
     def run(self) -> Run:
@@ -62,7 +65,7 @@ class TrainingResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of `ditlab train --json`."""
-        names = ("run_id", "status", "step", "metrics", "checkpoint", "tracking_uri")
+        names = ("run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri")
         return {name: getattr(self, name) for name in names}
 
     @never_failing
@@ -222,9 +225,12 @@ def train(
             lifecycle.end(outcome)
             if outcome.status == "finished":
                 notifier.offer("finished")
+    reason = ""
+    with suppress(UserError):  # a record that cannot be read costs the reason alone
+        reason = read_record(launch.folder).message if outcome.status == "interrupted" else ""
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
-        redact(launch.tracking_uri), launch.folder.path,
+        redact(launch.tracking_uri), launch.folder.path, reason,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -293,7 +294,7 @@ def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> N
     plan = plan_store_removal(stores, needed)
     for each in plan:
         output.say(f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, {', '.join(each.runs) or 'no run'}")
-    if not yes and not click.confirm("Remove?", err=True):
+    if not yes and (not sys.stdin.isatty() or not click.confirm("Remove?", err=True)):
         raise UserError("nothing was removed; give --yes to remove without the question.")
     for each in plan:
         each.remove()

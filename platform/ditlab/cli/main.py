@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
-from ditlab.errors import RunFailed, UserError, nearest
+from ditlab.errors import RunFailed, UserError, first_line, nearest
 from ditlab.home import Home
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
@@ -113,6 +113,7 @@ ditlab show experiments/digits/dit.yaml --set model.depth=9
 ditlab show experiments/digits/sweep_schedule.yaml > resolved.yaml
 ditlab schema --out experiment.schema.json
 ditlab schema --sweep
+ditlab schema --result "runs show"
 ditlab data import mnist
 ditlab data inspect mnist-train
 ditlab data upload mnist-train s3://BUCKET/stores/mnist-train
@@ -229,6 +230,9 @@ def main() -> None:
     with command_signals():
         try:
             _run()
+        except Exception as error:  # a fault of ours, whose traceback is on standard error
+            _print_error("crash", f"{type(error).__name__}: {first_line(error)}", 1)
+            raise
         finally:
             logger.removeHandler(handler)
 
@@ -239,28 +243,32 @@ def _run() -> None:
         click.echo(nl=False)  # flushes what others have printed
         sys.exit(code if isinstance(code, int) else 0)
     except (UserError, RunFailed) as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, error.kind)
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # new in click 8.2: its message is the whole help
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
         see = f" (see `{context.command_path} --help`)" if context else ""
-        _fail(f"{error.format_message()}{see}", error.exit_code)
+        _fail(f"{error.format_message()}{see}", error.exit_code, UserError.kind)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted.", 130)
+        _fail("interrupted.", 130, "interrupted")
     except OSError as error:
         if stream := _failed_stream(error):
             if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
                 sys.exit(1)
-            _fail(f"{stream} cannot be written ({error.strerror}); send it to another file, or make room there.", 1)
+            _fail(
+                f"{stream} cannot be written ({error.strerror}); send it to another file, or make room there.",
+                1,
+                "storage",
+            )
         if error.errno not in REFUSALS:
             raise
         place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
-        _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1)
+        _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1, "storage")
     except Exception:
         if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it
-            _fail("interrupted.", 130)
+            _fail("interrupted.", 130, "interrupted")
         raise
 
 
@@ -296,11 +304,16 @@ def _show_warning(
     click.echo(escape_for_terminal(text), file=file, nl=False, err=True)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int, kind: str) -> None:
     message = hide(message)
     with suppress(OSError):  # whoever reads standard error is gone
         click.echo(f"ditlab: {escape_for_terminal(message)}", err=True)
+    _print_error(kind, message, code)
+    sys.exit(code)
+
+
+def _print_error(kind: str, message: str, code: int) -> None:
+    """Print the object of an error under `--json` (`results.ErrorOutput`)."""
     if "--json" in sys.argv:
         with suppress(OSError):
-            click.echo(json.dumps({"status": "error", "message": message, "exit_code": code}))
-    sys.exit(code)
+            click.echo(json.dumps({"status": "error", "kind": kind, "message": message, "exit_code": code}))

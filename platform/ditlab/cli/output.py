@@ -26,7 +26,10 @@ MOST_COLUMNS = 80
 
 
 def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
-    """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and infinity."""
+    """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and infinity.
+
+    Its keys are those of the command's type in `ditlab.cli.results`.
+    """
     for file in files:
         print_line(file, as_json)
     if as_json:

@@ -184,6 +184,8 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "samples_per_second": plan.experiment.batch.size / (chosen or own).seconds.total,
         "run_seconds": plan.run_seconds(chosen or own),
         "gpu_hours": hours,
+        "device": "GPU" if plan.device.is_gpu else "core",
+        "device_hours": plan.device_hours(chosen or own),
         "cost": None if price is None or hours is None else hours * price,
         "checkpoints_kept": plan.checkpoints,
         "left_out": list(plan.left_out),

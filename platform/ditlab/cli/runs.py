@@ -92,11 +92,14 @@ def runs(
         rows = [row for row in rows if _matches(row, wanted)][: None if sort != "created" else num]
     else:
         rows, remarks = _local_rows(home, None if sort != "created" else num, wanted, has_groups=not each)
-        if budget := HomeBudget.from_environment():
-            hours = DeviceHours(home)
+        budget, hours = HomeBudget.from_environment(), DeviceHours(home)
+        if budget:
             remarks.append(budget.describe(hours))
             budget_facts = {"budget": {"hours": budget.hours, "used": dict(hours.total())}}
-            hours.keep()
+        if as_json:  # a look at each journal, for which the table has no room
+            for row in rows:
+                row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
+        hours.keep()
     if sort != "created":
         rows = sorted(rows, key=_SORTS[sort])[:num]
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}

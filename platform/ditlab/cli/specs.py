@@ -111,13 +111,20 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
 @click.option("--samples", is_flag=True, help="The schema of sweeps over the samples of a trained run.")
+@click.option(
+    "--result", metavar="COMMAND", help="The schema of the object that a command prints under --json: 'runs show'."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
 @options.as_json
-def schema(sweep: bool, samples: bool, out: Path | None, as_json: bool) -> None:
+def schema(sweep: bool, samples: bool, result: str | None, out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
+    from ditlab.cli.results import result_schema
     from ditlab.spec.schema import experiment_schema, sampling_sweep_schema, sweep_schema
 
-    found = sampling_sweep_schema() if samples else sweep_schema() if sweep else experiment_schema()
+    if result is not None:
+        found = result_schema(result)
+    else:
+        found = sampling_sweep_schema() if samples else sweep_schema() if sweep else experiment_schema()
     if out is None:
         click.echo(json.dumps(found, indent=None if as_json else 2))
         return

@@ -204,6 +204,16 @@ class Plan:
         """Return the hours of all workers together."""
         return None if self.steps is None else self.steps * setting.seconds.total * self.workers / 3600
 
+    def device_hours(self, setting: PlannedSetting) -> float | None:
+        """Return the hours of all GPUs or cores together, which a budget counts."""
+        hours = self.gpu_hours(setting)
+        return hours if hours is None or self.device.is_gpu else hours * planned_cores(self.experiment, self.workers)
+
+
+def planned_cores(experiment: Experiment, workers: int) -> int:
+    """Number of cores of each worker on this machine, where a run has no GPUs."""
+    return experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // workers)
+
 
 def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
     """Plan all settings and choose one."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ditlab.errors import UserError
+from ditlab.errors import BudgetUsedUp, UserError
 from ditlab.home import Home
 from ditlab.runs.signals import StopRequests
 from ditlab.spec.experiment import Experiment
@@ -94,13 +94,13 @@ class HomeBudget:
 
 
 def check_home_budget(home: Home, experiment: Experiment) -> None:
-    """Raise UserError where the home's budget is used up, or `DITLAB_BUDGET` is no budget."""
+    """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no budget."""
     if budget := HomeBudget.from_environment():
         hours, device = DeviceHours(home), device_kind(experiment)
         is_used_up = budget.is_used_up(hours, device)
         hours.keep()
         if is_used_up:
-            raise UserError(budget.refusal(home, hours, device))
+            raise BudgetUsedUp(budget.refusal(home, hours, device))
 
 
 class BudgetWatch:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditlab.errors import RunFailed, StorageOutage, UserError
+from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import Launch
 from ditlab.runs.requests import withdraw_stops
@@ -52,9 +52,8 @@ class RunLifecycle:
         try:
             yield
         except (UserError, RunFailed) as error:
-            kind = error.kind if isinstance(error, RunFailed | StorageOutage) else "user_error"
             _update(folder, status="failed", message=str(error).partition("\n")[0])
-            self._close_tracked_run("failed", str(error), {"ditlab.failure": kind})
+            self._close_tracked_run("failed", str(error), {"ditlab.failure": error.kind})
             error.args = (f"run {folder.run_id} ({self.launch.experiment.name}): {error}",)
             raise
         except BaseException as error:

@@ -13,7 +13,7 @@ import torch
 from denoisers.finetuning import fine_tune
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import open_data
-from ditlab.errors import UserError
+from ditlab.errors import BudgetUsedUp, UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise, fixed_noise
@@ -69,8 +69,8 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
     Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
-    of a GPU is only known from earlier runs. Raises UserError where the sweep's budget is used up, or is less than one
-    trial takes; with ASHA, than its first rung takes.
+    of a GPU is only known from earlier runs. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
+    one trial takes; with ASHA, than its first rung takes.
     """
     speeds: dict[str, tuple[float | None, str]] = {}
     seconds: dict[int, float | None] = {}
@@ -118,14 +118,14 @@ def _budget_line(
 ) -> str:
     """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` of those to come.
 
-    `left` is None where they are unknown. Raises UserError for a budget that is used up, or too small for a trial.
+    `left` is None where they are unknown. Raises BudgetUsedUp for one that is used up, or too small for a trial.
     """
     sweep, device = prepared.sweep, device_kind(prepared.base)
     assert sweep.budget
     limit, scheduler = sweep.budget.device_hours, sweep.scheduler
     name = f"budget.device_hours={limit:g}"
     if used >= limit:
-        raise UserError(
+        raise BudgetUsedUp(
             f"{name} is used up: the trials have taken {used:.3g} {device} hours; resume the sweep with its file and "
             "--set budget.device_hours=HOURS, with more hours."
         )
@@ -136,13 +136,13 @@ def _budget_line(
         num = prepared.num_trials if isinstance(scheduler, SeedRace) else min(scheduler.reduction, prepared.num_trials)
         rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
         if limit < rung:
-            raise UserError(
+            raise BudgetUsedUp(
                 f"{name} is less than the first rung of scheduler.kind={scheduler.kind} takes: about {rung:.3g} "
                 f"{device} hours, for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower "
                 "scheduler.grace."
             )
     elif limit < one:
-        raise UserError(
+        raise BudgetUsedUp(
             f"{name} is less than one trial takes, about {one:.3g} {device} hours; raise it, or lower training.steps "
             "under `fixed`."
         )

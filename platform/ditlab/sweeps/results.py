@@ -308,6 +308,7 @@ class SweepResult:
         return {
             "run_id": self.sweep_id,
             "status": self.status,
+            "reason": self.reason,
             "trials": [
                 {**trial.to_dict(), "status": trial.status, "step": trial.step,
                  "metrics": {name: trial.metrics.get(name) for name in metrics}, "note": trial.note}

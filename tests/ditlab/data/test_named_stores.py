@@ -92,6 +92,8 @@ def test_a_run_keeps_its_data_when_their_name_is_imported_again(place):
     assert len(listed[old["store"]]["runs"]) == 1 and listed[old["store"]]["name"] == ""
     refused = ditlab(place, "data", "rm", old["store"], "--yes")
     assert refused.code == 2 and "is needed by" in refused.err and "--needed" in refused.err
+    asked = ditlab(place, "data", "rm", new, "--json")
+    assert asked.code == 2 and "give --yes" in asked.json["message"], "nobody is there to be asked"
     assert ditlab(place, "data", "rm", new, "--yes").code == 0
     assert not (place / "home" / "stores" / "pets").exists(), "the name that meant it goes as well"
 

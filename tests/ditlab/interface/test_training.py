@@ -20,7 +20,7 @@ def test_training_is_quiet_and_works_in_any_thread(home, spec, capfd):
     assert (result.status, result.step, result.total_steps) == ("finished", 2, 2)
     assert result.metrics["train/loss"] > 0 and result.folder == home / "train" / result.run_id
     assert result.checkpoint == str(result.folder / "checkpoints" / "step-00000002")
-    assert set(result.to_dict()) == {"run_id", "status", "step", "metrics", "checkpoint", "tracking_uri"}
+    assert set(result.to_dict()) == {"run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri"}
     assert lines[0].startswith("small: dit") and lines[-1].startswith(f"run {result.run_id}: 2 steps")
     assert progress[-1].step == 2
     assert tuple(capfd.readouterr()) == ("", "")

@@ -40,6 +40,7 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     monkeypatch.setenv("DITLAB_BUDGET", "4h")
     said = ditlab("train", spec, "--local", "--resume", "auto")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert ditlab("train", spec, "--local", "--json").json["kind"] == "budget"
     assert "DITLAB_BUDGET=4h is used up: runs under" in said.err and "have taken 4 core hours" in said.err
     assert f"most of them {sweep} (swept) 3, {alone} (used) 1; set a larger DITLAB_BUDGET" in said.err
     listed = ditlab("runs", "--json")
@@ -65,9 +66,10 @@ def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, m
     ]
     record = read_record(folder)
     assert (record.status, record.message) == ("interrupted", f"DITLAB_BUDGET={text} is used up")
+    assert result.reason == record.message  # as `--json` has it
     longer = tiny(name="bounded", training__steps=result.step + 1)
     with pytest.raises(UserError, match=rf"DITLAB_BUDGET={text} is used up: .*{result.run_id} \(bounded\)"):
         train(longer, local=True, resume=result.run_id)
     monkeypatch.setenv("DITLAB_BUDGET", "1h")
     again = train(longer, local=True, resume=result.run_id)
-    assert (again.status, again.step) == ("finished", result.step + 1)
+    assert (again.status, again.step, again.reason) == ("finished", result.step + 1, "")

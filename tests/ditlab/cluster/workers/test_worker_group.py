@@ -110,7 +110,7 @@ def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(stopped, resumed
 
 def test_the_result_has_every_field_of_the_json_line(stopped):
     shown = json.loads(json.dumps(stopped.result.to_dict()))
-    assert set(shown) == {"run_id", "status", "step", "metrics", "checkpoint", "tracking_uri"}
+    assert set(shown) == {"run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri"}
     assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(shown["metrics"])
     assert open_checkpoint(shown["checkpoint"]).manifest.step == stopped.result.step
 

@@ -1,0 +1,94 @@
+"""What `--json` prints has the type that `ditlab schema --result` says; `support.results` holds every test to it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import get_args, get_type_hints
+
+import click
+import pytest
+from pydantic import ValidationError
+
+from ditlab.cli.main import cli
+from ditlab.cli.results import RESULTS
+from ditlab.data.importing import IMPORTERS
+from support.results import strict_type
+
+
+def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    """Commands by their words; a group that does something by itself is one."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        words = (*names, name)
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield " ".join(words), command
+        if isinstance(command, click.Group):
+            yield from commands(command, *words)
+
+
+def test_every_command_takes_json_and_has_a_type():
+    found = dict(commands(cli))
+    assert [name for name, command in found.items() if "as_json" not in {each.name for each in command.params}] == []
+    kinds = {f"data import {kind}" for kind in IMPORTERS}
+    assert kinds < set(found) and set(found) - kinds | {"data import"} == set(RESULTS)
+
+
+def test_a_schema_says_what_a_program_reads(ditlab):
+    schema = ditlab("schema", "--result", "train", "--json").json
+    trained = schema["$defs"]["TrainedOutput"]
+    assert {"run_id", "status", "reason", "metrics"} <= set(trained["required"]) and "quick" not in trained["required"]
+    assert "budget" in trained["properties"]["reason"]["description"]
+    assert {"$ref": "#/$defs/ErrorOutput"} in schema["anyOf"]
+    refused = ditlab("schema", "--result", "trian", "--json")
+    assert refused.code == 2 and "did you mean 'train'?" in refused.json["message"]
+
+
+def test_a_key_too_many_or_too_few_is_seen():
+    whole = {"run_id": "1", "name": "new", "before": "old"}
+    strict_type("runs rename").validate_python(whole)
+    for other in ({**whole, "more": 1}, {"run_id": "1", "name": "new"}, {**whole, "name": 1}):
+        with pytest.raises(ValidationError):
+            strict_type("runs rename").validate_python(other)
+
+
+def keys(result: object) -> str:
+    """Keys of an object as the page has them; those that are not always there with `?`."""
+    if not hasattr(result, "__annotations__"):
+        return "the schema"
+    always: frozenset[str] = result.__required_keys__  # type: ignore[attr-defined]
+    return ", ".join(key if key in always else f"{key}?" for key in get_type_hints(result))
+
+
+def test_the_page_for_programs_has_every_command_and_key():
+    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text(encoding="utf-8")
+    for name, result in RESULTS.items():
+        shapes = get_args(result) if isinstance(result, UnionType) else [result]
+        row = f"| `{name}` | {'; or '.join(map(keys, shapes))} |"
+        assert row in text.splitlines(), row
+
+
+OF_A_RUN = [
+    "runs", "runs show RUN", "runs log RUN", "runs query --schema", "runs rm RUN --dry-run", "verify RUN --steps 0",
+    "report RUN --out OUT/page.html", "export RUN --out OUT/export", "weights inspect OUT/export",
+    "sample RUN --num 2 --out OUT/samples", "evaluate RUN --rows 8", "figures RUN --list",
+    "train SPEC --local --dry-run", "tune SWEEP --dry-run", "params SPEC --shapes", "show SPEC", "show SWEEP", "new",
+    "data list", "data inspect SPEC", "completion bash",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", OF_A_RUN)
+def test_results_of_a_run(with_run, finished, words):
+    folder = finished.home.parent / "results"
+    sweep = finished.spec.with_name("swept.yaml")
+    sweep.write_text(
+        f"name: swept\nbase: {finished.spec.name}\nspace: {{optimizer.lr: {{kind: grid, values: [1.0e-3, 1.0e-4]}}}}\n"
+        "metric: eval/velocity\nsearch: {kind: grid}\n"
+    )
+    places = {"RUN": finished.run_id, "SPEC": str(finished.spec), "SWEEP": str(sweep), "OUT": str(folder)}
+    given = [places.get(word) or word.replace("OUT", places["OUT"]) for word in words.split()]
+    said = with_run(*given, "--json")
+    assert said.code == 0, said.err
+    assert said.out.count("\n") == 1 and isinstance(json.loads(said.out), dict), "all else is on standard error"

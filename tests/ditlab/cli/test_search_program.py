@@ -1,0 +1,48 @@
+"""A program that knows nothing but `--json` searches within a budget, and is stopped by it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command import run_inside
+
+PROGRAM = Path(__file__).with_name("search_program.py")
+LIST = ("runs", "--each", "--num", "1000", "--json")
+
+
+def device_seconds(home: Path) -> list[float]:
+    """Core seconds of each run of a home."""
+    return [3600 * row["device_hours"]["core"] for row in run_inside(*LIST, home=home).json["runs"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_program_searches_until_the_budget_refuses_the_next_run(spec, home, monkeypatch):
+    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 40
+    text = spec.read_text(encoding="utf-8").replace("steps: 4}", "steps: 120}", 1).replace("every: 2", "every: 60")
+    spec.write_text(f"{text}resources: {{cpus_per_worker: 1}}\n", encoding="utf-8")
+    begun = run_inside("train", spec, "--local", "--json", home=home)  # makes MLflow's database, too, from a copy
+    assert begun.code == 0, begun.err
+    (first,) = device_seconds(home)
+    budget = max(12.0, round(3 * first, 1))  # a few runs, whatever the speed of the machine
+    monkeypatch.setenv("DITLAB_BUDGET", f"{budget}s")
+    done = subprocess.run([sys.executable, PROGRAM, spec], capture_output=True, text=True, timeout=880, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    refused = found["refused"]
+    assert (refused["kind"], refused["exit_code"]) == ("budget", 2)
+    assert f"DITLAB_BUDGET={budget}s is used up: runs under {home} have taken" in refused["message"]
+
+    listed, seconds = run_inside(*LIST, home=home).json, device_seconds(home)
+    assert len(seconds) - 1 == found["runs"] > 0
+    assert budget <= sum(seconds) <= budget + max(seconds) and 3600 * listed["budget"]["used"]["core"] >= budget
+
+    values = {row["run_id"]: row["main_value"] for row in listed["runs"] if row["status"] == "finished"}
+    assert found["best"] == min(values, key=values.__getitem__)
+    two = list(values)[:2]
+    compared = run_inside("compare", *two, "--samples", "0", "--grid", "0", "--no-log", "--json", home=home).json
+    metric = listed["runs"][0]["main_metric"]
+    assert {run["run_id"]: run["metrics"][metric] for run in compared["runs"]} == {each: values[each] for each in two}
