@@ -247,6 +247,23 @@ class StepFilesOutput(FilesOutput):
     step: int
 
 
+class AskOutput(TypedDict):
+    """`ditlab ask`: the answer of a run in training."""
+
+    run_id: str
+    number: int
+    """Number of the request in this run, from 1."""
+    verb: Literal["sample", "evaluate", "checkpoint", "stop-after-evaluation"]
+    status: Literal["done", "not done", "open"]
+    """open: no answer yet; not done: `message` says why."""
+    step: int
+    """Step after which it was done, or that the run had come to."""
+    metrics: Numbers
+    files: list[str]
+    checkpoint: str | None
+    message: str
+
+
 class EvaluationOutput(TypedDict):
     """`ditlab evaluate`."""
 
@@ -543,6 +560,7 @@ RESULTS: dict[str, Any] = {
     "tune": SweepOutput | SweepDryRunOutput | SamplesSweepOutput | SamplesDryRunOutput,
     "submit": SubmittedOutput | JobOutput,
     "sample": StepFilesOutput,
+    "ask": AskOutput,
     "evaluate": EvaluationOutput | AveragesOutput,
     "prove": ProofOutput,
     "replay": ReplayOutput,
