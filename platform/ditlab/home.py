@@ -251,6 +251,8 @@ class RunFolder:
 
     evaluations = Below("evaluations")
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
+    beside = Below("beside")
+    """Requests for evaluations beside the training, and their answers (JSON)."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
     checkpoints = Below("checkpoints")

@@ -1,7 +1,7 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +92,13 @@ class CheckpointStore:
                     warn(f"{error} {fallback}")
         return None
 
-    def prune(self, keep: int, newest_step: int, keep_every: int | None = None) -> list[int]:
+    def prune(
+        self, keep: int, newest_step: int, keep_every: int | None = None, needed: Collection[int] = ()
+    ) -> list[int]:
         """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
 
-        Checkpoints that forks hold stay, beside the `keep` others, and so does the first one of each stretch of
-        `keep_every` steps but the first stretch.
+        Checkpoints that forks hold stay, beside the `keep` others, and so do those of the `needed` steps, and the first
+        one of each stretch of `keep_every` steps but the first stretch.
         Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
         they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
@@ -111,7 +113,7 @@ class CheckpointStore:
             for step in sorted(map(step_of, filter(is_step, listing)))
             if kept
             and step < kept[0]
-            and step not in first_of.values()
+            and step not in (*first_of.values(), *needed)
             and not is_held(self.files.sizes(folder_of(step)))
         ]
         for step in gone:

@@ -113,6 +113,17 @@ class Reporter(StepHook):
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
 
+    def pictures(self, step: int) -> None:
+        """Log the samples of an evaluation beside the training, which lie in the run's folder."""
+
+    def recorded_tags(self) -> Mapping[str, str]:
+        """Return every tag of the run with its last value, also of earlier attempts."""
+        return {}
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        """Return steps and values of a metric in the run's journal, as they were logged."""
+        return []
+
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
 

@@ -28,6 +28,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
+from ditlab.training.evaluations import Evaluations
 from ditlab.training.hooks import Hooks, StepHook
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun, worker_share
@@ -86,10 +87,14 @@ class Trainer:
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.hooks = Hooks([StepReceipts(run, rank, reporter.receipts), phases, reporter, *hooks])
+        self.evaluations = Evaluations(run, rank, reporter)
+        asking = filter(None, [self.evaluations.asking])
+        self.hooks = Hooks([StepReceipts(run, rank, reporter.receipts), phases, reporter, *asking, *hooks])
         self.metrics = MetricLog(run, rank, reporter, phases, self.hooks)
         self.evaluation = RunEvaluation(run, rank, self.channel, self.inputs, reporter)
-        self.checkpoints = CheckpointManager(run, rank, self.channel, reporter, self.hooks)
+        self.checkpoints = CheckpointManager(
+            run, rank, self.channel, reporter, self.hooks, self.evaluations.needed_checkpoints
+        )
         self._build()
 
     def resume(self) -> int:
@@ -194,6 +199,7 @@ class Trainer:
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
         self._until, self._saves = until, saves
+        self.evaluations.begin(self, saves)
         for begun in self.hooks.attempt_begun:
             begun(self.stepper, self.memory, saved)
         try:
@@ -201,6 +207,9 @@ class Trainer:
             self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
             with self.clock.phase("checkpoint"):
                 self.checkpoints.finish()
+            if self.evaluations.are_beside and not stopped:
+                with self.clock.phase("evaluation"):
+                    stopped = self.evaluations.is_stopped_waiting()
             # The times since the last logged step, to the end of the run.
             self.metrics.phases.read(is_over=True)
             self.hooks.exchange(self.state.step, self.channel)
@@ -215,7 +224,7 @@ class Trainer:
     def _train_steps(self) -> bool:
         """Do the steps; return True if training stopped before the end of the plan."""
         experiment, state, marker = self.run.experiment, self.state, self.reporter.marker
-        throughput, every, stopped = self.metrics.throughput, experiment.tracking.every, False
+        throughput, every, evaluations = self.metrics.throughput, experiment.tracking.every, self.evaluations
         skipped = self.memory.skipped_steps
         self._retire_fields()
         self.inputs.open()
@@ -224,11 +233,17 @@ class Trainer:
             throughput.restart()
             self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
-                with throughput.paused("evaluation"):
-                    self._evaluate()  # the level of chance; and a sampler that fails does so before hours of training
+                # the level of chance; and a sampler that fails does so before hours of training
+                if not evaluations.are_beside:
+                    with throughput.paused("evaluation"):
+                        self._evaluate()
+                elif not self.checkpoints.last:
+                    with throughput.paused("checkpoint"):
+                        self._save()
             if experiment.engine.compile:
                 self.metrics.report_progress(state.step, "compiling")
-            while state.step < self.run.plan.total_steps and not stopped:
+            stopped = evaluations.waits_still() and evaluations.is_stopped()  # it was killed while a scheduler waited
+            while state.step < evaluations.last_step and not stopped:
                 marker.begin(state.step, "waiting for data")
                 if self._retire_fields():
                     loader.close()
@@ -240,7 +255,7 @@ class Trainer:
                     self.stepper.skip()
                 else:
                     number = state.step + 1
-                    self.stepper.step(batch, _is_due(number, every, number in (1, self.run.plan.total_steps)))
+                    self.stepper.step(batch, _is_due(number, every, number in (1, self.evaluations.last_step)))
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
@@ -249,13 +264,19 @@ class Trainer:
         """Log, evaluate and save what is due after a step; return True if training stops here."""
         experiment, step, metrics = self.run.experiment, self.state.step, self.metrics
         metrics.read_steps(step)
-        last = step == self.run.plan.total_steps
+        self.evaluations.take()
         with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
-            stop, bad = self.hooks.exchange(step, self.channel, self.reporter.should_stop(), metrics.bad_step > 0)
+            votes = self.reporter.should_stop(), metrics.bad_step > 0, self.evaluations.end_run
+            stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
+        if ends and not bad:
+            self.evaluations.end_after(step)
+        last = step == self.evaluations.last_step
         stopped = (bool(stop) or step == self._until) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         is_periodic = self._until is None and _is_due(step, experiment.checkpoint.every, last)
-        saves = self._saves and (stopped or last or is_periodic)
+        asks = evaluates and self.evaluations.are_beside  # for the evaluation of a checkpoint, which is saved now
+        evaluates = evaluates and not asks
+        saves = self._saves and (stopped or last or is_periodic or asks)
         if evaluates or saves or bad or stopped or last:
             # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
             # worker has seen the same.
@@ -273,10 +294,10 @@ class Trainer:
             with metrics.throughput.paused("checkpoint"):
                 self._save()
         with metrics.throughput.paused():
-            if evaluates and not last:
+            if (evaluates or (asks and self.run.waits_for_values)) and not last:
                 with self.clock.phase("evaluation"):
-                    stopped = self._is_stopped_by_evaluation()
-                if stopped and not saves:
+                    stopped = self.evaluations.is_stopped()
+                if (stopped or step == self.evaluations.last_step) and not saves:
                     self._save()
         if self.checkpoints.num_pending:
             self.checkpoints.report_finished()
@@ -287,7 +308,7 @@ class Trainer:
         marker.begin(step, "evaluating")
         self.metrics.report_progress(step, "evaluating")
         with self.clock.phase("evaluation"):
-            self.metrics.add(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
+            self.evaluations.record(step, self.evaluation.evaluate(self.state, self.stepper.share.pass_size))
             marker.begin(step, "waiting for the other workers")
             self.channel.barrier()
 
@@ -299,15 +320,6 @@ class Trainer:
             self.state.draw_counts = {self.state.position: counts.tolist()}
         with self.clock.phase("checkpoint"):
             self.checkpoints.save(self.state, self.metrics.latest, self.hooks.held())
-
-    def _is_stopped_by_evaluation(self) -> bool:
-        """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""
-        while True:  # in rounds, as the others' wait in a collective has a limit
-            waits = max((each(self.state.step, self.metrics.latest) for each in self.hooks.evaluated), default=False)
-            votes = self.channel.gather_numbers([waits, self.reporter.should_stop()])
-            waits_still, stops = (any(each) for each in zip(*votes, strict=True))
-            if stops or not waits_still:
-                return stops
 
     def _retire_fields(self) -> bool:
         """Leave out batch fields that the loss does not read any more; return True if they changed."""

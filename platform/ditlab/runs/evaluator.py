@@ -1,0 +1,212 @@
+"""Evaluator beside a training: the launcher's thread that has requests answered, and the answer to one of them.
+
+A request names the newest checkpoint that is to be evaluated (`training.mailbox`). One at a time is evaluated, by a Ray
+task (`cluster.evaluator`) or, without Ray, by a process of its own: `python -m ditlab.runs.evaluator`. One that is lost
+is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+import torch
+
+from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.engine.distributed import Rank
+from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
+from ditlab.runs.launch import Launch
+from ditlab.runs.reporter import save_samples
+from ditlab.secrets import hide
+from ditlab.training.checkpoint_evaluation import evaluate_checkpoint
+from ditlab.training.evaluation import save_by_sample
+from ditlab.training.mailbox import Answer, EvaluationMailbox
+
+POLL_INTERVAL = 0.5
+"""Seconds between looks for a request."""
+MAX_LOST = 10
+"""Evaluators in a row that may be lost for one answer."""
+RETRY_PAUSE = 1.0
+"""Seconds after the first loss; twice as many after each further one, up to a minute."""
+NICENESS = 10
+"""Of an evaluator's process: training comes first where both run on the same cores."""
+
+
+class EvaluatorTask(Protocol):
+    """An evaluation that was started in another process."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return True once it has ended, within so many seconds."""
+        ...
+
+    def problem(self) -> str:
+        """Return why it ended without an answer; empty where it has answered."""
+        ...
+
+    def cancel(self) -> None:
+        """End it at once."""
+        ...
+
+
+StartTask = Callable[[Launch], EvaluatorTask]
+
+
+@contextmanager
+def evaluated_beside(launch: Launch, start: StartTask, warn: Callable[[str], None]) -> Iterator[None]:
+    """Have a run's requests for evaluations answered during the block, where its spec evaluates beside the training."""
+    if launch.experiment.evaluation.where == "inline":
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_serve, args=(launch, start, warn, ended), name="ditlab-evaluator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended: threading.Event) -> None:
+    mailbox, num_lost = EvaluationMailbox(launch.folder.beside), 0
+    while not ended.wait(POLL_INTERVAL):
+        request = mailbox.request()
+        if request is None or mailbox.has_answer(request.step):
+            continue
+        try:
+            problem = _follow(start(launch), ended)
+        except Exception as error:  # of whatever runs it: steps go on, and so does this thread
+            problem = first_line(error)
+        if ended.is_set():
+            return
+        num_lost = num_lost + 1 if problem else 0
+        if num_lost > MAX_LOST:
+            with suppress(OSError):
+                mailbox.answer(
+                    Answer(request.step, error=f"{num_lost} evaluators in a row were lost, the last: {problem}")
+                )
+            num_lost = 0
+        elif problem:
+            warn(f"the evaluator of step {request.step} was lost ({problem}); it is started again.")
+            ended.wait(min(60.0, RETRY_PAUSE * 2 ** (num_lost - 1)))
+
+
+def _follow(task: EvaluatorTask, ended: threading.Event) -> str:
+    while not task.wait(POLL_INTERVAL):
+        if ended.is_set():
+            task.cancel()
+            return ""
+    return task.problem()
+
+
+class EvaluatorProcess:
+    """An evaluation in a process of its own on this machine, for a training without Ray."""
+
+    def __init__(self, launch: Launch) -> None:
+        resources, variables = launch.experiment.evaluation.resources, dict(os.environ)
+        threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+        # the last GPU: training takes the first
+        variables["CUDA_VISIBLE_DEVICES"] = str(torch.cuda.device_count() - 1) if resources.gpus else ""
+        launch.folder.beside.mkdir(exist_ok=True)
+        with (launch.folder.beside / "evaluator.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=log, start_new_session=True, env=variables,
+            )  # fmt: skip
+        assert self._process.stdin
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
+
+    def wait(self, seconds: float) -> bool:
+        """Return True once the process has ended, within so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
+    def problem(self) -> str:
+        """Return how the process failed; empty where it has answered."""
+        code = self._process.returncode
+        return f"its process ended with code {code}; beside/evaluator.log has its last words" if code else ""
+
+    def cancel(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def answer_request(launch: Launch, threads: int | None) -> None:
+    """Evaluate the newest checkpoint that a run asks for, and answer; nothing where it asks for none any more.
+
+    `threads`: those of a worker; None: torch's choice. Mistakes are the answer. Raises Unreachable and StorageOutage
+    where a store does not answer, and OSError where the answer cannot be written.
+    """
+    with suppress(OSError):
+        os.nice(NICENESS)
+    if number := launch.experiment.evaluation.resources.cpus or threads:
+        torch.set_num_threads(number)
+    mailbox = EvaluationMailbox(launch.folder.beside)
+    while request := mailbox.request():
+        try:
+            answer = _evaluation(launch, request.step)
+        except (Unreachable, StorageOutage):
+            raise
+        except Exception as error:
+            newer = mailbox.request()
+            if isinstance(error, DamagedCheckpoint) and newer and newer.step != request.step:
+                continue  # it was pruned just now
+            is_sentence = isinstance(error, UserError)
+            text = str(error) if is_sentence else f"{type(error).__name__}: {first_line(error)}"
+            answer = Answer(request.step, error=hide(text).rstrip("."))
+        mailbox.answer(answer)
+        return
+
+
+def _evaluation(launch: Launch, step: int) -> Answer:
+    warnings: list[str] = []
+    device = torch.device("cuda" if launch.experiment.evaluation.resources.gpus else "cpu")
+    run = launch.changed(notify=warnings.append).training_run()
+    with held_checkpoint(run.checkpoints, step) as reader:
+        found = evaluate_checkpoint(run, reader, Rank(0, 1, 0, device), warnings.append)
+    try:
+        save_by_sample(launch.folder, step, found.by_sample)
+        if found.samples:
+            save_samples(launch.folder, step, found.samples)
+    except OSError as error:
+        warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
+        found.samples = None
+    return Answer(step, found.metrics, found.tags, found.samples is not None, list(map(hide, warnings)))
+
+
+@contextmanager
+def held_checkpoint(store: CheckpointStore, step: int, holder: str = "evaluation") -> Iterator[CheckpointReader]:
+    """Open a checkpoint, which is not pruned during the block; a mark that a killed `holder` left is taken back.
+
+    Raises DamagedCheckpoint where it is gone or not whole.
+    """
+    for each in store.steps():
+        if each != step and store.held_digest(each, holder):
+            store.release(each, holder)
+    store.hold(step, holder)
+    try:
+        with store.open(step) as reader:
+            yield reader
+    finally:
+        store.release(step, holder)
+
+
+def main() -> None:
+    """Answer a request for the launch on standard input."""
+    given = json.load(sys.stdin)
+    answer_request(Launch.from_dict(given["launch"]), given["threads"])
+
+
+if __name__ == "__main__":
+    main()
