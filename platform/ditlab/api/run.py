@@ -180,14 +180,19 @@ class Run:
         return draw(saved, SampleOptions.of(num, keywords))
 
     def evaluate(
-        self, *, quality: int | None = None, rows: int | None = None, batch: int = 256, overrides: Sequence[str] = ()
+        self,
+        *,
+        quality: int | None = None,
+        rows: int | None = None,
+        batch: int | None = None,
+        overrides: Sequence[str] = (),
     ) -> CheckpointEvaluation:
-        """Evaluate the newest checkpoint over all held-out samples, and add the result to the run.
+        """Evaluate the newest checkpoint as training does, and over all held-out samples; add the result to the run.
 
-        With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out samples) or
-        `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings; `encoders.KEY=PLACE`) nothing is added
-        to the run. `batch` is the number of samples at once. Raises UserError where nothing is held out, or quality
-        cannot be measured.
+        `quality` samples are drawn and measured; None: as many as in training, 0: none. With `rows` (only the first
+        held-out samples) or `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings;
+        `encoders.KEY=PLACE`) nothing is added to the run. `batch` is the number of samples at once; None: the run's.
+        Raises UserError where nothing is held out, or quality cannot be measured.
         """
         if rows is None and not overrides:
             self.home.check_place()
