@@ -9,11 +9,11 @@ import ray
 from ditlab.cluster.ray_failures import unwrap
 from ditlab.cluster.session import lost_ray
 from ditlab.errors import first_line
-from ditlab.runs.evaluator import answer_request
+from ditlab.runs.evaluator import EvaluatorTask, answer_request
 from ditlab.runs.launch import Launch
 
 
-class EvaluatorOnRay:
+class EvaluatorOnRay(EvaluatorTask):
     """An evaluation in a Ray task, on whatever node has its resources."""
 
     def __init__(self, launch: Launch, threads: int) -> None:
@@ -26,11 +26,9 @@ class EvaluatorOnRay:
         self._result = task.remote(launch.to_dict(), threads)
 
     def wait(self, seconds: float) -> bool:
-        """Return True once the task has ended, within so many seconds, or Ray is gone."""
         return bool(lost_ray()) or bool(ray.wait([self._result], timeout=seconds)[0])
 
     def problem(self) -> str:
-        """Return why the task was lost; empty where it has answered."""
         if lost := lost_ray():
             return lost
         try:
@@ -40,7 +38,6 @@ class EvaluatorOnRay:
         return ""
 
     def cancel(self) -> None:
-        """Kill the task's process."""
         if not lost_ray():
             ray.cancel(self._result, force=True)
 

@@ -12,23 +12,29 @@ import os
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 import torch
 
+from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.engine.distributed import Rank
+from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.quality.measurement import FLOAT
+from ditlab.receipts.records import measurement_tags
 from ditlab.runs.launch import Launch
 from ditlab.runs.reporter import save_samples
 from ditlab.secrets import hide
-from ditlab.training.checkpoint_evaluation import evaluate_checkpoint
-from ditlab.training.evaluation import save_by_sample
+from ditlab.training.evaluation import Evaluated, Evaluator, Protocol, evaluated_modules, save_by_sample
 from ditlab.training.mailbox import Answer, EvaluationMailbox
+from ditlab.training.plan import TrainingRun
 
 POLL_INTERVAL = 0.5
 """Seconds between looks for a request."""
@@ -40,20 +46,20 @@ NICENESS = 10
 """Of an evaluator's process: training comes first where both run on the same cores."""
 
 
-class EvaluatorTask(Protocol):
+class EvaluatorTask(ABC):
     """An evaluation that was started in another process."""
 
+    @abstractmethod
     def wait(self, seconds: float) -> bool:
         """Return True once it has ended, within so many seconds."""
-        ...
 
+    @abstractmethod
     def problem(self) -> str:
         """Return why it ended without an answer; empty where it has answered."""
-        ...
 
+    @abstractmethod
     def cancel(self) -> None:
         """End it at once."""
-        ...
 
 
 StartTask = Callable[[Launch], EvaluatorTask]
@@ -107,7 +113,7 @@ def _follow(task: EvaluatorTask, ended: threading.Event) -> str:
     return task.problem()
 
 
-class EvaluatorProcess:
+class EvaluatorProcess(EvaluatorTask):
     """An evaluation in a process of its own on this machine, for a training without Ray."""
 
     def __init__(self, launch: Launch) -> None:
@@ -126,18 +132,15 @@ class EvaluatorProcess:
             stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
 
     def wait(self, seconds: float) -> bool:
-        """Return True once the process has ended, within so many seconds."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
 
     def problem(self) -> str:
-        """Return how the process failed; empty where it has answered."""
         code = self._process.returncode
         return f"its process ended with code {code}; beside/evaluator.log has its last words" if code else ""
 
     def cancel(self) -> None:
-        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
@@ -150,12 +153,10 @@ def answer_request(launch: Launch, threads: int | None) -> None:
     """
     with suppress(OSError):
         os.nice(NICENESS)
-    if number := launch.experiment.evaluation.resources.cpus or threads:
-        torch.set_num_threads(number)
     mailbox = EvaluationMailbox(launch.folder.beside)
     while request := mailbox.request():
         try:
-            answer = _evaluation(launch, request.step)
+            answer = _evaluation(launch, request.step, threads)
         except (Unreachable, StorageOutage):
             raise
         except Exception as error:
@@ -169,20 +170,42 @@ def answer_request(launch: Launch, threads: int | None) -> None:
         return
 
 
-def _evaluation(launch: Launch, step: int) -> Answer:
+def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
     warnings: list[str] = []
-    device = torch.device("cuda" if launch.experiment.evaluation.resources.gpus else "cpu")
+    resources = launch.experiment.evaluation.resources
+    device = torch.device("cuda" if resources.gpus else "cpu")
+    protocol = Protocol(launch.experiment.micro_size >> launch.memory.halvings, resources.cpus or threads, device.type)
     run = launch.changed(notify=warnings.append).training_run()
-    with held_checkpoint(run.checkpoints, step) as reader:
-        found = evaluate_checkpoint(run, reader, Rank(0, 1, 0, device), warnings.append)
+    with held_checkpoint(run.checkpoints, step) as reader, protocol.computing(device):
+        found = evaluate_checkpoint(run, reader, device, protocol.batch_size, warnings.append)
+    kept, has_pictures = run.experiment.objective.weights.model_dump(), False
     try:
-        save_by_sample(launch.folder, step, found.by_sample)
-        if found.samples:
-            save_samples(launch.folder, step, found.samples)
+        save_by_sample(
+            launch.folder, step, {name: each for name, each in found.by_sample["eval"].items() if name in kept}
+        )
+        if found.grid:
+            save_samples(launch.folder, step, found.grid)
+            has_pictures = True
     except OSError as error:
         warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
-        found.samples = None
-    return Answer(step, found.metrics, found.tags, found.samples is not None, list(map(hide, warnings)))
+    return Answer(step, found.values, measurement_tags(found.measurements), has_pictures, list(map(hide, warnings)))
+
+
+def evaluate_checkpoint(
+    run: TrainingRun, reader: CheckpointReader, device: torch.device, batch_size: int, warn: Callable[[str], None]
+) -> Evaluated:
+    """Evaluate the averaged weights of a checkpoint as the training does, in one process."""
+    experiment, data, rank = run.experiment, run.data, Rank(0, 1, 0, device)
+    precision: Any = experiment.training.precision
+    if device.type == "cpu" and precision == "fp16":  # half of its operations are missing there
+        precision = FLOAT
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, device, warn, run.home)
+    weights = partial(reader.weights, True, merged=False)
+    network, objective = evaluated_modules(experiment, weights, data.text, device, precision)
+    if isinstance(objective, RetiringObjective):
+        inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
+    evaluator = Evaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
+    return evaluator.evaluate(network, objective, batch_size, precision=precision, inside=torch.no_grad())
 
 
 @contextmanager

@@ -221,9 +221,9 @@ class TrackedReporter(Reporter):
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
-        self.pictures(step)
+        self.log_samples(step)
 
-    def pictures(self, step: int) -> None:
+    def log_samples(self, step: int) -> None:
         picture = _picture(self._folder, step)
         text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)

@@ -72,8 +72,11 @@ class Protocol:
         if not attempts:
             return cls(experiment.micro_size, None, kind)
         own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
-        kind = "cpu" if own.device == "cpu" else "cuda"
-        return cls(experiment.micro_size >> own.halvings, own.threads or None, kind)
+        kind, threads = "cpu" if own.device == "cpu" else "cuda", own.threads or None
+        if experiment.evaluation.where == "beside":
+            resources = experiment.evaluation.resources
+            kind, threads = "cuda" if resources.gpus else "cpu", resources.cpus or threads
+        return cls(experiment.micro_size >> own.halvings, threads, kind)
 
     @contextmanager
     def computing(self, device: torch.device) -> Iterator[None]:

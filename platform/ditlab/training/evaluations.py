@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
@@ -17,9 +17,6 @@ from ditlab.training.hooks import StepHook
 from ditlab.training.mailbox import Answer, EvaluationMailbox, Request
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
-
-if TYPE_CHECKING:
-    from ditlab.training.trainer import Trainer  # imports this module
 
 TAKEN_TAG = "ditlab.evaluated_beside"
 """Tag with the newest step whose evaluation beside the training is in the journal."""
@@ -85,7 +82,7 @@ class BesideEvaluations(StepHook):
         self._taken, reporter = answer.step, self._reporter
         reporter.tags({TAKEN_TAG: str(answer.step), **answer.tags})
         if answer.pictures:
-            reporter.pictures(answer.step)
+            reporter.log_samples(answer.step)
         for warning in answer.warnings:
             reporter.warn(warning)
         if answer.error:
@@ -143,7 +140,8 @@ class Evaluations:
         """Steps whose checkpoints must stay for an evaluation."""
         return self.asking.needed() if self.asking else ()
 
-    def begin(self, trainer: Trainer, saves: bool) -> None:
+    # Any: `training.trainer.Trainer`, which imports this module
+    def begin(self, trainer: Any, saves: bool) -> None:
         """Begin an attempt, together: a stop that evaluations led to before is done again after the same step."""
         self._trainer, step, reporter = trainer, trainer.state.step, self._reporter
         self.are_beside = self._run.mailbox is not None and saves
@@ -156,7 +154,7 @@ class Evaluations:
         elif recorded is not None:
             reporter.tags({STOP_TAG: ""})
         if self._stop:
-            recorded, ends = trainer.channel.gather((recorded, self.end_run))[0]  # type: ignore[misc]
+            recorded, ends = trainer.channel.gather((recorded, self.end_run))[0]
             if recorded is not None:
                 self.last_step = min(self.last_step, max(step, recorded))
             elif ends:

@@ -113,7 +113,7 @@ class Reporter(StepHook):
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
 
-    def pictures(self, step: int) -> None:
+    def log_samples(self, step: int) -> None:
         """Log the samples of an evaluation beside the training, which lie in the run's folder."""
 
     def recorded_tags(self) -> Mapping[str, str]:
