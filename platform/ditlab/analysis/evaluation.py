@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,9 +15,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from denoisers.contract import EvaluationResult
-from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
+from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
@@ -41,9 +43,12 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
+from ditlab.runs.launch import checkpoint_store
+from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Evaluator, Protocol, evaluated_modules
+from ditlab.training.mailbox import EvaluationMailbox
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
@@ -224,6 +229,42 @@ def evaluate_run(
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
 
 
+def follow_checkpoints(
+    opened: OpenedRun, quality: int | None, batch_size: int | None, interval: float = 2.0
+) -> Iterator[CheckpointEvaluation]:
+    """Evaluate each checkpoint of a run that is the newest one, until no process trains the run; yield the results.
+
+    Raises UserError for a run that is followed already or evaluates beside its training by itself, and as
+    `evaluate_run` does.
+    """
+    folder, spec, done = opened.folder, opened.experiment, -1
+    if spec.evaluation.where == "beside":
+        raise UserError(
+            f"run {folder.run_id} has evaluation.where=beside, so that its own evaluator follows it; leave --watch out."
+        )
+    store = checkpoint_store(folder, spec.checkpoint.storage)
+    own = (opened.home, folder, opened.record, spec, opened.warn, opened.progress, opened.anyway)
+    with lock_evaluation(folder):
+        while True:
+            is_over = not is_locked(folder)  # before the look for checkpoints, of which the last one may just have come
+            step = max(store.steps(), default=-1)
+            if step > done:
+                try:
+                    with store.held(step, "watch") as reader:
+                        yield evaluate_run(SavedRun(*own, checkpoint=reader), quality, None, batch_size, ())
+                except DamagedCheckpoint as error:
+                    if step == max(store.steps(), default=-1):  # else it was pruned just now
+                        opened.warn(str(error))
+                        done = step
+                    continue
+                done = step
+            elif is_over:
+                return
+            else:
+                opened.progress(f"waiting for a checkpoint after step {max(done, 0)}", 0, None, "")
+                time.sleep(interval)
+
+
 def _groups(evaluator: Evaluator, rows: int | None) -> dict[str, int | None]:
     """Numbers of held-out samples by group: `eval/...` are those of training, one name for one number."""
     limit, data = evaluator.experiment.evaluation.limit, evaluator.data
@@ -266,7 +307,10 @@ def logged_intervals(metrics: Mapping[str, float]) -> dict[str, Ends]:
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
     """Write figures and tables into the run's folder, log them and the metrics; but not what training measures in
     another way, whose name would hold two measurements. Raises UserError for a full disk."""
-    apart = evaluation.differences
+    apart = dict(evaluation.differences)
+    request = EvaluationMailbox(saved.folder.beside).request()
+    if request and saved.step in (request.step, *request.older):  # the run takes in its own figures of this step
+        apart = {**apart, "eval": (), "quality": ()}
     metrics = {name: value for name, value in found.metrics.items() if name.partition("/")[0] not in apart}
     measurements = {group: each for group, each in evaluation.measurements.items() if group not in apart}
     if not measurements:

@@ -1,8 +1,8 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 import re
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,7 +135,7 @@ class CheckpointStore:
                     self.files.delete_folder(folder)
 
     def hold(self, step: int, run_id: str) -> None:
-        """Keep a checkpoint from being pruned for the sake of a fork, until `release`. May be repeated.
+        """Keep a checkpoint from being pruned for the sake of a fork or an evaluation, until `release`; repeatable.
 
         Raises UserError where the checkpoint is not there, or the store cannot be written.
         """
@@ -156,6 +156,22 @@ class CheckpointStore:
         with self.files.translating_errors("cannot be written", "delete the mark of the fork there by hand"):
             self.files.delete(folder_of(step), f"{HOLD}{run_id}")
             self.files.delete_folder_if_empty(folder_of(step))
+
+    @contextmanager
+    def held(self, step: int, holder: str) -> Iterator[CheckpointReader]:
+        """Open a checkpoint, which is not pruned during the block; marks that a killed `holder` left are taken back.
+
+        Raises DamagedCheckpoint where it is gone or not whole.
+        """
+        for each in self.steps():
+            if each != step and self.held_digest(each, holder):
+                self.release(each, holder)
+        self.hold(step, holder)
+        try:
+            with self.open(step) as reader:
+                yield reader
+        finally:
+            self.release(step, holder)
 
     def held_digest(self, step: int, run_id: str) -> str | None:
         """Return `state_digest` of the checkpoint as it was when a fork began to hold it.

@@ -125,13 +125,17 @@ class SampleNumber(click.IntRange):
     "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
+@click.option(
+    "--watch", is_flag=True,
+    help="Follow a run that trains: evaluate each checkpoint that is the newest one, until the run is over.",
+)  # fmt: skip
 @click.option("--protocol", is_flag=True, help="Also show what the figures are measured with, part by part.")
 @options.overrides
 @options.anyway
 @options.as_json
 def evaluate(
     run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, protocol: bool,
-    overrides: tuple[str, ...], anyway: bool, as_json: bool,
+    watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
 
@@ -145,13 +149,23 @@ def evaluate(
     are now. With either, nothing is added to the run.
     """
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
-    if averages is not None:
+    if averages is not None and not watch:
         with options.opened_run(run, anyway) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
 
             frontier = evaluate_averages(opened, *averages.split(","), **settings)
         output.console(as_json).print(*frontier.terminal_tables())
         output.emit(frontier.to_dict(), as_json, frontier.files)
+        return
+    if watch:
+        if rows or overrides or averages:
+            raise UserError("--watch adds each evaluation to the run; leave --rows, --ema and --set out, or --watch.")
+        with options.opened_run(run, anyway) as (opened, _):
+            evaluations = []
+            for found in opened.follow(quality=quality, batch=batch):
+                output.console(as_json).print(*found.terminal_tables())
+                evaluations.append(found.to_dict())
+        output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
         return
     with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings)

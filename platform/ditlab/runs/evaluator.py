@@ -23,7 +23,6 @@ import torch
 from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
 from ditlab.inputs.model_inputs import ModelInputs
@@ -176,7 +175,7 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
     device = torch.device("cuda" if resources.gpus else "cpu")
     protocol = Protocol(launch.experiment.micro_size >> launch.memory.halvings, resources.cpus or threads, device.type)
     run = launch.changed(notify=warnings.append).training_run()
-    with held_checkpoint(run.checkpoints, step) as reader, protocol.computing(device):
+    with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
         found = evaluate_checkpoint(run, reader, device, protocol.batch_size, warnings.append)
     kept, has_pictures = run.experiment.objective.weights.model_dump(), False
     try:
@@ -206,23 +205,6 @@ def evaluate_checkpoint(
         inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
     evaluator = Evaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
     return evaluator.evaluate(network, objective, batch_size, precision=precision, inside=torch.no_grad())
-
-
-@contextmanager
-def held_checkpoint(store: CheckpointStore, step: int, holder: str = "evaluation") -> Iterator[CheckpointReader]:
-    """Open a checkpoint, which is not pruned during the block; a mark that a killed `holder` left is taken back.
-
-    Raises DamagedCheckpoint where it is gone or not whole.
-    """
-    for each in store.steps():
-        if each != step and store.held_digest(each, holder):
-            store.release(each, holder)
-    store.hold(step, holder)
-    try:
-        with store.open(step) as reader:
-            yield reader
-    finally:
-        store.release(step, holder)
 
 
 def main() -> None:

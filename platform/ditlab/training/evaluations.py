@@ -79,24 +79,23 @@ class BesideEvaluations(StepHook):
 
     def settle(self, answer: Answer) -> None:
         """Take note that an answer is in the journal, and say what it leaves out."""
-        self._taken, reporter = answer.step, self._reporter
-        reporter.tags({TAKEN_TAG: str(answer.step), **answer.tags})
-        if answer.pictures:
-            reporter.log_samples(answer.step)
-        for warning in answer.warnings:
-            reporter.warn(warning)
+        self._taken, reporter, asked = answer.step, self._reporter, self._asked(self._request)
+        tags = {TAKEN_TAG: str(answer.step), **answer.tags}
+        if passed := sorted(step for step in asked if step < answer.step):
+            steps = f"step{'s' if len(passed) > 1 else ''} {', '.join(map(str, passed))}"
+            reporter.warn(f"{steps} passed over: the newer checkpoint of step {answer.step} was evaluated instead.")
+            tags[PASSED_TAG] = ", ".join(filter(None, [reporter.recorded_tags().get(PASSED_TAG), *map(str, passed)]))
         if answer.error:
             reporter.warn(
                 f"the checkpoint of step {answer.step} was not evaluated ({answer.error}); the run goes on, and "
                 "`ditlab evaluate` measures its newest checkpoint."
             )
-            reporter.tags({"ditlab.evaluation_error": f"step {answer.step}: {answer.error}"[:1000]})
-        asked = self._asked(self._request)
-        if passed := sorted(step for step in asked if step < answer.step):
-            steps = f"step{'s' if len(passed) > 1 else ''} {', '.join(map(str, passed))}"
-            reporter.warn(f"{steps} passed over: the newer checkpoint of step {answer.step} was evaluated instead.")
-            before = reporter.recorded_tags().get(PASSED_TAG)
-            reporter.tags({PASSED_TAG: ", ".join([*filter(None, [before]), *map(str, passed)])})
+            tags["ditlab.evaluation_error"] = f"step {answer.step}: {answer.error}"[:1000]
+        reporter.tags(tags)
+        if answer.pictures:
+            reporter.log_samples(answer.step)
+        for warning in answer.warnings:
+            reporter.warn(warning)
         self._ask(sorted(step for step in asked if step > answer.step))
         self._mailbox.drop(answer.step)
 

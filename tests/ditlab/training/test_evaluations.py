@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ditlab.engine.distributed import single_process
-from ditlab.runs.evaluator import evaluate_checkpoint, held_checkpoint
+from ditlab.runs.evaluator import evaluate_checkpoint
 from ditlab.spec.optimization import EarlyStop
 from ditlab.training.early_stop import STOP_TAG, decision_of, recorded_stop
 from ditlab.training.evaluations import PASSED_TAG, TAKEN_TAG
@@ -205,7 +205,7 @@ def test_checkpoint_gives_the_bits_of_the_workers(tmp_path):
     experiment = beside(evaluation={"every": 6, "samples": 4, "limit": 64}, training__steps=6, sampling={"steps": 2})
     run_plain(experiment, tmp_path, journal, {})
     run = training_run(experiment, tmp_path, tmp_path / "checkpoints")
-    with held_checkpoint(run.checkpoints, 6) as reader:
+    with run.checkpoints.held(6, "evaluation") as reader:
         assert run.checkpoints.held_digest(6, "evaluation")
         found = evaluate_checkpoint(run, reader, torch.device("cpu"), 16, journal.warn)
     assert found.values == {name: each for name, each in journal.values[6].items() if name.startswith("eval/")}
