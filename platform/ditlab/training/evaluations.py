@@ -42,7 +42,8 @@ class BesideEvaluations(StepHook):
         """Step whose checkpoint is evaluated whether or not that is due."""
 
     def begin(self, step: int, is_saved: bool) -> None:
-        """Go on after `step` steps, whose checkpoint `is_saved`: what was asked for later ones comes again."""
+        """Go on after `step` steps, whose checkpoint `is_saved`: evaluations of later ones come again."""
+        self._taken = min(self._taken, step)
         for answer in self._mailbox.answers():
             if not self._taken < answer.step <= step:
                 self._mailbox.drop(answer.step)

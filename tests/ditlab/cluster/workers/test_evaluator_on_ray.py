@@ -1,4 +1,4 @@
-"""On Ray, two workers: the evaluator is killed five times and a worker twice, and the points are those of an inline run.
+"""On Ray, two workers: the evaluator is killed five times, a worker twice, and the points are those of an inline run.
 
 Every point is there once, with the bits that the workers' own evaluation gives.
 """
