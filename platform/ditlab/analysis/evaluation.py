@@ -178,7 +178,9 @@ def evaluate_run(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
     )
     with protocol.computing(device):
-        network, objective = evaluated_modules(spec, partial(saved.weights, merged=False), data.text, device, precision)
+        network, objective = evaluated_modules(
+            spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers
+        )  # fmt: skip
         measured = evaluator.evaluate(
             network, objective, size, precision=precision, groups={} if resampled else _groups(evaluator, rows),
             num_shown=0, quality=quality, at_once=batch_size, with_intervals=True, inside=torch.no_grad(),

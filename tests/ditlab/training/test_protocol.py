@@ -38,7 +38,7 @@ def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluat
     with newest(checkpoints) as reader:
         network, objective = evaluated_modules(
             experiment, lambda prefix: reader.weights(prefix=prefix, merged=False), data.text, rank.device,
-            experiment.training.precision,
+            experiment.training.precision, experiment.resources.max_workers,
         )  # fmt: skip
     evaluator = Evaluator(experiment, data, Home(home), inputs, rank, ControlChannel(rank))
     return evaluator.evaluate(network, objective, experiment.micro_size, inside=torch.no_grad(), with_intervals=True)
@@ -52,7 +52,9 @@ def of_evaluations(values: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     "case",
     [
-        *((family, {}) for family in FAMILIES), ("dit", BF16), ("dlm", BF16), ("dit", {"engine__zero": {"stage": 3}}),
+        *((family, {}) for family in FAMILIES), ("dit", BF16), ("dlm", BF16),
+        ("pixelhdm", {"engine__zero": {"stage": 3}}),
+        ("pixelhdm", {"engine__zero": {"stage": 0}}), ("pixelhdm", {"optimizer": {"kind": "muon", "lr": 1e-3}}),
         ("dit", {"training__lora": {"rank": 2, "targets": ["*.attention.*"]}}), ("dit", {"training__ema": None}),
         ("dit", {"data": MIXTURE}),
     ],
@@ -74,15 +76,15 @@ def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) 
 
 @pytest.mark.slow
 def test_two_workers_are_measured_by_one(home, tmp_path) -> None:
-    jobs = [
-        (tiny(evaluation=OFTEN | {"quality": 100}, resources={"workers": 2}, sampling={"steps": 1},
-              engine={"zero": {"stage": stage}}), home, tmp_path / str(stage))
-        for stage in (1, 3)
-    ]  # fmt: skip
+    changes = {"evaluation": OFTEN | {"quality": 100}, "sampling": {"steps": 1}, "resources": {"workers": 2}}
+    jobs = [(tiny(engine__zero={"stage": stage}, **changes), home, tmp_path / f"dit-{stage}") for stage in (1, 3)]
+    for stage in (2, 3):
+        small = smallest("pixelhdm", 2, evaluation=OFTEN, training__steps=4, engine__zero__stage=stage)
+        jobs.append((small, home, tmp_path / f"pixelhdm-{stage}"))
     train_workers(jobs)
     for job in jobs:
-        found = afterwards(*job).values
-        assert of_evaluations(logged(job[2])[6]) == found and "quality/kernel" in found
+        found, values = afterwards(*job).values, logged(job[2])
+        assert of_evaluations(values[max(values)]) == found and "eval/velocity" in found
 
 
 class Objective:
