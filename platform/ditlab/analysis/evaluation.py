@@ -46,14 +46,13 @@ from ditlab.reports.text_file import save_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
+from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Evaluator, Protocol, evaluated_modules
 from ditlab.training.mailbox import EvaluationMailbox
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
-ENDS = ("_low", "_high")
-"""Ends of the names of figures that are the ends of another one's 95 % interval."""
 MOST_ROWS = 10
 """Rows of the longest table that is shown; longer ones are for tools."""
 
@@ -101,7 +100,7 @@ class CheckpointEvaluation:
             of = f"{apart}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
         # metrics of the family's evaluator are in tables of their own, and ends beside the figure that they are of
-        ends = {f"{name}{end}" for name in self.intervals for end in ENDS}
+        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
         rows = [
             (name, f"{value:.5f}", "{:.5f} to {:.5f}".format(*self.intervals[name]) if name in self.intervals else "")
             for name, value in self.metrics.items()
@@ -183,7 +182,9 @@ def evaluate_run(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
     )
     with protocol.computing(device):
-        network, objective = evaluated_modules(spec, partial(saved.weights, merged=False), data.text, device, precision)
+        network, objective = evaluated_modules(
+            spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers
+        )  # fmt: skip
         measured = evaluator.evaluate(
             network, objective, size, precision=precision, groups={} if resampled else _groups(evaluator, rows),
             num_shown=0, quality=quality, at_once=batch_size, with_intervals=True, inside=torch.no_grad(),
@@ -221,7 +222,7 @@ def evaluate_run(
         on_other_data=saved.anyway,
         quality=quality or None,
         measurements=measurements,
-        intervals=measured.intervals | logged_intervals(found.metrics),
+        intervals=measured.intervals | interval_ends(found.metrics),
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
     )
@@ -292,16 +293,6 @@ def _training_measurements(
             spec, quality.basis.data, evaluation.quality, at_once, seed, *place, features, threads
         )
     return found
-
-
-def logged_intervals(metrics: Mapping[str, float]) -> dict[str, Ends]:
-    """Return the intervals of figures of drawn samples, which come as figures `NAME_low` and `NAME_high`."""
-    low, high = ENDS
-    return {
-        name: (metrics[f"{name}{low}"], metrics[f"{name}{high}"])
-        for name in metrics
-        if f"{name}{low}" in metrics and f"{name}{high}" in metrics
-    }
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:

@@ -203,6 +203,12 @@ class Measurement:
         """The measurement in JSON's types."""
         return {"digest": self.digest, "parts": dict(self.parts), "words": dict(self.words)}
 
+    def protocol(self, metric: str) -> str:
+        """Return a short digest of the parts that a metric depends on, but for those that change rounding alone: values
+        of one metric rank where it is equal."""
+        parts = {name: text[:SHOWN] for name, text in self.parts.items() if concerns(name, metric)}
+        return _value_digest({name: text for name, text in parts.items() if name not in ROUNDING})[:SHOWN]
+
     def differences(self, other: Measurement) -> list[str]:
         """Return in words what is other here than there: `threads 1 in place of 2`, or a part's name."""
         return [
@@ -228,6 +234,13 @@ def differing_parts(measurements: Iterable[Measurement], metric: str | None = No
     known = list(measurements)
     names = sorted({name for each in known for name in each.parts if metric is None or concerns(name, metric)})
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
+
+
+def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
+    """Write the digests of what groups of figures are measured with: `Protocol: eval 4be1c20f9a31.`; empty for none."""
+    known = {group: Measurement.parse(tags.get(f"{TAG_PREFIX}{group}", "")) for group in groups}
+    found = [f"{group} {each.shown}" for group, each in known.items() if each]
+    return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
 
 
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:

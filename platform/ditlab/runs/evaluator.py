@@ -15,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -171,12 +172,12 @@ def answer_request(launch: Launch, threads: int | None) -> None:
 
 def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
     warnings: list[str] = []
-    resources = launch.experiment.evaluation.resources
-    device = torch.device("cuda" if resources.gpus else "cpu")
-    protocol = Protocol(launch.experiment.micro_size >> launch.memory.halvings, resources.cpus or threads, device.type)
+    device = torch.device("cuda" if launch.experiment.evaluation.resources.gpus else "cpu")
+    protocol = Protocol.of_run(launch.experiment, launch.folder, step)
+    protocol = replace(protocol, threads=protocol.threads or threads)
     run = launch.changed(notify=warnings.append).training_run()
     with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
-        found = evaluate_checkpoint(run, reader, device, protocol.batch_size, warnings.append)
+        found = evaluate_checkpoint(run, reader, device, protocol, warnings.append)
     kept, has_pictures = run.experiment.objective.weights.model_dump(), False
     try:
         save_by_sample(
@@ -191,7 +192,7 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
 
 
 def evaluate_checkpoint(
-    run: TrainingRun, reader: CheckpointReader, device: torch.device, batch_size: int, warn: Callable[[str], None]
+    run: TrainingRun, reader: CheckpointReader, device: torch.device, protocol: Protocol, warn: Callable[[str], None]
 ) -> Evaluated:
     """Evaluate the averaged weights of a checkpoint as the training does, in one process."""
     experiment, data, rank = run.experiment, run.data, Rank(0, 1, 0, device)
@@ -200,11 +201,11 @@ def evaluate_checkpoint(
         precision = FLOAT
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, device, warn, run.home)
     weights = partial(reader.weights, True, merged=False)
-    network, objective = evaluated_modules(experiment, weights, data.text, device, precision)
+    network, objective = evaluated_modules(experiment, weights, data.text, device, precision, protocol.workers)
     if isinstance(objective, RetiringObjective):
         inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
     evaluator = Evaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
-    return evaluator.evaluate(network, objective, batch_size, precision=precision, inside=torch.no_grad())
+    return evaluator.evaluate(network, objective, protocol.batch_size, precision=precision, inside=torch.no_grad())
 
 
 def main() -> None:

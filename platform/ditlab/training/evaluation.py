@@ -24,6 +24,7 @@ from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.engine import TrainingModule, lay_out_as_trained
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
@@ -63,6 +64,8 @@ class Protocol:
     """Threads of each worker's CPU; None where no receipt tells."""
     device_type: str
     """`cpu` or `cuda`."""
+    workers: int
+    """Workers, whose number decides where parameters lie in memory."""
 
     @classmethod
     def of_run(cls, experiment: Experiment, folder: RunFolder, step: int) -> "Protocol":
@@ -70,13 +73,13 @@ class Protocol:
         kind = "cuda" if experiment.resources.gpus_per_worker else "cpu"
         attempts = [each for _, each in sorted(read_attempts(folder).items())]
         if not attempts:
-            return cls(experiment.micro_size, None, kind)
+            return cls(experiment.micro_size, None, kind, experiment.resources.max_workers)
         own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
         kind, threads = "cpu" if own.device == "cpu" else "cuda", own.threads or None
         if experiment.evaluation.where == "beside":
             resources = experiment.evaluation.resources
             kind, threads = "cuda" if resources.gpus else "cpu", resources.cpus or threads
-        return cls(experiment.micro_size >> own.halvings, threads, kind)
+        return cls(experiment.micro_size >> own.halvings, threads, kind, own.workers)
 
     @contextmanager
     def computing(self, device: torch.device) -> Iterator[None]:
@@ -93,9 +96,9 @@ class Protocol:
 
 def evaluated_modules(
     experiment: Experiment, weights: Callable[[str], Mapping[str, Tensor]], text: TextCodec | None,
-    device: torch.device, precision: str,
+    device: torch.device, precision: str, workers: int,
 ) -> tuple[nn.Module, Any]:  # fmt: skip
-    """Build the network and the objective that a training evaluates, in its precision, adapters beside their bases.
+    """Build the network and the objective that a training by so many workers evaluates, adapters beside their bases.
 
     `weights` returns whole tensors by name, unmerged, of a prefix: `network.`, `objective.`.
     """
@@ -106,6 +109,7 @@ def evaluated_modules(
         if module is not None:
             module.load_state_dict(dict(weights(prefix)))
             module.to(device, DTYPES[precision]).eval()
+    lay_out_as_trained(TrainingModule(network, objective), experiment, device, workers)
     return network, objective
 
 

@@ -12,6 +12,7 @@ from ditlab.engine.distributed import single_process
 from ditlab.runs.evaluator import evaluate_checkpoint
 from ditlab.spec.optimization import EarlyStop
 from ditlab.training.early_stop import STOP_TAG, decision_of, recorded_stop
+from ditlab.training.evaluation import Protocol
 from ditlab.training.evaluations import PASSED_TAG, TAKEN_TAG
 from ditlab.training.hooks import StepHook
 from ditlab.training.mailbox import Answer, EvaluationMailbox
@@ -105,8 +106,8 @@ def test_no_step_waits_for_a_slow_evaluator(tmp_path):
     assert outcome.status == "finished" and outcome.metrics[METRIC] == 12.0
     assert len(journal.losses) == 12 and journal.evaluated_steps() == [12]
     assert [step for step, _, _ in waiting] == [0, 3, 6, 9, 12]
-    for step, asked, folders in waiting:  # keep=1, and the one that was asked for before
-        assert asked == step and len(folders) <= 2
+    for step, asked, folders in waiting:  # keep=1, the one that was asked for before, the next
+        assert asked == step and len(folders) <= 3
     assert journal.tagged[PASSED_TAG] == "0, 3, 6, 9" and journal.tagged[TAKEN_TAG] == "12"
     assert any("steps 0, 3, 6, 9 passed over" in each for each in journal.warnings)
     assert mailbox.request() is None and mailbox.answers() == []
@@ -207,6 +208,6 @@ def test_checkpoint_gives_the_bits_of_the_workers(tmp_path):
     run = training_run(experiment, tmp_path, tmp_path / "checkpoints")
     with run.checkpoints.held(6, "evaluation") as reader:
         assert run.checkpoints.held_digest(6, "evaluation")
-        found = evaluate_checkpoint(run, reader, torch.device("cpu"), 16, journal.warn)
+        found = evaluate_checkpoint(run, reader, torch.device("cpu"), Protocol(16, 1, "cpu", 1), journal.warn)
     assert found.values == {name: each for name, each in journal.values[6].items() if name.startswith("eval/")}
     assert found.grid is not None and not run.checkpoints.held_digest(6, "evaluation")
