@@ -33,7 +33,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.reporter import save_samples
 from ditlab.secrets import hide
 from ditlab.training.evaluation import Evaluated, Evaluator, Protocol, evaluated_modules, save_by_sample
-from ditlab.training.mailbox import Answer, EvaluationMailbox
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
 from ditlab.training.plan import TrainingRun
 
 POLL_INTERVAL = 0.5
@@ -97,7 +97,9 @@ def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended:
         if num_lost > MAX_LOST:
             with suppress(OSError):
                 mailbox.answer(
-                    Answer(request.step, error=f"{num_lost} evaluators in a row were lost, the last: {problem}")
+                    EvaluationAnswer(
+                        request.step, error=f"{num_lost} evaluators in a row were lost, the last: {problem}"
+                    )
                 )
             num_lost = 0
         elif problem:
@@ -165,12 +167,12 @@ def answer_request(launch: Launch, threads: int | None) -> None:
                 continue  # it was pruned just now
             is_sentence = isinstance(error, UserError)
             text = str(error) if is_sentence else f"{type(error).__name__}: {first_line(error)}"
-            answer = Answer(request.step, error=hide(text).rstrip("."))
+            answer = EvaluationAnswer(request.step, error=hide(text).rstrip("."))
         mailbox.answer(answer)
         return
 
 
-def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
+def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAnswer:
     warnings: list[str] = []
     device = torch.device("cuda" if launch.experiment.evaluation.resources.gpus else "cpu")
     protocol = Protocol.of_run(launch.experiment, launch.folder, step)
@@ -188,7 +190,9 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> Answer:
             has_pictures = True
     except OSError as error:
         warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
-    return Answer(step, found.values, measurement_tags(found.measurements), has_pictures, list(map(hide, warnings)))
+    return EvaluationAnswer(
+        step, found.values, measurement_tags(found.measurements), has_pictures, list(map(hide, warnings))
+    )
 
 
 def evaluate_checkpoint(

@@ -14,7 +14,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
 from ditlab.training.early_stop import STOP_TAG, StopDecision, decision_of, recorded_stop
 from ditlab.training.hooks import StepHook
-from ditlab.training.mailbox import Answer, EvaluationMailbox, Request
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
@@ -64,7 +64,7 @@ class BesideEvaluations(StepHook):
         """Return True while the evaluation of a step is asked for, and has not come."""
         return step > self._taken
 
-    def take(self, at_once: bool = False) -> list[Answer]:
+    def take(self, at_once: bool = False) -> list[EvaluationAnswer]:
         """Return the evaluations that have come, by step, for the journal; `settle` each once it is there.
 
         Looks now and then; with `at_once` now. Answers that are known already are dropped.
@@ -78,7 +78,7 @@ class BesideEvaluations(StepHook):
                 self._mailbox.drop(answer.step)
         return [answer for answer in found if answer.step > self._taken]
 
-    def settle(self, answer: Answer) -> None:
+    def settle(self, answer: EvaluationAnswer) -> None:
         """Take note that an answer is in the journal, and say what it leaves out."""
         self._taken, reporter, asked = answer.step, self._reporter, self._asked(self._request)
         tags = {TAKEN_TAG: str(answer.step), **answer.tags}

@@ -25,7 +25,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EvaluationAnswer:
     """Evaluation of a checkpoint, or the reason why there is none."""
 
     step: int
@@ -40,7 +40,7 @@ class Answer:
     """Clause; empty for an evaluation."""
 
 
-_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(Answer)
+_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(EvaluationAnswer)
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class EvaluationMailbox:
             return _REQUEST.validate_json(read_plain(self.folder / "request.json", MIB))
         return None
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: EvaluationAnswer) -> None:
         """Answer a request, durably. Raises OSError as the disk does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_durably(self.folder / f"answer-{answer.step:08d}.json", json.dumps(asdict(answer)).encode())
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[EvaluationAnswer]:
         """Return the answers that nobody has dropped yet, by step."""
         found = []
         for path in sorted(self.folder.glob("answer-*.json")):

@@ -14,7 +14,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
 from ditlab.tracking.history import metric_history
-from ditlab.training.mailbox import Answer, EvaluationMailbox, Request
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
 from support.clusters.faults import wait_until
 from support.trainings.workers import tiny
 
@@ -50,7 +50,7 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
         begun.append(len(begun))
         if len(begun) <= num_lost:
             return Scripted(lambda: None, "its node is gone")
-        return Scripted(lambda: mailbox.answer(Answer(4, {"eval/velocity": float("nan")})))
+        return Scripted(lambda: mailbox.answer(EvaluationAnswer(4, {"eval/velocity": float("nan")})))
 
     with evaluated_beside(launch, start, warnings.append):
         wait_until(lambda: mailbox.has_answer(4), 20, "an answer")

@@ -15,7 +15,7 @@ from ditlab.training.early_stop import STOP_TAG, decision_of, recorded_stop
 from ditlab.training.evaluation import Protocol
 from ditlab.training.evaluations import PASSED_TAG, TAKEN_TAG
 from ditlab.training.hooks import StepHook
-from ditlab.training.mailbox import Answer, EvaluationMailbox
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
 from ditlab.training.trainer import train
 from support.trainings.workers import Recorder, newest, same_state, tiny, training_run
 
@@ -51,14 +51,14 @@ def beside(**changes):
 
 @contextmanager
 def evaluator(mailbox, value=float, is_ready=lambda step: True):
-    """Answer requests with `value` of their step, once it is ready."""
+    """EvaluationAnswer requests with `value` of their step, once it is ready."""
     over = threading.Event()
 
     def serve():
         while not over.wait(0.01):
             request = mailbox.request()
             if request and not mailbox.has_answer(request.step) and is_ready(request.step):
-                mailbox.answer(Answer(request.step, {METRIC: value(request.step)}))
+                mailbox.answer(EvaluationAnswer(request.step, {METRIC: value(request.step)}))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -119,13 +119,13 @@ def test_an_interrupted_run_goes_on_with_what_is_due(tmp_path):
     journal.stop_after = 7
     assert run_beside(beside(), tmp_path, journal).status == "interrupted"
     assert mailbox.request().step == 6 and journal.evaluated_steps() == []
-    mailbox.answer(Answer(6, {METRIC: 6.0}))
+    mailbox.answer(EvaluationAnswer(6, {METRIC: 6.0}))
     journal.stop_after = None
     with evaluator(mailbox):
         assert run_beside(beside(), tmp_path, journal).status == "finished"
     assert journal.evaluated_steps()[0] == 6 and journal.evaluated_steps()[-1] == 12
     torn = Journal(tagged=dict(journal.tagged), values=journal.values)  # killed between journal and mailbox
-    mailbox.answer(Answer(12, {METRIC: 12.0}))
+    mailbox.answer(EvaluationAnswer(12, {METRIC: 12.0}))
     assert run_beside(beside(), tmp_path, torn).status == "finished" and mailbox.answers() == []
 
 
@@ -145,13 +145,13 @@ def test_scheduler_gets_each_value_at_its_step(tmp_path):
 
 def test_failed_evaluation_costs_no_training(tmp_path):
     journal, mailbox = Journal(), EvaluationMailbox(tmp_path / "beside")
-    mailbox.answer(Answer(12, error="no memory"))  # is dropped: nobody asked for it yet
+    mailbox.answer(EvaluationAnswer(12, error="no memory"))  # is dropped: nobody asked for it yet
     over = threading.Event()
 
     def refuse():
         while not over.wait(0.01):
             if (request := mailbox.request()) and not mailbox.has_answer(request.step):
-                mailbox.answer(Answer(request.step, error="no memory"))
+                mailbox.answer(EvaluationAnswer(request.step, error="no memory"))
 
     thread = threading.Thread(target=refuse)
     thread.start()
