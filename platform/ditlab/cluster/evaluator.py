@@ -8,9 +8,11 @@ import ray
 
 from ditlab.cluster.ray_failures import unwrap
 from ditlab.cluster.session import lost_ray
+from ditlab.cluster.survey import check_joining_node
 from ditlab.errors import first_line
 from ditlab.runs.evaluator import EvaluatorTask, answer_request
 from ditlab.runs.launch import Launch
+from ditlab.spec.plugins import plugin_packages
 
 
 class EvaluatorOnRay(EvaluatorTask):
@@ -42,6 +44,13 @@ class EvaluatorOnRay(EvaluatorTask):
             ray.cancel(self._result, force=True)
 
 
-def answer_on_node(launch: dict[str, Any], threads: int) -> None:
-    """Answer a run's request for an evaluation, on the node of this task."""
-    answer_request(Launch.from_dict(launch), threads)
+def answer_on_node(values: dict[str, Any], threads: int) -> None:
+    """Answer a run's request for an evaluation, on the node of this task, which may have joined since the run began.
+
+    Raises UserError for a node with other versions than the workers'.
+    """
+    launch = Launch.from_dict(values)
+    if launch.versions:
+        packages = plugin_packages(launch.experiment.to_dict())
+        check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+    answer_request(launch, threads)

@@ -43,7 +43,7 @@ MAX_LOST = 10
 RETRY_PAUSE = 1.0
 """Seconds after the first loss; twice as many after each further one, up to a minute."""
 NICENESS = 10
-"""Of an evaluator's process: training comes first where both run on the same cores."""
+"""Niceness of an evaluator's process: training comes first where both run on the same cores."""
 
 
 class EvaluatorTask(ABC):
@@ -96,11 +96,8 @@ def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended:
         num_lost = num_lost + 1 if problem else 0
         if num_lost > MAX_LOST:
             with suppress(OSError):
-                mailbox.answer(
-                    EvaluationAnswer(
-                        request.step, error=f"{num_lost} evaluators in a row were lost, the last: {problem}"
-                    )
-                )
+                error = f"{num_lost} evaluators in a row were lost, the last: {problem}"
+                mailbox.answer(EvaluationAnswer(request.step, error=error))
             num_lost = 0
         elif problem:
             warn(f"the evaluator of step {request.step} was lost ({problem}); it is started again.")
@@ -190,9 +187,8 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAns
             has_pictures = True
     except OSError as error:
         warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
-    return EvaluationAnswer(
-        step, found.values, measurement_tags(found.measurements), has_pictures, list(map(hide, warnings))
-    )
+    tags = measurement_tags(found.measurements)
+    return EvaluationAnswer(step, found.values, tags, has_pictures, list(map(hide, warnings)))
 
 
 def evaluate_checkpoint(

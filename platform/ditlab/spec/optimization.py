@@ -347,7 +347,7 @@ class EarlyStop(Spec):
     metric: Annotated[str, Field(min_length=1)]
     """Metric of the evaluations, such as `eval/velocity`."""
     mode: Literal["min", "max"] = "min"
-    """Whether lower or higher values are better."""
+    """`min`: lower values are better; `max`: higher ones."""
     patience: Count = 5
     """Evaluations in a row without a better value, after which the run ends with a checkpoint, as finished."""
     min_delta: Annotated[float, Field(ge=0)] = 0.0
