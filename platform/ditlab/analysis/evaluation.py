@@ -169,9 +169,9 @@ def evaluate_run(
     if quality is None:
         quality = trains.quality if trains and not rows and not saved.average else 0
     device, num = default_device(), min(rows or len(data.held_out), len(data.held_out))
-    protocol, precision = Protocol.of_run(spec, saved.folder, saved.step), spec.training.precision
-    if device.type == "cpu" and precision == "fp16":  # half of its operations are missing there
-        precision = FLOAT
+    protocol = Protocol.of_run(spec, saved.folder, saved.step)
+    is_half = device.type == "cpu" and spec.training.precision == "fp16"  # some of its operations are missing there
+    precision: str = FLOAT if is_half else spec.training.precision
     rank, inputs, size = Rank(0, 1, 0, device), saved.inputs(data, device, changes), batch_size or protocol.batch_size
     evaluator = Evaluator(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress

@@ -356,7 +356,8 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
     (an R^2) that of its linear approximation, the delta method (van der Vaart 1998, Asymptotic Statistics, ch. 3).
     """
     means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
-    bands = {name: paired_interval(each) for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    known = {name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
     summary = summary_of(sums, objective)
 
     def moved(name: str, to: float) -> dict[str, float]:
@@ -375,7 +376,8 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
             (name,) = of
             low, high = sorted(moved(name, end)[metric] for end in (bands[name].low, bands[name].high))
         else:
-            linear = paired_interval(sum(slope * (values[name] - bands[name].mean) for name, slope in of.items()))
+            parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
+            linear = paired_interval(np.sum(parts, axis=0).tolist())
             low, high = summary[metric] + linear.low, summary[metric] + linear.high
         if math.isfinite(low) and math.isfinite(high):
             found[metric] = low, high
