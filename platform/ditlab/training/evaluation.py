@@ -115,9 +115,9 @@ class Evaluated:
     """Figures of a network; on a worker beside the first those of held-out samples alone."""
 
     values: dict[str, float] = field(default_factory=dict)
-    """By MLflow name: `eval/...`, `quality/...`."""
+    """Metrics by MLflow name: `eval/...`, `quality/...`."""
     measurements: dict[str, Measurement] = field(default_factory=dict)
-    """By group: `eval`, `quality`."""
+    """Measurements behind them by group: `eval`, `quality`."""
     by_sample: dict[str, BySample] = field(default_factory=dict)
     """Values of each held-out sample by group."""
     intervals: dict[str, Ends] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Evaluated:
 
 
 @dataclass
-class Evaluator:
+class StateEvaluator:
     """Evaluator of states of an experiment's network, on one worker."""
 
     experiment: Experiment
@@ -217,7 +217,7 @@ class RunEvaluation:
         self._run, self._rank, self._reporter = run, rank, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
-        self._evaluator = Evaluator(
+        self._evaluator = StateEvaluator(
             run.experiment, run.data, run.home, inputs, rank, channel, reporter.warn, reporter.marker.tick
         )
 
