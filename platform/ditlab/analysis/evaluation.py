@@ -48,7 +48,7 @@ from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import Ends, Evaluator, Protocol, evaluated_modules
+from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
 from ditlab.training.mailbox import EvaluationMailbox
 
 FOLDER = "assessment"
@@ -84,7 +84,7 @@ class CheckpointEvaluation:
     intervals: Mapping[str, Ends] = field(default_factory=dict)
     """95 % intervals by name: over held-out samples, and those that drawn samples came with."""
     differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What is other than in training, in words, by group: `threads 1 in place of 2`; without the groups that are alike.
+    """Differences from training in words, by group: `threads 1 in place of 2`; without the groups that are alike.
     """
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
@@ -123,7 +123,7 @@ class CheckpointEvaluation:
                 yield terminal_table(kinds, cells, f"assessed: {name.replace('_', ' ')}")
 
     def protocol_table(self) -> RenderableType:
-        """What each group of figures is measured with, part by part, in words."""
+        """Parts of what each group of figures is measured with, in words."""
         rows = [
             (group, part, words)
             for group, measurement in self.measurements.items()
@@ -174,11 +174,11 @@ def evaluate_run(
     if quality is None:
         quality = trains.quality if trains and not rows and not saved.average else 0
     device, num = default_device(), min(rows or len(data.held_out), len(data.held_out))
-    protocol, precision = Protocol.of_run(spec, saved.folder, saved.step), spec.training.precision
-    if device.type == "cpu" and precision == "fp16":  # half of its operations are missing there
-        precision = FLOAT
+    protocol = Protocol.of_run(spec, saved.folder, saved.step)
+    is_half = device.type == "cpu" and spec.training.precision == "fp16"  # some of its operations are missing there
+    precision: str = FLOAT if is_half else spec.training.precision
     rank, inputs, size = Rank(0, 1, 0, device), saved.inputs(data, device, changes), batch_size or protocol.batch_size
-    evaluator = Evaluator(
+    evaluator = StateEvaluator(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
     )
     with protocol.computing(device):
@@ -266,7 +266,7 @@ def follow_checkpoints(
                 time.sleep(interval)
 
 
-def _groups(evaluator: Evaluator, rows: int | None) -> dict[str, int | None]:
+def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:
     """Numbers of held-out samples by group: `eval/...` are those of training, one name for one number."""
     limit, data = evaluator.experiment.evaluation.limit, evaluator.data
     alike = same_rows(data, rows, limit)
@@ -276,7 +276,7 @@ def _groups(evaluator: Evaluator, rows: int | None) -> dict[str, int | None]:
 
 
 def _training_measurements(
-    evaluator: Evaluator, spec: Experiment, protocol: Protocol, has_quality: bool
+    evaluator: StateEvaluator, spec: Experiment, protocol: Protocol, has_quality: bool
 ) -> dict[str, Measurement]:
     """Return what a run's figures in training are measured with, by group."""
     evaluation, data, quality = spec.evaluation, evaluator.data, evaluator.quality

@@ -32,7 +32,7 @@ from ditlab.receipts.records import measurement_tags
 from ditlab.runs.launch import Launch
 from ditlab.runs.reporter import save_samples
 from ditlab.secrets import hide
-from ditlab.training.evaluation import Evaluated, Evaluator, Protocol, evaluated_modules, save_by_sample
+from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
 from ditlab.training.plan import TrainingRun
 
@@ -96,8 +96,8 @@ def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended:
         num_lost = num_lost + 1 if problem else 0
         if num_lost > MAX_LOST:
             with suppress(OSError):
-                error = f"{num_lost} evaluators in a row were lost, the last: {problem}"
-                mailbox.answer(EvaluationAnswer(request.step, error=error))
+                reason = f"{num_lost} evaluators in a row were lost, the last: {problem}"
+                mailbox.answer(EvaluationAnswer(request.step, error=reason))
             num_lost = 0
         elif problem:
             warn(f"the evaluator of step {request.step} was lost ({problem}); it is started again.")
@@ -204,7 +204,7 @@ def evaluate_checkpoint(
     network, objective = evaluated_modules(experiment, weights, data.text, device, precision, protocol.workers)
     if isinstance(objective, RetiringObjective):
         inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
-    evaluator = Evaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
+    evaluator = StateEvaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
     return evaluator.evaluate(network, objective, protocol.batch_size, precision=precision, inside=torch.no_grad())
 
 

@@ -118,9 +118,9 @@ class Evaluated:
     """Figures of a network; on a worker beside the first those of held-out samples alone."""
 
     values: dict[str, float] = field(default_factory=dict)
-    """By MLflow name: `eval/...`, `quality/...`."""
+    """Metrics by MLflow name: `eval/...`, `quality/...`."""
     measurements: dict[str, Measurement] = field(default_factory=dict)
-    """By group: `eval`, `quality`."""
+    """Measurements behind them by group: `eval`, `quality`."""
     by_sample: dict[str, BySample] = field(default_factory=dict)
     """Values of each held-out sample by group."""
     intervals: dict[str, Ends] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Evaluated:
 
 
 @dataclass
-class Evaluator:
+class StateEvaluator:
     """Evaluator of states of an experiment's network, on one worker."""
 
     experiment: Experiment
@@ -220,7 +220,7 @@ class RunEvaluation:
         self._run, self._rank, self._reporter = run, rank, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
-        self._evaluator = Evaluator(
+        self._evaluator = StateEvaluator(
             run.experiment, run.data, run.home, inputs, rank, channel, reporter.warn, reporter.marker.tick
         )
 
@@ -359,7 +359,8 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
     (an R^2) that of its linear approximation, the delta method (van der Vaart 1998, Asymptotic Statistics, ch. 3).
     """
     means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
-    bands = {name: paired_interval(each) for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    known = {name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
     summary = summary_of(sums, objective)
 
     def moved(name: str, to: float) -> dict[str, float]:
@@ -378,7 +379,8 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
             (name,) = of
             low, high = sorted(moved(name, end)[metric] for end in (bands[name].low, bands[name].high))
         else:
-            linear = paired_interval(sum(slope * (values[name] - bands[name].mean) for name, slope in of.items()))
+            parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
+            linear = paired_interval(np.sum(parts, axis=0).tolist())
             low, high = summary[metric] + linear.low, summary[metric] + linear.high
         if math.isfinite(low) and math.isfinite(high):
             found[metric] = low, high

@@ -71,7 +71,9 @@ def main() -> None:
                 for side in list(found)[:: 1 - 2 * (number % 2)]:
                     spec = experiment(side, options.steps, options.every)
                     results = []
-                    whole = timed(lambda spec=spec, results=results: results.append(train(spec)))
+                    whole = timed(
+                        lambda spec=spec, results=results: results.append(train(spec, address=cluster.address))
+                    )
                     steps = spans(Path(folder), results[0].run_id)
                     longest[side] = max(longest[side], float(steps.max()))
                     found[side].append(whole._replace(seconds=float(steps.mean())))

@@ -10,12 +10,13 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.intervals import paired_interval
-from ditlab.receipts.records import Measurement
+from ditlab.receipts.records import Measurement, RecordedAttempt
 from ditlab.spec.experiment import Experiment
-from ditlab.training.evaluation import NUM, Evaluated, Evaluator, evaluated_modules, held_out_intervals
+from ditlab.storage.files import append_json_line
+from ditlab.training.evaluation import NUM, Evaluated, Protocol, StateEvaluator, evaluated_modules, held_out_intervals
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import logged, newest, tiny, train_here, train_workers
 
@@ -40,7 +41,7 @@ def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluat
             experiment, lambda prefix: reader.weights(prefix=prefix, merged=False), data.text, rank.device,
             experiment.training.precision, experiment.resources.max_workers,
         )  # fmt: skip
-    evaluator = Evaluator(experiment, data, Home(home), inputs, rank, ControlChannel(rank))
+    evaluator = StateEvaluator(experiment, data, Home(home), inputs, rank, ControlChannel(rank))
     return evaluator.evaluate(network, objective, experiment.micro_size, inside=torch.no_grad(), with_intervals=True)
 
 
@@ -109,6 +110,22 @@ def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
     assert found["ratio"] == pytest.approx((ratio + linear.low, ratio + linear.high), rel=1e-4)
     half = (found["ratio"][1] - found["ratio"][0]) / 2
     assert half < 0.2 * paired_interval(values["above"] / below.mean()).half_width, "the two go together"
+
+
+def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
+    """Threads, halved micro-batch and workers of the last attempt that began before the checkpoint."""
+    folder, experiment = RunFolder(tmp_path), tiny()
+    assert Protocol.of_run(experiment, folder, 6) == Protocol(16, None, "cpu", 1)
+    facts = [(0, 2, 0, 2), (4, 1, 1, 2), (6, 1, 2, 1)]  # begins at, workers, halvings, threads
+    lines = [
+        RecordedAttempt(number, step, workers, halvings, [], "cpu", "", threads, {}, "", "", "", 1, "eager", "")
+        for number, (step, workers, halvings, threads) in enumerate(facts, 1)
+    ]
+    folder.receipt_attempts.parent.mkdir()
+    for each in lines:
+        append_json_line(folder.receipt_attempts, each.to_record())
+    found = [Protocol.of_run(experiment, folder, step) for step in (3, 6, 9)]
+    assert found == [Protocol(16, 2, "cpu", 2), Protocol(8, 2, "cpu", 1), Protocol(4, 1, "cpu", 1)]
 
 
 def test_differences_are_in_words() -> None:
