@@ -16,6 +16,7 @@ from ditlab.runs.prepare import check_launch
 from ditlab.tracking.history import metric_history
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
 from support.clusters.faults import wait_until
+from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
 
 BESIDE = {"every": 2, "samples": 0, "limit": 16, "where": "beside"}
@@ -107,3 +108,10 @@ def test_a_second_terminal_follows(run_home):
     object.__setattr__(refused, "experiment", tiny(evaluation=BESIDE))
     with pytest.raises(UserError, match="leave --watch out"):
         next(follow_checkpoints(refused, None, None))
+
+
+def test_race_needs_its_rungs(run_home):
+    stop = {**BASE["training"], "stop": {"metric": "eval/velocity"}}
+    race = {"scheduler": {"kind": "race", "grace": 2}, "seeds": {"min": 2, "max": 3}}
+    with pytest.raises(UserError, match=r"training.stop ends runs before the rungs"):
+        prepared(sweep_of(base={**BASE, "training": stop}, **race))
