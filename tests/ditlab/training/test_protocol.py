@@ -57,7 +57,7 @@ def of_evaluations(values: dict[str, float]) -> dict[str, float]:
         ("pixelhdm", {"engine__zero": {"stage": 3}}),
         ("pixelhdm", {"engine__zero": {"stage": 0}}), ("pixelhdm", {"optimizer": {"kind": "muon", "lr": 1e-3}}),
         ("dit", {"training__lora": {"rank": 2, "targets": ["*.attention.*"]}}), ("dit", {"training__ema": None}),
-        ("dit", {"data": MIXTURE}),
+        ("dit", {"data": MIXTURE}), ("dit", {"engine__compile": True}),
     ],
     ids=str,
 )  # fmt: skip
