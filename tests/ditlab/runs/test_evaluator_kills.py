@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 import psutil
@@ -25,7 +26,12 @@ STEPS, EVERY = 400, 40
 
 
 def evaluators(of: psutil.Process) -> list[psutil.Process]:
-    return [each for each in of.children(recursive=True) if "ditlab.runs.evaluator" in each.cmdline()]
+    found = []
+    for each in of.children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            if "ditlab.runs.evaluator" in each.cmdline():
+                found.append(each)
+    return found
 
 
 def test_killed_five_times_and_twice(tmp_path, mlflow_template):
