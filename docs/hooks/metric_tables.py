@@ -63,8 +63,8 @@ QUALITY = {
     AGREEMENT_CHANCE: "the same of samples that ignore captions",
 }
 OTHERS = {
-    "held_out/...": "what `eval/...` is, where `ditlab evaluate` measures something else than training: all held-out "
-    "rows of more than `evaluation.limit`, or weights in float32 after training in another precision",
+    "held_out/...": "what `eval/...` is, of all held-out samples, where these are more than `evaluation.limit`: by "
+    "`ditlab evaluate`",
     "eval/regret": "held-out loss above the least possible one, on [data with a known optimum]"
     "(../data.md#data-with-a-known-optimum)",
     "assessed/...": "the family's own measurements by `ditlab evaluate`, beside baselines: see the families' guides",

@@ -253,6 +253,8 @@ class RunFolder:
     """Requests to the run while it trains, and the answers (`ditlab.runs.requests`)."""
     evaluations = Below("evaluations")
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
+    beside = Below("beside")
+    """Requests for evaluations beside the training, and their answers (JSON)."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
     notifications = Below("notifications.jsonl")

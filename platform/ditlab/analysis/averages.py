@@ -215,7 +215,7 @@ def evaluate_averages(
     requested: Sequence[str | float],
     quality: int | None,
     rows: int | None,
-    batch_size: int,
+    batch_size: int | None,
     overrides: Sequence[str],
 ) -> AverageFrontier:
     """Evaluate a run's newest checkpoint under each requested average, as `evaluate_run` does; adds nothing to the run.

@@ -209,6 +209,8 @@ def summarise(run: OpenedRun) -> ComparedRun:
     speeds = history.get(SPEED, Series()).values
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
+    tags = (event["values"] for event in content.events if event["kind"] == "tags")
+    tagged = list(dict.fromkeys(values[EVAL_TAG] for values in tags if EVAL_TAG in values))
     return ComparedRun(
         run_id=run.folder.run_id,
         name=record.name,
@@ -228,6 +230,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
+        past_measurements=[each for each in map(Measurement.parse, tagged[:-1]) if each],
         cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],

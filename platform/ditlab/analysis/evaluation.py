@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import RenderableType
 from rich.text import Text
-from torch import nn
 
 from denoisers.contract import EvaluationResult
-from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
+from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
+from ditlab.inputs.noise import derived_seed
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
-from ditlab.quality.evaluator import QualityEvaluator
-from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
+from ditlab.quality.measurement import (
+    FLOAT,
+    family_measurement,
+    held_out_measurement,
+    quality_measurement,
+    same_rows,
+    weights_digest,
+)
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -33,8 +43,13 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
+from ditlab.runs.launch import checkpoint_store
+from ditlab.runs.locks import is_locked, lock_evaluation
+from ditlab.spec.experiment import Experiment
+from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import metrics_by_part
+from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
+from ditlab.training.mailbox import EvaluationMailbox
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
@@ -52,8 +67,8 @@ class CheckpointEvaluation:
     num_samples: int
     """Held-out samples that were evaluated."""
     metrics: dict[str, float]
-    """Metrics by name: `eval/...` (`held_out/...` where it is another measurement than training's), `assessed/...` of
-    the family's evaluator, `quality/...` where requested."""
+    """Metrics by name: `eval/...` as training measures, `held_out/...` of all samples where these are more,
+    `assessed/...` of the family's evaluator, `quality/...` where requested or measured in training."""
     tables: dict[str, dict[str, np.ndarray]]
     """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
@@ -65,7 +80,12 @@ class CheckpointEvaluation:
     quality: int | None = None
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
-    """Measurement behind each group of metrics: `eval` or `held_out`, `assessed`, `quality`."""
+    """Measurement behind each group of metrics: `eval`, `held_out`, `assessed`, `quality`."""
+    intervals: Mapping[str, Ends] = field(default_factory=dict)
+    """95 % intervals by name: over held-out samples, and those that drawn samples came with."""
+    differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Differences from training in words, by group: `threads 1 in place of 2`; without the groups that are alike.
+    """
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     files: list[Path] = field(default_factory=list)
@@ -79,11 +99,18 @@ class CheckpointEvaluation:
         if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
             of = f"{apart}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
-        # metrics of the family's evaluator are in tables of their own
-        rows = [(name, f"{value:.5f}") for name, value in self.metrics.items() if not name.startswith("assessed/")]
-        yield terminal_table({"metric": "text", "value": "number"}, rows)
+        # metrics of the family's evaluator are in tables of their own, and ends beside the figure that they are of
+        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
+        rows = [
+            (name, f"{value:.5f}", "{:.5f} to {:.5f}".format(*self.intervals[name]) if name in self.intervals else "")
+            for name, value in self.metrics.items()
+            if not name.startswith("assessed/") and name not in ends
+        ]
+        yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
         if self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
+        for group, words in self.differences.items():
+            yield Text(f"{group}/... is not measured as in training: {', '.join(words)}; not added to the run")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
         for name, columns in self.tables.items():
@@ -95,11 +122,21 @@ class CheckpointEvaluation:
                 )
                 yield terminal_table(kinds, cells, f"assessed: {name.replace('_', ' ')}")
 
+    def protocol_table(self) -> RenderableType:
+        """Parts of what each group of figures is measured with, in words."""
+        rows = [
+            (group, part, words)
+            for group, measurement in self.measurements.items()
+            for part, words in {"digest": measurement.digest, **measurement.words}.items()
+        ]
+        return terminal_table({"figures": "id", "part": "id", "value": "text"}, rows, "protocol")
+
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
-        measurements = {name: each.to_dict() for name, each in self.measurements.items()}
-        found = {name: getattr(self, name) for name in ("run_id", "step", "metrics", "evaluation")}
-        found["measurements"] = measurements
+        found: dict[str, object] = {name: getattr(self, name) for name in ("run_id", "step", "metrics", "evaluation")}
+        found["measurements"] = {name: each.to_dict() for name, each in self.measurements.items()}
+        found["intervals"] = {name: list(ends) for name, ends in self.intervals.items()}
+        found["differences"] = {group: list(words) for group, words in self.differences.items()}
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -110,13 +147,15 @@ class CheckpointEvaluation:
 
 
 def evaluate_run(
-    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int, overrides: Sequence[str]
+    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int | None, overrides: Sequence[str]
 ) -> CheckpointEvaluation:
-    """Evaluate a run's averaged weights over its held-out samples, and add the result to the run.
+    """Evaluate a run's averaged weights as training does, and over all held-out samples; add the result to the run.
 
-    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows), `overrides` or
-    a rebuilt average nothing is added to the run; overrides of `sampling` measure the quality of samples alone. Raises
-    UserError where nothing is held out, or quality cannot be measured.
+    Figures of training's own measurement are its numbers, to the bit; of a group that cannot be measured so here,
+    nothing is added. `quality` samples are drawn and measured; None: as many as in training. With `rows` (only the
+    first held-out rows), `overrides` or a rebuilt average nothing is added to the run; overrides of `sampling` measure
+    the quality of samples alone. `batch_size` None: the run's. Raises UserError where nothing is held out, or quality
+    cannot be measured.
     """
     changes = sampling_changes({}, overrides)
     resampled = [change for change in changes if change.keys[0] == "sampling"]
@@ -130,47 +169,48 @@ def evaluate_run(
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
     if data.note:
         saved.warn(data.note)
-    num = min(rows or len(data.held_out), len(data.held_out))
-    device = default_device()
-    network, inputs = saved.network(device), saved.inputs(data, device, changes)
-    found, measurements = EvaluationResult({}, {}, {}), {}
-    if not resampled:
-        rank = Rank(0, 1, 0, device)
-        with torch.no_grad():
-            held_out = metrics_by_part(
-                network, saved.objective(device, data.text), saved.experiment, data, inputs,
-                batch_size, num, rank, ControlChannel(rank), saved.progress,
-            )  # fmt: skip
-        place = device.type, saved.home
-        measured = held_out_measurement(experiment, data, num, FLOAT, *place)
-        of_training = experiment.evaluation.limit, experiment.training.precision
-        # one name for one number: what training measures as well is `eval/...`
-        is_same = held_out_measurement(experiment, data, *of_training, *place) == measured
-        group = "eval" if is_same else "held_out"
-        found.metrics.update({f"{group}/{name}": value for name, value in held_out.items()})
-        measurements[group] = measured
+    spec = saved.experiment
+    trains = spec.evaluation if spec.evaluation.every else None
+    if quality is None:
+        quality = trains.quality if trains and not rows and not saved.average else 0
+    device, num = default_device(), min(rows or len(data.held_out), len(data.held_out))
+    protocol = Protocol.of_run(spec, saved.folder, saved.step)
+    is_half = device.type == "cpu" and spec.training.precision == "fp16"  # some of its operations are missing there
+    precision: str = FLOAT if is_half else spec.training.precision
+    rank, inputs, size = Rank(0, 1, 0, device), saved.inputs(data, device, changes), batch_size or protocol.batch_size
+    evaluator = StateEvaluator(
+        experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
+    )
+    with protocol.computing(device):
+        network, objective = evaluated_modules(
+            spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers
+        )  # fmt: skip
+        measured = evaluator.evaluate(
+            network, objective, size, precision=precision, groups={} if resampled else _groups(evaluator, rows),
+            num_shown=0, quality=quality, at_once=batch_size, with_intervals=True, inside=torch.no_grad(),
+            measuring=partial(saved.progress, "measuring the quality of samples", 0, None, ""),
+        )  # fmt: skip
+        del network, objective
+        expected = _training_measurements(evaluator, spec, protocol, bool(quality)) if trains else {}
+        found, measurements = EvaluationResult(dict(measured.values), {}, {}), dict(measured.measurements)
+        if measured.drawn and (confusion := evaluator.quality.confusion(measured.drawn)):
+            found.figures["caption_agreement"] = confusion  # recognised by requested classes
         saved.progress("evaluating as the family does", 0, None, "")
-        spec = saved.experiment
-        if family := spec.family.build_evaluator(spec.objective, spec.model, data.text):
-            real = row_set(data.train, inputs), row_set(data.held_out.first(num), inputs)
-            own = family.evaluate(network, *real, data.references, batch_size)
+        family: Any = None if resampled else spec.family.build_evaluator(spec.objective, spec.model, data.text)
+        if family:
+            real, batch_size = (
+                (row_set(each, inputs) for each in (data.train, data.held_out.first(num))),
+                batch_size or 256,
+            )
+            own = family.evaluate(saved.network(device), *real, data.references, batch_size)
             found.metrics.update({f"assessed/{name}": value for name, value in own.metrics.items()})
             found.tables.update(own.tables)
             found.figures.update(own.figures)
             if own.metrics:
-                measured = family_measurement(experiment, data, num, batch_size, device.type, saved.home)
-                measurements["assessed"] = measured
-    if quality:
-        evaluator = QualityEvaluator(
-            experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
-        )
-        drawn = evaluator.draw(network, quality, batch_size)
-        saved.progress("measuring the quality of samples", 0, None, "")
-        if confusion := evaluator.confusion(drawn):  # recognised by requested classes
-            found.figures["caption_agreement"] = confusion
-        found.metrics.update(evaluator.measure(drawn))
-        measurements["quality"] = evaluator.measurement(quality, batch_size, FLOAT)
-    spec_hash, weights = saved.experiment.content_hash(), measured_weights(saved, network)
+                measurements["assessed"] = family_measurement(
+                    experiment, data, num, batch_size, device.type, saved.home
+                )
+    others = {group: each.differences(expected[group]) for group, each in measurements.items() if group in expected}
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
@@ -180,16 +220,92 @@ def evaluate_run(
         plots={name: Plot(figure) for name, figure in found.figures.items()},
         changes=[change.source for change in changes],
         on_other_data=saved.anyway,
-        quality=quality,
+        quality=quality or None,
         measurements=measurements,
-        evaluation=evaluation_digest(measurements, spec_hash, weights),
+        intervals=measured.intervals | interval_ends(found.metrics),
+        differences={group: words for group, words in others.items() if words},
+        evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
     )
     stays_apart = rows or changes or saved.average or saved.anyway
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
 
 
+def follow_checkpoints(
+    opened: OpenedRun, quality: int | None, batch_size: int | None, interval: float = 2.0
+) -> Iterator[CheckpointEvaluation]:
+    """Evaluate each checkpoint of a run that is the newest one, until no process trains the run; yield the results.
+
+    Raises UserError for a run that is followed already or evaluates beside its training by itself, and as
+    `evaluate_run` does.
+    """
+    folder, spec, done = opened.folder, opened.experiment, -1
+    if spec.evaluation.where == "beside":
+        raise UserError(
+            f"run {folder.run_id} has evaluation.where=beside, so that its own evaluator follows it; leave --watch out."
+        )
+    store = checkpoint_store(folder, spec.checkpoint.storage)
+    own = (opened.home, folder, opened.record, spec, opened.warn, opened.progress, opened.anyway)
+    with lock_evaluation(folder):
+        while True:
+            is_over = not is_locked(folder)  # before the look for checkpoints, of which the last one may just have come
+            step = max(store.steps(), default=-1)
+            if step > done:
+                try:
+                    with store.held(step, "watch") as reader:
+                        yield evaluate_run(SavedRun(*own, checkpoint=reader), quality, None, batch_size, ())
+                except DamagedCheckpoint as error:
+                    if step == max(store.steps(), default=-1):  # else it was pruned just now
+                        opened.warn(str(error))
+                        done = step
+                    continue
+                done = step
+            elif is_over:
+                return
+            else:
+                opened.progress(f"waiting for a checkpoint after step {max(done, 0)}", 0, None, "")
+                time.sleep(interval)
+
+
+def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:
+    """Numbers of held-out samples by group: `eval/...` are those of training, one name for one number."""
+    limit, data = evaluator.experiment.evaluation.limit, evaluator.data
+    alike = same_rows(data, rows, limit)
+    if rows:
+        return {"eval" if alike else "held_out": rows}
+    return {"eval": limit} if alike else {"eval": limit, "held_out": None}
+
+
+def _training_measurements(
+    evaluator: StateEvaluator, spec: Experiment, protocol: Protocol, has_quality: bool
+) -> dict[str, Measurement]:
+    """Return what a run's figures in training are measured with, by group."""
+    evaluation, data, quality = spec.evaluation, evaluator.data, evaluator.quality
+    place, threads = (spec.training.precision, protocol.device_type), protocol.threads or torch.get_num_threads()
+    found = {
+        "eval": held_out_measurement(
+            spec, data, evaluation.limit, *place, evaluator.home, protocol.batch_size, threads
+        )
+    }  # fmt: skip
+    if has_quality and evaluation.quality:
+        at_once, seed = max(protocol.batch_size, evaluation.samples), derived_seed(spec.seed, "quality")
+        features = quality.reference.features_digest()
+        found["quality"] = quality_measurement(
+            spec, quality.basis.data, evaluation.quality, at_once, seed, *place, features, threads
+        )
+    return found
+
+
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
-    """Write figures and tables into the run's folder, log them and the metrics. Raises UserError for a full disk."""
+    """Write figures and tables into the run's folder, log them and the metrics; but not what training measures in
+    another way, whose name would hold two measurements. Raises UserError for a full disk."""
+    apart = dict(evaluation.differences)
+    request = EvaluationMailbox(saved.folder.beside).request()
+    if request and saved.step in (request.step, *request.older):  # the run takes in its own figures of this step
+        apart = {**apart, "eval": (), "quality": ()}
+    metrics = {name: value for name, value in found.metrics.items() if name.partition("/")[0] not in apart}
+    measurements = {group: each for group, each in evaluation.measurements.items() if group not in apart}
+    if not measurements:
+        return evaluation
     files: list[Path] = []
     if found.figures or found.tables:
         place = saved.writable_folder(f"media/{FOLDER}")
@@ -200,16 +316,17 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
             raise UserError(f"{place} cannot be written ({error.strerror}); make room there.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")
     with logged_records(saved.tracker()) as tracker:
-        tracker.journal.log_metrics(saved.step, found.metrics)
-        of_all = {EVALUATION_TAG: evaluation.evaluation, EVALUATED_STEP_TAG: str(saved.step)}
-        tracker.set_tags(measurement_tags(evaluation.measurements) | of_all)
+        tracker.journal.log_metrics(saved.step, metrics)
+        digest = evaluation_digest(measurements, saved.experiment.content_hash(), measured_weights(saved))
+        of_all = {EVALUATION_TAG: digest, EVALUATED_STEP_TAG: str(saved.step)}
+        tracker.set_tags(measurement_tags(measurements) | of_all)
         for file in files:
             tracker.log_artifact(file, FOLDER)
         renew_review(tracker, saved.step)
     return replace(evaluation, files=files, num_unsent=tracker.num_unsent)
 
 
-def measured_weights(saved: SavedRun, network: nn.Module) -> str:
+def measured_weights(saved: SavedRun) -> str:
     """Return a digest of the weights that an evaluation measures: of the network, and of the objective's modules."""
-    of_objective = {f"objective.{name}": value for name, value in saved.weights("objective.").items()}
-    return weights_digest(dict(network.state_dict()) | of_objective)
+    parts = {"": saved.weights(merged=False), "objective.": saved.weights("objective.", merged=False)}
+    return weights_digest({f"{prefix}{name}": each for prefix, part in parts.items() for name, each in part.items()})

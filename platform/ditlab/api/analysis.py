@@ -68,7 +68,7 @@ def evaluate_averages(
     *averages: str | float,
     quality: int | None = None,
     rows: int | None = None,
-    batch: int = 256,
+    batch: int | None = None,
     overrides: Sequence[str] = (),
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,

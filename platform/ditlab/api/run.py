@@ -181,14 +181,19 @@ class Run:
         return draw(saved, SampleOptions.of(num, keywords))
 
     def evaluate(
-        self, *, quality: int | None = None, rows: int | None = None, batch: int = 256, overrides: Sequence[str] = ()
+        self,
+        *,
+        quality: int | None = None,
+        rows: int | None = None,
+        batch: int | None = None,
+        overrides: Sequence[str] = (),
     ) -> CheckpointEvaluation:
-        """Evaluate the newest checkpoint over all held-out samples, and add the result to the run.
+        """Evaluate the newest checkpoint as training does, and over all held-out samples; add the result to the run.
 
-        With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out samples) or
-        `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings; `encoders.KEY=PLACE`) nothing is added
-        to the run. `batch` is the number of samples at once. Raises UserError where nothing is held out, or quality
-        cannot be measured.
+        `quality` samples are drawn and measured; None: as many as in training, 0: none. With `rows` (only the first
+        held-out samples) or `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings;
+        `encoders.KEY=PLACE`) nothing is added to the run. `batch` is the number of samples at once; None: the run's.
+        Raises UserError where nothing is held out, or quality cannot be measured.
         """
         if rows is None and not overrides:
             self.home.check_place()
@@ -207,6 +212,19 @@ class Run:
         from ditlab.runs.requests import ask
 
         return ask(self.folder, verb, wait)
+
+    def follow(
+        self, *, quality: int | None = None, batch: int | None = None, interval: float = 2.0
+    ) -> Iterator[CheckpointEvaluation]:
+        """Evaluate each checkpoint that is the newest one, and add it to the run, until no process trains the run.
+
+        Yields the results; between two looks for a checkpoint lie `interval` seconds. Raises UserError for a run that
+        is followed already or evaluates beside its training by itself, and as `evaluate` does.
+        """
+        self.home.check_place()
+        from ditlab.analysis.evaluation import follow_checkpoints
+
+        return follow_checkpoints(self._opened(), quality, batch, interval)
 
     def figures(self, seed: int = 0) -> FigureSet:
         """Figures of the run's family from its trained weights; `seed` is that of the samples in them."""

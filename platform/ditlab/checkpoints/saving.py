@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
@@ -151,17 +151,17 @@ class BackgroundSaver:
     `gather` returns all workers' objects in the order of their ranks. It is called in the saver's thread, at the same
     time as the step loop's own communication, so it needs a channel of its own. `before_commit` is called on the first
     worker, in the same thread, when all shards are on disk and the manifest is not. `keep` is the number of checkpoints
-    to keep, beside the first one of each stretch of `keep_every` steps.
+    to keep, beside the first one of each stretch of `keep_every` steps and those of the steps that are `needed`.
     """
 
     def __init__(
         self, store: CheckpointStore, rank: int, world_size: int, gather: Callable[[Any], list[Any]], keep: int,
         before_commit: Callable[[], object] | None = None, mode: Literal["background", "blocking"] = "background",
-        keep_every: int | None = None,
+        keep_every: int | None = None, needed: Callable[[], Collection[int]] = tuple,
     ) -> None:  # fmt: skip
         self.store, self.rank, self.world_size = store, rank, world_size
         self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
-        self._keep_every = keep_every
+        self._keep_every, self._needed = keep_every, needed
         self._state = StagedState(mode == "background")
         self._thread: threading.Thread | None = None
         self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
@@ -324,7 +324,7 @@ class BackgroundSaver:
             for name in files.sizes(folder):
                 if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
                     files.delete(folder, name)
-            self.store.prune(self._keep, manifest.step, self._keep_every)
+            self.store.prune(self._keep, manifest.step, self._keep_every, self._needed())
         except Exception as error:
             return CommitResult(
                 note=f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."

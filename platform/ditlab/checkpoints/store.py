@@ -1,8 +1,8 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +92,13 @@ class CheckpointStore:
                     warn(f"{error} {fallback}")
         return None
 
-    def prune(self, keep: int, newest_step: int, keep_every: int | None = None) -> list[int]:
+    def prune(
+        self, keep: int, newest_step: int, keep_every: int | None = None, needed: Collection[int] = ()
+    ) -> list[int]:
         """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
 
-        Checkpoints that forks hold stay, beside the `keep` others, and so does the first one of each stretch of
-        `keep_every` steps but the first stretch.
+        Checkpoints that forks hold stay, beside the `keep` others, and so do those of the `needed` steps, and the first
+        one of each stretch of `keep_every` steps but the first stretch.
         Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
         they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
         """
@@ -111,7 +113,7 @@ class CheckpointStore:
             for step in sorted(map(step_of, filter(is_step, listing)))
             if kept
             and step < kept[0]
-            and step not in first_of.values()
+            and step not in (*first_of.values(), *needed)
             and not is_held(self.files.sizes(folder_of(step)))
         ]
         for step in gone:
@@ -133,7 +135,7 @@ class CheckpointStore:
                     self.files.delete_folder(folder)
 
     def hold(self, step: int, run_id: str) -> None:
-        """Keep a checkpoint from being pruned for the sake of a fork, until `release`. May be repeated.
+        """Keep a checkpoint from being pruned for the sake of a fork or an evaluation, until `release`; repeatable.
 
         Raises UserError where the checkpoint is not there, or the store cannot be written.
         """
@@ -154,6 +156,22 @@ class CheckpointStore:
         with self.files.translating_errors("cannot be written", "delete the mark of the fork there by hand"):
             self.files.delete(folder_of(step), f"{HOLD}{run_id}")
             self.files.delete_folder_if_empty(folder_of(step))
+
+    @contextmanager
+    def held(self, step: int, holder: str) -> Iterator[CheckpointReader]:
+        """Open a checkpoint, which is not pruned during the block; marks that a killed `holder` left are taken back.
+
+        Raises DamagedCheckpoint where it is gone or not whole.
+        """
+        for each in self.steps():
+            if each != step and self.held_digest(each, holder):
+                self.release(each, holder)
+        self.hold(step, holder)
+        try:
+            with self.open(step) as reader:
+                yield reader
+        finally:
+            self.release(step, holder)
 
     def held_digest(self, step: int, run_id: str) -> str | None:
         """Return `state_digest` of the checkpoint as it was when a fork began to hold it.

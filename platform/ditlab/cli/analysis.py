@@ -93,14 +93,26 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
     output.hint(as_json, "evaluate", opened.id)
 
 
+class SampleNumber(click.IntRange):
+    """Number of samples whose quality is measured, 100 to 50,000; 0 for none."""
+
+    def __init__(self) -> None:
+        super().__init__(100, 50_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert as an integer of the range, or 0."""
+        return 0 if str(value) == "0" else int(super().convert(value, param, ctx))
+
+
 @click.command()
 @options.run
-@options.batch(256)
+@options.batch(None)
 @click.option(
-    "--quality", metavar="NUM", type=click.IntRange(100, 50_000),
-    help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
-    "images on features of DiTLab's own classifier of this data set, which cannot be compared with published FID; and, "
-    "for captions, the share of samples that a classifier assigns to the classes of their captions.",
+    "--quality", metavar="NUM", type=SampleNumber(),
+    help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...` [default: as many as in "
+    "training; 0 for none]: distances to the real images on features of DiTLab's own classifier of this data set, "
+    "which cannot be compared with published FID; and, for captions, the share of samples that a "
+    "classifier assigns to the classes of their captions.",
 )  # fmt: skip
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=1),
@@ -113,16 +125,23 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
     "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
+@click.option(
+    "--watch", is_flag=True,
+    help="Follow a run that trains: evaluate each checkpoint that is the newest one, until the run is over.",
+)  # fmt: skip
+@click.option("--protocol", is_flag=True, help="Also show what the figures are measured with, part by part.")
 @options.overrides
 @options.anyway
 @options.as_json
 def evaluate(
-    run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
-    anyway: bool, as_json: bool,
+    run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, protocol: bool,
+    watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run.
+    """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
 
-    They are named `eval/...` where training measures the same, else (fewer samples, another precision) `held_out/...`.
+    `eval/...` and `quality/...` are training's numbers, to the bit on the same kind of device; what differs otherwise
+    (`--batch`) is named, and nothing of that group is added. `held_out/...` are of all held-out samples, where training
+    measures fewer.
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
     figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under
@@ -130,7 +149,7 @@ def evaluate(
     are now. With either, nothing is added to the run.
     """
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
-    if averages is not None:
+    if averages is not None and not watch:
         with options.opened_run(run, anyway) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
 
@@ -138,9 +157,19 @@ def evaluate(
         output.console(as_json).print(*frontier.terminal_tables())
         output.emit(frontier.to_dict(), as_json, frontier.files)
         return
+    if watch:
+        if rows or overrides or averages:
+            raise UserError("--watch adds each evaluation to the run; leave --rows, --ema and --set out, or --watch.")
+        with options.opened_run(run, anyway) as (opened, _):
+            evaluations = []
+            for found in opened.follow(quality=quality, batch=batch):
+                output.console(as_json).print(*found.terminal_tables())
+                evaluations.append(found.to_dict())
+        output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
+        return
     with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings)
-    output.console(as_json).print(*found.terminal_tables())
+    output.console(as_json).print(*found.terminal_tables(), *([found.protocol_table()] if protocol else []))
     if found.num_unsent is not None:
         output.say_delivery("metrics", found.run_id, found.num_unsent)
     output.emit(found.to_dict(), as_json, found.files)

@@ -94,10 +94,11 @@ def start(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--from", "start_from", metavar=meta, shell_complete=complete_run, help=text)(decorated)
 
 
-def batch(default: int) -> Decorator:
-    """Return the option `--batch` with its default."""
+def batch(default: int | None) -> Decorator:
+    """Return the option `--batch` with its default; None: the run's own."""
     text = "Samples at once; lower it where memory is short."
-    return click.option("--batch", default=default, show_default=True, type=click.IntRange(min=1), help=text)
+    shown = True if default else "the run's"
+    return click.option("--batch", default=default, show_default=shown, type=click.IntRange(min=1), help=text)
 
 
 @contextmanager

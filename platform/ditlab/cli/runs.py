@@ -101,7 +101,11 @@ def runs(
                 row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
         hours.keep()
     if sort != "created":
-        rows = sorted(rows, key=_SORTS[sort])[:num]
+        rows = sorted(rows, key=_SORTS[sort])
+        if sort == "held-out" and not tracking:
+            rows, remark = _by_protocol(home, rows)
+            remarks += filter(None, [remark])
+        rows = rows[:num]
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
     held_out = next(iter(mains)) if len(mains) == 1 else "held out"
     columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
@@ -268,6 +272,25 @@ def _local_rows(
     if damaged:
         remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
     return rows, remarks
+
+
+def _by_protocol(home: Home, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Order rows that are sorted by their main metric by what it is measured with, and say so where that differs."""
+    from ditlab.receipts.records import TAG_PREFIX
+    from ditlab.runs.query import protocol_of
+    from ditlab.tracking.journal import last_tag
+
+    ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        metric, way = row.get("main_metric") or "", ("", "")
+        if row.get("main_value") is not None:
+            tag = f"{TAG_PREFIX}{metric.partition('/')[0]}"
+            way = metric, protocol_of(metric, {tag: last_tag(home.run(row["run_id"]), tag)})
+        ways.setdefault(way, []).append(row)
+    without = ways.pop(("", ""), [])
+    named = [f"{metric.removeprefix('eval/')} {way}".strip() for metric, way in ways]
+    remark = f"sorted apart, as values of other measurements do not rank: {'; '.join(named)}." if len(ways) > 1 else ""
+    return [row for each in [*ways.values(), without] for row in each], remark
 
 
 def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults: list[str]) -> dict[str, Any] | None:

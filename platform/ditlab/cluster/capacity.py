@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import UserError
+from ditlab.spec.experiment import Experiment
 from ditlab.spec.resources import Resources
 
 Node = Mapping[str, float]
@@ -193,6 +194,37 @@ def check_capacity(
     raise UserError(
         f"resources.workers={resources.min_workers} at {_each(resources, share)} each do not fit: the cluster has "
         f"{_sizes(nodes)}{grows}; {remedy}, or add nodes."
+    )
+
+
+def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], growth: Growth = NO_GROWTH) -> list[Node]:
+    """Return the nodes without what an evaluation beside the training reserves on one of them.
+
+    Raises UserError where none has that, or none beside the workers.
+    """
+    evaluation, resources = experiment.evaluation, experiment.resources
+    need = {name: number for name, number in evaluation.resources.on_node().items() if number}
+    if evaluation.where == "inline" or not need:
+        return list(nodes)
+
+    def has_room(node: Node) -> bool:
+        return all(node.get(name, 0) >= number for name, number in need.items())
+
+    for index, node in enumerate(nodes):
+        if has_room(node):
+            rest = {name: number - need.get(name, 0) for name, number in node.items()}
+            left = [*nodes[:index], rest, *nodes[index + 1 :]]
+            share = cpu_share(resources, left, growth=growth)
+            if _workers_that_fit(resources, share, [*left, *growth.nodes()]) >= resources.min_workers:
+                return left
+    if not growth.is_known or any(map(has_room, growth.nodes())):
+        return list(nodes)
+    custom = {name for node in nodes for name in node} & set(evaluation.resources.custom)
+    missing = sorted(set(evaluation.resources.custom) - custom)
+    remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
+    raise UserError(
+        f"evaluation.resources={evaluation.resources} are on no node beside {resources.min_workers} "
+        f"worker{'s' if resources.min_workers > 1 else ''}: the cluster has {_sizes(nodes)}; {remedy}."
     )
 
 

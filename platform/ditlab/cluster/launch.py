@@ -3,15 +3,24 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.capacity import CpuShare, check_capacity, cluster_nodes, cpu_share, waiting_message
+from ditlab.cluster.capacity import (
+    CpuShare,
+    check_capacity,
+    cluster_nodes,
+    cpu_share,
+    nodes_for_workers,
+    waiting_message,
+)
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.session import is_connected, lost_ray, ray_session
 from ditlab.errors import RunFailed, Unreachable
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
+from ditlab.runs.evaluator import evaluated_beside
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
@@ -34,6 +43,8 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
     experiment = launch.experiment
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
+    if experiment.evaluation.where == "beside":
+        needed += experiment.evaluation.resources.cpus or 0
     is_on_cluster = is_connected()
     if not is_on_cluster:
         callbacks.on_stage("starting Ray")
@@ -41,6 +52,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
         nodes, growth = cluster_nodes()
+        nodes = nodes_for_workers(experiment, nodes, growth)
         share = cpu_share(resources, nodes, growth=growth)
         number = launch.threads and launch.threads.number
         if launch.resumed and is_on_cluster and not resources.cpus_per_worker:
@@ -72,6 +84,16 @@ def train_with_retries(
 
     `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
     """
+    from ditlab.cluster.evaluator import EvaluatorOnRay
+
+    start = partial(EvaluatorOnRay, threads=spec.share.threads)
+    with evaluated_beside(launch, start, callbacks.warn):
+        return _retried(launch, pool, spec, stop, callbacks)
+
+
+def _retried(
+    launch: Launch, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
+) -> RunOutcome:
     from ditlab.cluster.attempt import Attempt
 
     experiment, store = launch.experiment, launch.checkpoints()
@@ -118,6 +140,6 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
         from ditlab.cluster.survey import check_nodes
 
         nodes, growth = cluster_nodes()
-        check_capacity(experiment.resources, nodes, growth=growth)
+        check_capacity(experiment.resources, nodes_for_workers(experiment, nodes, growth), growth=growth)
         check_nodes(experiment, warn)
         yield

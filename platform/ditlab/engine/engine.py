@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,25 @@ class Engine:
         with self._held:
             self._engine.destroy()
             release(self._module)
+
+
+def lay_out_as_trained(module: TrainingModule, experiment: Experiment, device: torch.device, workers: int) -> None:
+    """Move the parameters of a module without an engine to where the engine of so many workers has them.
+
+    ZeRO stages 1 and 2 have a buffer for each group of the optimiser, and stage 3 of one worker has one for all; at
+    stages 0 and 3 of several each parameter has its own. A product may be summed in another order where a matrix begins
+    at another address modulo the width of a vector: one sample alone, through a network of pixelhdm whose parameters
+    had moved by a few numbers, differed in the last bit.
+    """
+    zero = experiment.engine.zero
+    if zero.stage == 0 or (zero.stage == 3 and (workers > 1 or zero.offload_parameters != "none")):
+        return
+    optimizer = build_optimizer(module, parameter_facts(module), experiment.optimizer, device.type == "cuda")
+    buffers: list[list[nn.Parameter]] = [group["params"] for group in optimizer.param_groups]
+    for parameters in buffers if zero.stage < 3 else [list(chain(*buffers))]:
+        flat = torch.cat([each.detach().reshape(-1) for each in parameters])
+        for parameter, values in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+            parameter.data = values.view(parameter.shape)
 
 
 def configuration(

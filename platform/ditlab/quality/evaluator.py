@@ -347,8 +347,9 @@ class QualityEvaluator:
         seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
         features = self.reference.features_digest()
         return quality_measurement(
-            self.experiment, self.basis.data, num, batch_size, seed, precision, self.device.type, features
-        )
+            self.experiment, self.basis.data, num, batch_size, seed, precision, self.device.type, features,
+            torch.get_num_threads(),
+        )  # fmt: skip
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

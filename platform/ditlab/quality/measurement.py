@@ -12,18 +12,23 @@ from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.home import Home
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.receipts.records import SETTINGS, Measurement
+from ditlab.receipts.records import PASS_SIZE, SETTINGS, THREADS, Measurement
 from ditlab.spec.experiment import Experiment
 
 FLOAT = "fp32"
-"""Precision of a saved run's network; in training it is that of `training.precision`."""
+"""Precision of a network that `SavedRun.network` opens; that of an evaluation is `training.precision`."""
 
 
 def held_out_measurement(
-    experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home
-) -> Measurement:
-    """Return what metrics of the first `num` held-out samples (None: all) are measured with, on a kind of device."""
-    return Measurement.of(_held_out_parts(experiment, data, num, precision, device_type, home))
+    experiment: Experiment, data: DataSplits, num: int | None, precision: str, device_type: str, home: Home,
+    batch_size: int | None = None, threads: int | None = None,
+) -> Measurement:  # fmt: skip
+    """Return what metrics of the first `num` held-out samples (None: all) are measured with, on a kind of device.
+
+    `batch_size` of a pass and a CPU's `threads` are parts where they are known: they decide the last bits.
+    """
+    parts = _held_out_parts(experiment, data, num, precision, device_type, home)
+    return Measurement.of(parts | _rounding_parts(batch_size, threads, device_type))
 
 
 def family_measurement(
@@ -44,8 +49,10 @@ def quality_measurement(
     precision: str,
     device_type: str,
     features: str,
+    threads: int | None = None,
 ) -> Measurement:
-    """Return what the quality of `num` samples is measured with; `features`: a digest of the networks of features."""
+    """Return what the quality of `num` samples is measured with; `features`: a digest of the networks of features.
+    `threads` are those of a CPU, where they are known."""
     return Measurement.of(
         {
             "held-out samples": _rows(data.held_out),
@@ -59,6 +66,7 @@ def quality_measurement(
             "device": device_type,
             "features": features,
         }
+        | _rounding_parts(None, threads, device_type)
     )
 
 
@@ -76,12 +84,8 @@ def _held_out_parts(
 ) -> dict[str, Any]:
     encoders, downloads = experiment.encoders, home.caches / "encoders"
     settings = experiment.objective.metric_settings(experiment.model)
-    held_out: Any = _rows(data.held_out, num)
-    if data.mixture is not None:
-        measured = data.mixture.measured(len(data.held_out) if num is None else num)
-        held_out = {name: _rows(data.mixture.parts[name].held_out, part) for name, part in measured.items()}
     return {
-        "held-out samples": held_out,
+        "held-out samples": _held_out_rows(data, num),
         "objective": settings.get("", {}),
         **{f"{SETTINGS}{name}": value for name, value in settings.items() if name},
         "shapes": [[each.name, each.shape] for each in experiment.model.batch_fields() if each.name != "label"],
@@ -92,6 +96,24 @@ def _held_out_parts(
         "device": device_type,
         "numerics": NUMERICS_VERSION,
     }
+
+
+def same_rows(data: DataSplits, one: int | None, other: int | None) -> bool:
+    """Return True if two numbers of first held-out samples (None: all) are those of the same ones."""
+    return _held_out_rows(data, one) == _held_out_rows(data, other)
+
+
+def _held_out_rows(data: DataSplits, num: int | None) -> Any:
+    if data.mixture is None:
+        return _rows(data.held_out, num)
+    measured = data.mixture.measured(len(data.held_out) if num is None else num)
+    return {name: _rows(data.mixture.parts[name].held_out, part) for name, part in measured.items()}
+
+
+def _rounding_parts(batch_size: int | None, threads: int | None, device_type: str) -> dict[str, int]:
+    """Parts that decide the last bits, as far as they are known; threads matter on a CPU."""
+    own = {PASS_SIZE: batch_size, THREADS: threads if device_type == "cpu" else None}
+    return {name: number for name, number in own.items() if number is not None}
 
 
 def _rows(view: View, num: int | None = None) -> list[str]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -40,8 +40,12 @@ SHOWN = 12
 """Digits of a digest that people are shown, and that tags hold of each part."""
 SETTINGS = "settings of "
 """Beginning of the name of a part that one metric alone depends on: `settings of frequency`."""
-ROUNDING = frozenset({"precision", "numerics"})
+PASS_SIZE, THREADS = "evaluation batch", "threads"
+"""Names of the parts for held-out samples of a pass, and for threads of a CPU."""
+ROUNDING = frozenset({"precision", "numerics", PASS_SIZE, THREADS})
 """Parts by which figures differ in rounding alone."""
+LONGEST_WORDS = 40
+"""Characters of the longest words of a part that a tag holds."""
 TAG_PREFIX = "ditlab.measurement."
 """Tag of the measurement behind a group of figures: `ditlab.measurement.eval`."""
 EVALUATION_TAG = "ditlab.evaluation"
@@ -171,31 +175,51 @@ class Measurement:
     """SHA-256 over all parts, in hexadecimal."""
     parts: Mapping[str, str]
     """Digest of each part by its name (`held-out samples`, `sampler`), or its first digits."""
+    words: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Value of each part in words: `fp32`, `128`, else as JSON; of one from a tag the short ones alone."""
 
     @classmethod
     def of(cls, parts: Mapping[str, Any]) -> Measurement:
         """Return a measurement with these parts, values of JSON's types."""
         found = {name: _value_digest(value) for name, value in sorted(parts.items())}
-        return cls(_value_digest(found), found)
+        words = {name: each if isinstance(each := parts[name], str) else json.dumps(each) for name in found}
+        return cls(_value_digest(found), found, words)
 
     @classmethod
     def parse(cls, tag: str) -> Measurement | None:
         """Return the measurement that `to_tag` wrote; None for another text."""
         try:
             record = json.loads(tag)
-            digest, parts = record["digest"], record["parts"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            digest, tables = record["digest"], (record["parts"], record.get("words", {}))
+            are_texts = all(isinstance(value, str) for table in tables for value in table.values())
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        is_one = isinstance(digest, str) and isinstance(parts, dict) and all(isinstance(v, str) for v in parts.values())
-        return cls(digest, parts) if is_one else None
+        return cls(digest, *tables) if isinstance(digest, str) and are_texts else None
 
     def to_tag(self) -> str:
-        """Return the digest, and the first digits of its parts', as a tag's value."""
-        return json.dumps({"digest": self.digest, "parts": {name: text[:SHOWN] for name, text in self.parts.items()}})
+        """Return the digest, the first digits of its parts' and the values that are short, as a tag's value."""
+        parts = {name: text[:SHOWN] for name, text in self.parts.items()}
+        words = {name: text for name, text in self.words.items() if len(text) <= LONGEST_WORDS}
+        return json.dumps({"digest": self.digest, "parts": parts, "words": words})
 
     def to_dict(self) -> dict[str, object]:
         """The measurement in JSON's types."""
-        return {"digest": self.digest, "parts": dict(self.parts)}
+        return {"digest": self.digest, "parts": dict(self.parts), "words": dict(self.words)}
+
+    def protocol(self, metric: str) -> str:
+        """Return a short digest of the parts that a metric depends on, but for those that change rounding alone: values
+        of one metric rank where it is equal."""
+        parts = {name: text[:SHOWN] for name, text in self.parts.items() if concerns(name, metric)}
+        return _value_digest({name: text for name, text in parts.items() if name not in ROUNDING})[:SHOWN]
+
+    def differences(self, other: Measurement) -> list[str]:
+        """Return in words what is other here than there: `threads 1 in place of 2`, or a part's name."""
+        return [
+            f"{part} {self.words[part]} in place of {other.words[part]}"
+            if max(len(each.words.get(part, " " * 99)) for each in (self, other)) <= LONGEST_WORDS
+            else part
+            for part in differing_parts([self, other])
+        ]
 
     @property
     def shown(self) -> str:
@@ -213,6 +237,13 @@ def differing_parts(measurements: Iterable[Measurement], metric: str | None = No
     known = list(measurements)
     names = sorted({name for each in known for name in each.parts if metric is None or concerns(name, metric)})
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
+
+
+def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
+    """Write the digests of what groups of figures are measured with: `Protocol: eval 4be1c20f9a31.`; empty for none."""
+    known = {group: Measurement.parse(tags.get(f"{TAG_PREFIX}{group}", "")) for group in groups}
+    found = [f"{group} {each.shown}" for group, each in known.items() if each]
+    return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
 
 
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:

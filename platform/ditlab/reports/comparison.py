@@ -24,8 +24,6 @@ PAUSE_STEPS, PAUSE_SECONDS = 10, 60.0
 """An interval longer than both (this many median steps, this many seconds) is a pause, such as a sleeping machine."""
 MOST_APART = 1.25
 """Largest factor between a budget and the measurements before and behind it that speak for it."""
-DRAWS = frozenset({"device"})
-"""Parts of a measurement by which its random numbers are others, for the same expected value."""
 WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
 
@@ -92,6 +90,8 @@ class ComparedRun:
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
     measurement: Measurement | None = None
     """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
+    past_measurements: Sequence[Measurement] = ()
+    """Other measurements behind earlier points of its held-out metrics, as before a resume with another spec."""
     cost: str = ""
     """Hours of devices, and their price; empty where they were not counted."""
     by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
@@ -102,6 +102,13 @@ class ComparedRun:
     """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     members: Sequence[ComparedRun] = ()
     """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
+
+    @property
+    def measurements(self) -> Sequence[Measurement | None]:
+        """Every measurement behind its held-out curves, those of a group's runs included; None: one is not recorded."""
+        if self.members:
+            return [each for run in self.members for each in run.measurements]
+        return [*self.past_measurements, self.measurement]
 
     @property
     def parameters(self) -> int:
@@ -256,9 +263,12 @@ class Comparison:
             return "the runs' families have no held-out metric in common"
         if self.main is None:
             return "the runs' families have no loss component in common, so no held-out metric says which is better"
-        measured = [run.measurement for run in self.evaluated if run.measurement]
-        if other := [part for part in differing_parts(measured, self.main) if part not in DRAWS | ROUNDING]:
+        every = [each for run in self.evaluated for each in run.measurements]
+        measured = [each for each in every if each]
+        if other := [part for part in differing_parts(measured, self.main) if part not in ROUNDING]:
             return f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
+        if measured and None in every:
+            return f"what eval/{self.main} is measured with is recorded of some runs alone"
         return ""
 
     def measured_apart(self, group: str) -> str:

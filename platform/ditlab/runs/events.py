@@ -39,7 +39,10 @@ _RANKS = {
 _FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
-_SHOWN_TAGS = ("ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run", "ditlab.asked")
+_SHOWN_TAGS = (
+    "ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run", "ditlab.asked", "ditlab.early_stop",
+    "ditlab.evaluations_passed_over", "ditlab.evaluation_error",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
         return "recovery", named(recovered).partition("\n")[0]
     if faults := [values[name] for name in _FAULT_TAGS if values.get(name)]:
         return "failure", f"failed: {': '.join(faults)}".partition("\n")[0]
-    shown = [name for name in _SHOWN_TAGS if name in values]
+    shown = [name for name in _SHOWN_TAGS if values.get(name)]
     return ("state", named(shown)) if shown else ("", "")
 
 

@@ -22,6 +22,7 @@ from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
+from ditlab.training.mailbox import EvaluationMailbox
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
@@ -133,6 +134,7 @@ class Launch:
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
             InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
+            EvaluationMailbox(self.folder.beside) if self.experiment.evaluation.where == "beside" else None, self.gated,
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.receipts.records import protocols_text
 from ditlab.reports import page as html
 from ditlab.reports.charts import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, shorten
@@ -39,7 +40,7 @@ from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
-from ditlab.tracking.names import flatten
+from ditlab.tracking.names import flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
@@ -359,7 +360,8 @@ def _result(run: RunContent) -> html.Section:
         html.Notice("The journal holds no metrics of this run yet.")
     ]
     row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
-    return html.Section("Result", [html.Facts(facts), row, *map(html.Notice, run.notes)], "result")
+    protocol = [html.Paragraphs(text)] if main and (text := protocols_text(run.facts.tags, "eval")) else []
+    return html.Section("Result", [html.Facts(facts), *protocol, row, *map(html.Notice, run.notes)], "result")
 
 
 def _pair(name: str) -> list[tuple[str, str, str]]:
@@ -414,11 +416,16 @@ def _evaluated(run: RunContent) -> html.Section:
 def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> list[html.Part]:
     """A table of metrics' last and lowest values, and charts of those with several."""
     rows: list[list[Cell]] = []
+    intervals = interval_ends({name: float(run.metrics[name].values[-1]) for name in names})
+    names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
     for name in names:
         steps, values = run.metrics[name].steps, run.metrics[name].values
         best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
-        rows.append([name, float(values[-1]), int(steps[-1]), best, len(values)])
-    heads = ["metric", "last value", "at step", "lowest", "measurements"]
+        between = " to ".join(map(format_number, intervals.get(name, ())))
+        rows.append([name, float(values[-1]), *([between] if intervals else []), int(steps[-1]), best, len(values)])
+    heads = ["metric", "last value", *["95 % interval"] * bool(intervals), "at step", "lowest", "measurements"]
+    groups = dict.fromkeys(name.partition("/")[0] for name in names)
+    about = f"{about} {protocols_text(run.facts.tags, *groups)}".rstrip()
     table = [html.Table(heads, rows, about)] if rows else []
     several = [name for name in names if len(run.metrics[name].values) > 1]
     return [*table, *_plain_charts(run, chart, several)]

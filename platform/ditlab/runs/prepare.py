@@ -13,7 +13,7 @@ import torch
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.encoders.checkpoint import encoder_difference
-from ditlab.errors import UserError
+from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder, resolve_user_file, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
@@ -38,6 +38,7 @@ from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import change_texts, differing, flatten
 from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
+from ditlab.training.metrics import metric_names
 
 if TYPE_CHECKING:
     from ditlab.runs.seed_group import GroupPlace
@@ -256,6 +257,7 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
             "--local out."
         )
     have = torch.cuda.device_count()
+    check_evaluation(launch, have, remote)
     if not remote and gpus * workers > have:
         needed = f"{gpus * workers:g} GPU{'s' if gpus * workers > 1 else ''}"
         raise UserError(
@@ -271,6 +273,30 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
     check_inputs(experiment, launch.data, launch.home)
     if experiment.evaluation.quality:
         check_quality(experiment, launch.data)
+
+
+def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
+    """Check where evaluations are made, and that those which end a run early are. Raises UserError."""
+    experiment, evaluation = launch.experiment, launch.experiment.evaluation
+    if evaluation.where == "beside":
+        asked, workers = evaluation.resources, experiment.resources
+        of_workers = workers.gpus_per_worker * workers.min_workers
+        if evaluation.every is None:
+            raise UserError(
+                "evaluation.where=beside evaluates nothing, as evaluation.every is null; set evaluation.every to a "
+                "number of steps, or evaluation.where to inline."
+            )
+        if not remote and (asked.custom or (asked.gpus and asked.gpus + of_workers > num_gpus)):
+            raise UserError(
+                f"evaluation.resources={asked} are not on this machine, which has {num_gpus} GPUs, {of_workers:g} of "
+                "them for the workers, and no resources of other names; set evaluation.resources.gpus to 0 and leave "
+                "evaluation.resources.custom out, or name a cluster with --address."
+            )
+    if stop := experiment.training.stop:
+        known = metric_names(experiment, launch.data, launch.model.objective)
+        if stop.metric not in (measured := [name for name in known if not name.startswith("train/")]):
+            hint = nearest(stop.metric, measured) if measured else "set evaluation.every, with samples held out"
+            raise UserError(f"training.stop.metric={format_value(stop.metric)} is not measured in this run; {hint}")
 
 
 def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str]:
@@ -307,6 +333,7 @@ def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tupl
         for section in dict.fromkeys([*old, *new])
         if section not in NOT_CONTENT
         for each in changed_values(old.get(section), new.get(section), section)
+        if not each[0].startswith("training.stop")
     ]
 
 

@@ -24,6 +24,7 @@ from pyarrow import parquet
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.files import replacing
 from ditlab.tracking.history import MAIN_TAG, SPEED, Series, series_of
@@ -35,18 +36,20 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "runs": {
         "run": "TEXT", "name": "TEXT", "family": "TEXT", "status": "TEXT", "step": "INTEGER", "total_steps": "INTEGER",
         "created": "TEXT", "updated": "TEXT", "parameters": "INTEGER", "train_loss": "REAL", "main_metric": "TEXT",
-        "main_value": "REAL", "samples_per_second": "REAL", "sweep": "TEXT", "trial": "INTEGER", "message": "TEXT",
+        "main_value": "REAL", "protocol": "TEXT", "samples_per_second": "REAL", "sweep": "TEXT", "trial": "INTEGER",
+        "message": "TEXT",
     },
     "metrics": {"run": "TEXT", "metric": "TEXT", "step": "INTEGER", "value": "REAL", "time": "REAL"},
     "specs": {"run": "TEXT", "field": "TEXT", "value": ""},
 }  # fmt: skip
 """Columns of each table with their types; '' holds numbers and texts.
 
+`protocol` digests what `main_value` is measured with: values rank where it is equal, with `main_metric`.
 `created` and `updated` are in UTC, `2026-11-26 20:15:07`; `time` is in seconds since 1970.
 """
 KEPT = "journal.parquet"
 """Name of the file in a run's folder."""
-_JOURNAL_KEY, _SPEC_KEY, _FACTS, _FIELDS = b"ditlab.journal", b"ditlab.spec", b"ditlab.facts", b"ditlab.fields"
+_JOURNAL_KEY, _SPEC_KEY, _FACTS, _FIELDS = b"ditlab.journal.2", b"ditlab.spec", b"ditlab.facts", b"ditlab.fields"
 _UNUSABLE = (OSError, pa.ArrowException, KeyError, ValueError)
 """Errors of a file that is missing, torn or of another kind."""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
@@ -73,7 +76,7 @@ class _Points(NamedTuple):
     time: np.ndarray
     """Milliseconds since 1970."""
     facts: dict[str, str]
-    """Name of the main metric, and number of parameters, as the journal has them."""
+    """Name of the main metric, what it is measured with, and number of parameters, as the journal has them."""
 
 
 def query_runs(home: Home, sql: str) -> QueryResult:
@@ -153,9 +156,17 @@ def _run_row(record: RunRecord, points: _Points | None) -> tuple[Any, ...]:
         record.run_id, record.name, record.family, record.status, record.step, record.total_steps,
         *(text[:19].replace("T", " ") for text in (record.created, record.updated)),
         as_count(facts.get("parameters.total", "")), None if math.isnan(loss) else loss, main,
-        float(held_out.values[-1]) if len(held_out.values) else None, float(np.median(speed)) if len(speed) else None,
+        float(held_out.values[-1]) if len(held_out.values) else None,
+        protocol_of(main or "", facts) or None,
+        float(np.median(speed)) if len(speed) else None,
         record.parent or None, record.trial if record.trial >= 0 else None, record.message,
     )  # fmt: skip
+
+
+def protocol_of(metric: str, tags: Mapping[str, str]) -> str:
+    """Return the digest by which values of a metric rank, from a run's tags; empty where none is recorded."""
+    found = Measurement.parse(tags.get(f"{TAG_PREFIX}{metric.partition('/')[0]}", ""))
+    return found.protocol(metric) if found else ""
 
 
 def _number(text: str) -> str | int | float:
@@ -203,9 +214,10 @@ def _from_journal(folder: RunFolder) -> _Points:
     contents = list(map(read_content, _journals(folder)))
     history = [item for content in contents for item in series_of(content).items()]
     facts: dict[str, str] = {}
+    kept = (MAIN_TAG, "parameters.total", *(f"{TAG_PREFIX}{group}" for group in ("eval", "quality")))
     for event in contents[0].events:
         if event["kind"] in ("tags", "params"):
-            facts |= {name: text for name, text in event["values"].items() if name in (MAIN_TAG, "parameters.total")}
+            facts |= {name: text for name, text in event["values"].items() if name in kept}
     names = np.repeat(np.array([name for name, _ in history], dtype=object), [len(each.steps) for _, each in history])
     every = [*(each for _, each in history), Series()]
     steps, values, times = (

@@ -12,6 +12,7 @@ from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import RunFailed, Unreachable, UserError
+from ditlab.home import RunFolder
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.progress import ignore
 from ditlab.receipts.writer import ReceiptWriter
@@ -23,7 +24,16 @@ from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.runs.requests import ASKED_TAG, STOP, RequestAnswer, RequestDesk
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, RESULT_PREFIXES
+from ditlab.tracking.history import (
+    DEVICES_TAG,
+    ENERGY,
+    MAIN_TAG,
+    NAME_TAG,
+    PROOF_TAG,
+    RESULT_PREFIXES,
+    Series,
+    metric_history,
+)
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
@@ -60,6 +70,28 @@ def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
     """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for each thread."""
     held, price = f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}", experiment.tracking.price
     return held if price is None else f"{held} at {price:g}"
+
+
+def save_samples(folder: RunFolder, step: int, figure: Figure) -> None:
+    """Write an evaluation's samples into a run's folder, as pictures and texts. Raises OSError as the disk does."""
+    from ditlab.reports.sweep_pictures import save_strip, strip_path
+
+    _save_grid(figure, _picture(folder, step))
+    save_strip(figure, strip_path(folder.media, step))
+
+
+def _save_grid(figure: Figure, path: Path) -> tuple[Path, Path | None]:
+    """Write a picture of samples and their text, if any. Raises OSError where the disk refuses."""
+    from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
+
+    picture = save_figure(figure, path)
+    text = save_text(figure, picture.with_suffix(".txt"))
+    save_captions(figure, picture.with_suffix(".captions"))
+    return picture, text
+
+
+def _picture(folder: RunFolder, step: int) -> Path:
+    return folder.media / f"samples-{step:08d}.png"
 
 
 class TrackedReporter(Reporter):
@@ -201,29 +233,22 @@ class TrackedReporter(Reporter):
         self._openmetrics.renew(gauges, is_over)
 
     def samples(self, step: int, figure: Figure) -> None:
-        from ditlab.reports.sweep_pictures import save_strip, strip_path
-
         try:
-            picture, text = self._save_grid("samples", step, figure)
-            save_strip(figure, strip_path(self._folder.media, step))
+            save_samples(self._folder, step, figure)
         except OSError as error:
             self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
             return
+        self.log_samples(step)
+
+    def log_samples(self, step: int) -> None:
+        picture = _picture(self._folder, step)
+        text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)
         unsaved = {"ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""}  # until a checkpoint is complete
         self._tracker.set_tags({"ditlab.samples.step": str(step), **unsaved})
-        if text:
+        if text.exists():
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
-
-    def _save_grid(self, name: str, step: int, figure: Figure) -> tuple[Path, Path | None]:
-        """Write the picture of samples and their text, if any. Raises OSError where the disk refuses."""
-        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
-
-        picture = save_figure(figure, self._folder.media / f"{name}-{step:08d}.png")
-        text = save_text(figure, picture.with_suffix(".txt"))
-        save_captions(figure, picture.with_suffix(".captions"))
-        return picture, text
 
     def asked(self) -> int:
         request = self._requests.next()
@@ -234,7 +259,7 @@ class TrackedReporter(Reporter):
 
     def request_sampled(self, step: int, figure: Figure) -> None:
         try:
-            picture, text = self._save_grid("asked", step, figure)
+            picture, text = _save_grid(figure, self._folder.media / f"asked-{step:08d}.png")
         except OSError as error:
             self.warn(f"the samples asked for at step {step} cannot be stored ({error.strerror}); training goes on.")
             return
@@ -255,6 +280,13 @@ class TrackedReporter(Reporter):
         for answer in filter(None, answers):
             about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
             self.tags({ASKED_TAG: about})
+
+    def recorded_tags(self) -> Mapping[str, str]:
+        return self._tracker.journal.facts.tags
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        series = metric_history(self._folder).get(metric, Series())
+        return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         try:

@@ -119,6 +119,29 @@ class Checkpoint(Spec):
     such memory is taken."""
 
 
+class EvaluatorResources(Spec):
+    """Resources of an evaluation beside the training, apart from those of the workers."""
+
+    cpus: Count | None = None
+    """CPU cores that an evaluation reserves on the cluster, and its threads. Null: none are reserved, and it has the
+    threads of a worker of the run. Its priority is lower than theirs (nice 10). On the CPU, metrics have the bits of an
+    evaluation within the training where the threads are as many."""
+    gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """GPUs, or the part of one, beside those of the workers; 0 evaluates on the CPU."""
+    custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Resources of Ray's by your own names, such as {cheap: 1}, which the nodes that may evaluate were started with
+    (`ray start --resources='{"cheap": 4}'`)."""
+
+    def on_node(self) -> dict[str, float]:
+        """Resources that a node must have, by Ray's names."""
+        return {"CPU": float(self.cpus or 0), "GPU": self.gpus, **self.custom}
+
+    def __str__(self) -> str:
+        """Resources in a sentence: `{cpus: 2, gpus: 1, cheap: 1}`."""
+        named = {"cpus": self.cpus or 0, "gpus": self.gpus, **self.custom}
+        return f"{{{', '.join(f'{name}: {number:g}' for name, number in named.items() if number)}}}"
+
+
 class Evaluation(Spec):
     """Held-out figures and sample grids during a run."""
 
@@ -131,6 +154,12 @@ class Evaluation(Spec):
     quality: QualitySamples = 0
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
     on features of a small classifier that DiTLab trains on them once); at least 100, 0 or null for none."""
+    where: Literal["inline", "beside"] = "inline"
+    """`inline`: the training workers evaluate, and train no step meanwhile. `beside`: the run saves a checkpoint at
+    every step that is evaluated, step 0 included, and another process measures it while steps go on. Of checkpoints
+    that wait, the newest is measured and the older ones are passed over, which the run says; the last one always is."""
+    resources: EvaluatorResources = EvaluatorResources()
+    """Resources of that process; used with `where: beside`."""
 
     @field_validator("quality")
     @classmethod

@@ -246,7 +246,8 @@ class Experiment(Spec):
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
         content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
         content["data"] = content_of_data(content["data"])
-        del content["training"]["averages"]  # they are kept beside the training, and change none of its numbers
+        for beside in ("averages", "stop"):  # they change none of the training's numbers
+            del content["training"][beside]
         content["training"] = without_defaults(content["training"], LATER_TRAINING_FIELDS)
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["model"] = without_defaults(content["model"], self.model.added_fields)

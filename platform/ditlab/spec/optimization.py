@@ -341,6 +341,19 @@ class Averages(Spec):
         return lengths
 
 
+class EarlyStop(Spec):
+    """End of a run whose evaluations have stopped to get better. The learning rate's schedule is that of all steps."""
+
+    metric: Annotated[str, Field(min_length=1)]
+    """Metric of the evaluations, such as `eval/velocity`."""
+    mode: Literal["min", "max"] = "min"
+    """`min`: lower values are better; `max`: higher ones."""
+    patience: Count = 5
+    """Evaluations in a row without a better value, after which the run ends with a checkpoint, as finished."""
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    """A value is better if it differs from the best one so far by more than this."""
+
+
 class NonFinite(Spec):
     """Treatment of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
 
@@ -373,6 +386,9 @@ class Training(Spec):
     none, with `lora` all of the network."""
     lora: LoRA | None = None
     """Low-rank adapters of Linears; null for none."""
+    stop: EarlyStop | None = None
+    """End before the last step where evaluations get no better; null: never. It changes no step, so a resumed run may
+    change it."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

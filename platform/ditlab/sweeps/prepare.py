@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, runs_that_fit
+from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, nodes_for_workers, runs_that_fit
 from ditlab.cluster.session import is_connected
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
@@ -215,6 +215,12 @@ def prepare_sweep(
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
+    if base.training.stop and isinstance(sweep.scheduler, SeedRace):
+        raise UserError(
+            "training.stop ends runs before the rungs at which scheduler.kind=race compares them; set training.stop to "
+            "null, or scheduler.kind to none."
+        )
+    nodes = nodes_for_workers(base, nodes)
     concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs)
     share, fewer = concurrency.share, ""
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:

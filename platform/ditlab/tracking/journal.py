@@ -297,17 +297,29 @@ def main_metric(folder: RunFolder) -> str:
 
 def last_value(folder: RunFolder, metric: str) -> float | None:
     """Return a metric's last value, of which the line alone is parsed; None where the journal has none."""
+    found = _last_record(folder, metric, "metrics")
+    return dict(all_metrics(found)).get(metric) if found else None
+
+
+def last_tag(folder: RunFolder, tag: str) -> str:
+    """Return a tag's last value, of which the line alone is parsed; empty where the journal has none."""
+    found = _last_record(folder, tag, "tags")
+    return str(found["values"].get(tag, "")) if found else ""
+
+
+def _last_record(folder: RunFolder, name: str, kind: str) -> dict[str, Any] | None:
+    """Return the last record of a kind that has a value of this name."""
     try:
         with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
             content = file.read()
     except OSError:
         return None
-    place, end = json.dumps(metric).encode() + b":", len(content)
+    place, end = json.dumps(name).encode() + b":", len(content)
     while (at := content.rfind(place, 0, end)) >= 0:
         begin = content.rfind(b"\n", 0, at) + 1
         for line in read_journal(io.BytesIO(content[begin : content.find(b"\n", at) + 1]), 0):
-            if line.record is not None and line.record["kind"] == "metrics":
-                return dict(all_metrics(line.record)).get(metric)
+            if line.record is not None and line.record["kind"] == kind:
+                return line.record
         end = begin
     return None
 

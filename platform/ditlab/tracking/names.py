@@ -111,3 +111,12 @@ def change_texts(changes: Mapping[str, tuple[str, str]]) -> list[str]:
 def as_count(text: str) -> int | None:
     """Return the whole number that a parameter or tag is; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+def interval_ends(values: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Return 95 % intervals by the name of their figure, whose ends are figures `NAME_low` and `NAME_high`."""
+    return {
+        name: (values[f"{name}_low"], values[f"{name}_high"])
+        for name in values
+        if f"{name}_low" in values and f"{name}_high" in values
+    }

@@ -15,9 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from ditlab.receipts.records import protocols_text
 from ditlab.secrets import hide
 from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, JournalFacts, MetricSpan, RunResults
-from ditlab.tracking.names import MODEL_TRAINING, artifact_image, as_count, change_texts, experiment_page, shorten
+from ditlab.tracking.names import (
+    MODEL_TRAINING,
+    artifact_image,
+    as_count,
+    change_texts,
+    experiment_page,
+    interval_ends,
+    shorten,
+)
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
@@ -135,12 +144,16 @@ class RunNote:
         if self.message and facts.status == "failed":
             parts.append(f"Reason: {plain(self.message, 400)}")
         names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)]
+        intervals = interval_ends({name: self.results[name].last.value for name in names})
+        names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
         names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
         if names:
             measured = [
                 [
                     plain(name),
-                    number(span.last.value),
+                    number(span.last.value) + " ({} to {})".format(*map(number, intervals[name]))
+                    if name in intervals
+                    else number(span.last.value),
                     untrained(span),
                     ", ".join(
                         f"{plain(word, 60)} {number(value)}" for word, value in baselines(name, self.results).items()
@@ -149,6 +162,7 @@ class RunNote:
                 for name, span in ((name, self.results[name]) for name in names[:_MOST_ROWS])
             ]
             parts.append(table(["metric", "now", "untrained", "to compare"], measured))
+            parts.append(protocols_text(facts.tags, *(prefix.rstrip("/") for prefix in RESULT_PREFIXES)))
         if len(names) > _MOST_ROWS:
             parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")
         if (step := facts.images.get(_SAMPLES)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,7 +33,11 @@ CLOSE_TIMEOUT = 10.0  # seconds that a failing worker waits for a checkpoint tha
 class CheckpointManager:
     """One worker's part in saving and loading the run's checkpoints."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter, hooks: Hooks) -> None:
+    def __init__(
+        self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter, hooks: Hooks,
+        needed: Callable[[], Collection[int]] = tuple,
+    ) -> None:  # fmt: skip
+        """Prepare to save; checkpoints of the steps that are `needed` are not pruned."""
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._start = run.start
         self._channel, self._reporter, self._hooks = channel, reporter, hooks
@@ -45,7 +49,7 @@ class CheckpointManager:
         policy = run.experiment.checkpoint
         self._saver = BackgroundSaver(
             run.checkpoints, rank.rank, rank.world_size, saver_channel.gather, policy.keep,
-            self._make_durable if rank.is_first else None, policy.write, policy.keep_every,
+            self._make_durable if rank.is_first else None, policy.write, policy.keep_every, needed,
         )  # fmt: skip
         self._savers, self._channels = [self._saver], [saver_channel]
         if self.snapshots:

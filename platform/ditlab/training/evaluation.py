@@ -1,6 +1,14 @@
-"""Evaluation of a network: held-out metrics on fixed times and noise, sample grids, sample quality."""
+"""Evaluation of a network by the run's protocol: held-out metrics on fixed times and noise, sample grids, quality.
 
-from collections.abc import Mapping
+One evaluator serves a run in training, a saved run, and another process: on one kind of device, with the same threads
+and batches, all three give the same bits, whatever the number of workers.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +16,27 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
-from torch import nn
+from torch import Tensor, nn
 
-from denoisers.contract import KnownOptimumObjective
+from denoisers.contract import KnownOptimumObjective, TextCodec
+from denoisers.figures import Figure
+from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.engine.engine import TrainingModule, lay_out_as_trained
 from ditlab.errors import UserError
-from ditlab.home import RunFolder
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
-from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.intervals import paired_interval
+from ditlab.planning.meta_step import DTYPES
+from ditlab.progress import Progress, ignore, ignore_progress
+from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
 from ditlab.quality.measurement import held_out_measurement
-from ditlab.receipts.records import measurement_tags
+from ditlab.receipts.reading import read_attempts
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import write_whole
 from ditlab.training.plan import TrainingRun
@@ -35,8 +49,169 @@ NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
 REGRET = "regret"
 """Held-out loss above the least possible one, reported where the data's law has a closed form for the objective."""
+NUDGE = 0.1
+"""Standard errors by which a mean is moved to see what depends on it."""
 BySample = dict[str, np.ndarray]
 """Values of metrics by name for each held-out sample, in order, (num,) float64."""
+Ends = tuple[float, float]
+"""Ends of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Batch, threads and kind of device by which a run's figures are computed: they decide the last bits."""
+
+    batch_size: int
+    """Held-out samples of a pass."""
+    threads: int | None
+    """Threads of each worker's CPU; None where no receipt tells."""
+    device_type: str
+    """`cpu` or `cuda`."""
+    workers: int
+    """Workers, whose number decides where parameters lie in memory."""
+
+    @classmethod
+    def of_run(cls, experiment: Experiment, folder: RunFolder, step: int) -> "Protocol":
+        """Return the protocol of the attempt that evaluated a step, by the run's receipts."""
+        kind = "cuda" if experiment.resources.gpus_per_worker else "cpu"
+        attempts = [each for _, each in sorted(read_attempts(folder).items())]
+        if not attempts:
+            return cls(experiment.micro_size, None, kind, experiment.resources.max_workers)
+        own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
+        kind, threads = "cpu" if own.device == "cpu" else "cuda", own.threads or None
+        if experiment.evaluation.where == "beside":
+            resources = experiment.evaluation.resources
+            kind, threads = "cuda" if resources.gpus else "cpu", resources.cpus or threads
+        return cls(experiment.micro_size >> own.halvings, threads, kind, own.workers)
+
+    @contextmanager
+    def computing(self, device: torch.device) -> Iterator[None]:
+        """Compute inside as a worker does: with its threads, on a GPU by deterministic convolutions."""
+        threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+        torch.set_num_threads(self.threads or threads)
+        torch.backends.cudnn.deterministic = deterministic or device.type == "cuda"
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.deterministic = deterministic
+
+
+def evaluated_modules(
+    experiment: Experiment, weights: Callable[[str], Mapping[str, Tensor]], text: TextCodec | None,
+    device: torch.device, precision: str, workers: int,
+) -> tuple[nn.Module, Any]:  # fmt: skip
+    """Build the network and the objective that a training by so many workers evaluates, adapters beside their bases.
+
+    `weights` returns whole tensors by name, unmerged, of a prefix: `network.`, `objective.`.
+    """
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, text)
+    network: Any = experiment.family.build_network(experiment.model)
+    fine_tune(network, objective.modules, experiment.training)
+    for prefix, module in (("network.", network), ("objective.", objective.modules)):
+        if module is not None:
+            module.load_state_dict(dict(weights(prefix)))
+            module.to(device, DTYPES[precision]).eval()
+    lay_out_as_trained(TrainingModule(network, objective), experiment, device, workers)
+    return network, objective
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Figures of a network; on a worker beside the first those of held-out samples alone."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    """Metrics by MLflow name: `eval/...`, `quality/...`."""
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    """Measurements behind them by group: `eval`, `quality`."""
+    by_sample: dict[str, BySample] = field(default_factory=dict)
+    """Values of each held-out sample by group."""
+    intervals: dict[str, Ends] = field(default_factory=dict)
+    """95 % intervals of means over held-out samples, by MLflow name."""
+    grid: Figure | None = None
+    """Samples as the family shows them."""
+    drawn: DrawnSamples | None = None
+    """Samples whose quality was measured."""
+
+
+@dataclass
+class StateEvaluator:
+    """Evaluator of states of an experiment's network, on one worker."""
+
+    experiment: Experiment
+    data: DataSplits
+    home: Home
+    inputs: ModelInputs
+    rank: Rank
+    channel: ControlChannel
+    warn: Callable[[str], None] = ignore
+    tick: Callable[[], None] = ignore
+    """Called all along a measurement of quality."""
+    progress: Progress = ignore_progress
+
+    @cached_property
+    def quality(self) -> QualityEvaluator:
+        """Evaluator of the quality of samples."""
+        return QualityEvaluator(
+            self.experiment, self.data, self.home, self.rank.device, self.warn, self.tick, self.progress, self.inputs
+        )
+
+    def evaluate(
+        self, network: nn.Module, objective: Any, batch_size: int, *, precision: str | None = None,
+        groups: Mapping[str, int | None] | None = None, num_shown: int | None = None, quality: int | None = None,
+        at_once: int | None = None, draws: bool | None = None, with_intervals: bool = False,
+        inside: AbstractContextManager[None] | None = None, measuring: Callable[[], None] = ignore,
+    ) -> Evaluated:  # fmt: skip
+        """Evaluate a network with averaged weights, by default as the spec's `evaluation` says.
+
+        `groups` are numbers of first held-out samples (None: all) by the name of their figures. `num_shown` samples are
+        drawn for the grid and `quality` for figures, `at_once`, by the first worker or where it `draws`; 0 for none.
+        All that calls the network happens `inside`; `measuring` is called before drawn samples are measured.
+        `precision` is that of the network.
+        """
+        spec, rank = self.experiment.evaluation, self.rank
+        groups = {"eval": spec.limit} if groups is None else groups
+        num_shown, quality = (
+            spec.samples if num_shown is None else num_shown,
+            spec.quality if quality is None else quality,
+        )
+        at_once, draws = at_once or max(batch_size, spec.samples), rank.is_first if draws is None else draws
+        found, drawn, grid = Evaluated(), None, None
+        with inside or nullcontext():
+            for group, limit in groups.items():
+                by_sample, intervals = BySample(), dict[str, Ends]()
+                values = metrics_by_part(
+                    network, objective, self.experiment, self.data, self.inputs, batch_size,
+                    len(self.data.held_out) if limit is None else limit, rank, self.channel, self.progress, by_sample,
+                    intervals if with_intervals else None,
+                )  # fmt: skip
+                found.values.update({f"{group}/{name}": value for name, value in values.items()})
+                found.intervals.update({f"{group}/{name}": ends for name, ends in intervals.items()})
+                found.by_sample[group] = by_sample
+            if num_shown and draws:
+                sampler, samples = draw_samples(network, self.experiment, self.data, num_shown, self.inputs)
+                grid = sampler.show(samples) if rank.is_first else None
+            if quality and draws:
+                drawn = self.quality.draw(network, quality, at_once)
+        if quality:
+            measuring()
+        if not rank.is_first:
+            return found
+        precision = precision or self.experiment.training.precision
+        found.measurements.update(
+            {group: self.held_out_measurement(limit, batch_size, precision) for group, limit in groups.items()}
+        )
+        if drawn is not None:
+            found.values.update(self.quality.measure(drawn))
+            found.measurements["quality"] = self.quality.measurement(quality, at_once, precision)
+        return replace(found, grid=grid, drawn=drawn)
+
+    def held_out_measurement(self, limit: int | None, batch_size: int, precision: str) -> Measurement:
+        """Return what figures of the first `limit` held-out samples are measured with here."""
+        return held_out_measurement(
+            self.experiment, self.data, limit, precision, self.rank.device.type, self.home, batch_size,
+            torch.get_num_threads(),
+        )  # fmt: skip
 
 
 class RunEvaluation:
@@ -45,11 +220,11 @@ class RunEvaluation:
     def __init__(
         self, run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter
     ) -> None:
-        self._run, self._rank, self._channel, self._inputs, self._reporter = run, rank, channel, inputs, reporter
+        self._run, self._rank, self._reporter = run, rank, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
-        self._quality = QualityEvaluator(
-            run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
+        self._evaluator = StateEvaluator(
+            run.experiment, run.data, run.home, inputs, rank, channel, reporter.warn, reporter.marker.tick
         )
 
     def evaluate(self, state: TrainingState, batch_size: int) -> dict[str, float]:
@@ -57,40 +232,25 @@ class RunEvaluation:
 
         The first worker reports the sample grid, and alone returns quality figures.
         """
-        experiment, data, rank = self._run.experiment, self._run.data, self._rank
-        evaluation, precision = experiment.evaluation, experiment.training.precision
-        at_once = max(batch_size, evaluation.samples)  # both are known to fit
-        by_sample: BySample = {}
-        with state.engine.evaluating():
-            found = metrics_by_part(
-                state.network, state.objective, experiment, data, self._inputs, batch_size,
-                evaluation.limit, rank, self._channel, by_sample=by_sample,
-            )  # fmt: skip
-            if rank.is_first:
-                kept = experiment.objective.weights.model_dump()
-                self._reporter.held_out(state.step, {name: each for name, each in by_sample.items() if name in kept})
-            # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
-            if evaluation.samples and (rank.is_first or state.engine.stage == 3):
-                sampler, samples = draw_samples(state.network, experiment, data, evaluation.samples, self._inputs)
-                if rank.is_first:
-                    self._reporter.samples(state.step, sampler.show(samples))
-            if evaluation.quality and (rank.is_first or state.engine.stage == 3):
-                drawn = self._quality.draw(state.network, evaluation.quality, at_once)
-        values = {f"eval/{name}": value for name, value in found.items()}
-        if evaluation.quality:
-            self._reporter.marker.begin(state.step, "measuring samples")
-            values |= self._quality.measure(drawn) if rank.is_first else {}
-        if rank.is_first:
-            # Tag the run with what its figures are measured with, where that is new.
-            place = rank.device.type, self._run.home
-            measurements = {"eval": held_out_measurement(experiment, data, evaluation.limit, precision, *place)}
-            if evaluation.quality:
-                measurements["quality"] = self._quality.measurement(evaluation.quality, at_once, precision)
-            tags = measurement_tags(measurements)
-            if tags != self._measurements:
-                self._reporter.tags(tags)
-            self._measurements = tags
-        return values
+        # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
+        found = self._evaluator.evaluate(
+            state.network, state.objective, batch_size, inside=state.engine.evaluating(),
+            draws=self._rank.is_first or state.engine.stage == 3,
+            measuring=lambda: self._reporter.marker.begin(state.step, "measuring samples"),
+        )  # fmt: skip
+        if not self._rank.is_first:
+            return found.values
+        kept = self._run.experiment.objective.weights.model_dump()
+        by_sample = found.by_sample["eval"]
+        self._reporter.held_out(state.step, {name: each for name, each in by_sample.items() if name in kept})
+        if found.grid is not None:
+            self._reporter.samples(state.step, found.grid)
+        # Tag the run with what its figures are measured with, where that is new.
+        tags = measurement_tags(found.measurements)
+        if tags != self._measurements:
+            self._reporter.tags(tags)
+        self._measurements = tags
+        return found.values
 
     def sample(self, state: TrainingState) -> str:
         """Draw a sample grid from the averaged weights, as evaluations do; return why none can be drawn, or nothing."""
@@ -112,31 +272,40 @@ class RunEvaluation:
 def metrics_by_part(
     network: nn.Module, objective: Any, experiment: Experiment, data: DataSplits, inputs: ModelInputs,
     batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
-    by_sample: BySample | None = None,
+    by_sample: BySample | None = None, intervals: dict[str, Ends] | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
 
     Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
-    parts' weights, so that runs of other weights compare.
+    parts' weights, so that runs of other weights compare. To `intervals` are added those of `held_out_intervals`.
     """
+    values: BySample = {} if by_sample is None else by_sample
     if data.mixture is None:
-        return held_out_metrics(
-            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, by_sample,
+        sums = held_out_sums(
+            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, values,
             known_law(data, objective),
         )  # fmt: skip
+        if intervals is not None:
+            intervals |= held_out_intervals(values, sums, objective)
+        return summary_of(sums, objective)
     together: dict[str, float] = {}
     of_parts: dict[str, float] = {}
     for name, num in data.mixture.measured(limit).items():
-        part, of_part = data.mixture.parts[name], objective
-        sums = held_out_sums(
-            network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, by_sample
-        )
+        part, of_part, own = data.mixture.parts[name], objective, BySample()
+        sums = held_out_sums(network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, own)
+        for metric, each in own.items():
+            values[metric] = np.concatenate([*([values[metric]] if metric in values else []), each])
         for metric, value in sums.items():
             together[metric] = together.get(metric, 0.0) + value
         if part.text is not None:  # each part's tokens stand for bytes of its own
             with torch.random.fork_rng(devices=[]):
                 of_part = experiment.family.build_objective(experiment.objective, experiment.model, part.text)
         of_parts |= {f"{name}/{metric}": value for metric, value in summary_of(sums, of_part).items()}
+        if intervals is not None:
+            found = held_out_intervals(own, sums, of_part)
+            intervals |= {f"{name}/{metric}": ends for metric, ends in found.items()}
+    if intervals is not None:
+        intervals |= held_out_intervals(values, together, objective)
     return summary_of(together, objective) | of_parts
 
 
@@ -162,17 +331,18 @@ def held_out_sums(
     """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
-    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. To
-    `by_sample` are added the values of each sample, where the objective gives them. `law`: that of `known_law`, above
-    whose optimum the regret is measured.
+    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. Sums are
+    over batches in their order, so that any number of workers gives the bits of one. To `by_sample` are added the
+    values of each sample, where the objective gives them. `law`: that of `known_law`, above whose optimum the regret is
+    measured.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
         return {}
-    sums, own = {NUM: 0.0}, dict[tuple[int, int], BySample]()
+    own: dict[int, tuple[dict[str, float], BySample]] = {}
     for turn in range(0, len(batches), rank.world_size):
-        counts = turn + rank.rank < len(batches)
-        rows = batches[turn + rank.rank if counts else 0]
+        number = turn + rank.rank
+        rows = batches[number if number < len(batches) else 0]
         raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
         size = len(rows.indices)
         noise = fixed_noise(rows.first, rank.device, rows.bucket)
@@ -181,22 +351,59 @@ def held_out_sums(
         if law is not None:
             values = values | {REGRET: objective.regret(network, law, batch, noise)}
         progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
-        if counts:
-            sums[NUM] += size
+        if number < len(batches):
             known = {name: value.double().cpu().numpy() for name, value in values.items() if value.ndim}
-            own[rows.bucket, rows.first] = known
-            for name, value in values.items():
-                total = known[name].sum() if name in known else size * value
-                sums[name] = sums.get(name, 0.0) + float(total)
-    everyone: Any = channel.gather((list(sums), own if by_sample is not None else {}))
-    names = sorted({name for found, _ in everyone for name in found})
+            totals = {
+                name: float(known[name].sum() if name in known else size * value) for name, value in values.items()
+            }
+            own[number] = {NUM: float(size), **totals}, known if by_sample is not None else {}
+    everyone: Any = channel.gather(own)
+    found: dict[int, tuple[dict[str, float], BySample]] = {k: each for part in everyone for k, each in part.items()}
+    sums: dict[str, float] = {}
+    for number in sorted(found):
+        for name, total in found[number][0].items():
+            sums[name] = sums.get(name, 0.0) + total
     if by_sample is not None:
-        merged: dict[tuple[int, int], BySample] = {place: part for _, each in everyone for place, part in each.items()}
-        parts = [merged[place] for place in sorted(merged)]
-        for name in parts[0]:
+        places = sorted(found, key=lambda number: (batches[number].bucket, batches[number].first))
+        for name in found[0][1]:
             before = [by_sample[name]] if name in by_sample else []
-            by_sample[name] = np.concatenate([*before, *(part[name] for part in parts)])
-    return dict(zip(names, channel.sum([sums.get(name, 0.0) for name in names]), strict=True))
+            by_sample[name] = np.concatenate([*before, *(found[number][1][name] for number in places)])
+    return {name: sums[name] for name in sorted(sums)}
+
+
+def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: Any) -> dict[str, Ends]:
+    """Return 95 % intervals of the objective's metrics by name, of `held_out_sums` and its values by sample.
+
+    Student's t of a mean over samples. A metric of one mean (a perplexity) has the mean's ends, mapped; one of several
+    (an R^2) that of its linear approximation, the delta method (van der Vaart 1998, Asymptotic Statistics, ch. 3).
+    """
+    means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
+    known = {name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
+    summary = summary_of(sums, objective)
+
+    def moved(name: str, to: float) -> dict[str, float]:
+        found: dict[str, float] = objective.summary({**means, name: to})
+        return found
+
+    slopes: dict[str, dict[str, float]] = {}
+    for name, band in bands.items():
+        if nudge := NUDGE * band.std / math.sqrt(band.num):
+            up, down = moved(name, means[name] + nudge), moved(name, means[name] - nudge)
+            for metric in (each for each in summary if up[each] != down[each]):
+                slopes.setdefault(metric, {})[name] = (up[metric] - down[metric]) / (2 * nudge)
+    found: dict[str, Ends] = {}
+    for metric, of in slopes.items():
+        if len(of) == 1:
+            (name,) = of
+            low, high = sorted(moved(name, end)[metric] for end in (bands[name].low, bands[name].high))
+        else:
+            parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
+            linear = paired_interval(np.sum(parts, axis=0).tolist())
+            low, high = summary[metric] + linear.low, summary[metric] + linear.high
+        if math.isfinite(low) and math.isfinite(high):
+            found[metric] = low, high
+    return found
 
 
 def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:

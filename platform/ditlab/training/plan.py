@@ -21,6 +21,7 @@ from ditlab.spec.optimization import (
     SteppedCosineRestartSchedule,
     WarmupStableDecaySchedule,
 )
+from ditlab.training.mailbox import EvaluationMailbox
 from ditlab.training.recovery import MemoryPlan
 from ditlab.weights.initial import InitialWeights
 
@@ -60,6 +61,10 @@ class TrainingRun:
     """Checkpoint of another run to begin from while there is none of this one; None for fresh weights."""
     weights: InitialWeights | None = None
     """Published weights to begin from while there is no checkpoint; None for fresh ones."""
+    mailbox: EvaluationMailbox | None = None
+    """Where evaluations beside the training are asked for; None: the workers evaluate."""
+    waits_for_values: bool = False
+    """True if training blocks until the value of each evaluation is there, as a sweep's scheduler needs it."""
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:

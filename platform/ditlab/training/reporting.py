@@ -135,6 +135,17 @@ class Reporter(StepHook):
     def not_saved(self, step: int, problem: str) -> None:
         """Take note of a checkpoint that could not be written; on the first worker alone."""
 
+    def log_samples(self, step: int) -> None:
+        """Log the samples of an evaluation beside the training, which lie in the run's folder."""
+
+    def recorded_tags(self) -> Mapping[str, str]:
+        """Return every tag of the run with its last value, also of earlier attempts."""
+        return {}
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        """Return steps and values of a metric in the run's journal, as they were logged."""
+        return []
+
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
 

@@ -28,6 +28,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.evaluation import RunEvaluation
+from ditlab.training.evaluations import Evaluations
 from ditlab.training.hooks import Hooks, StepHook
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun, worker_share
@@ -86,12 +87,15 @@ class Trainer:
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.request = AgreedRequest(reporter)
+        self.request, self.evaluations = AgreedRequest(reporter), Evaluations(run, rank, reporter)
         receipts = StepReceipts(run, rank, reporter.receipts, self.request)
-        self.hooks = Hooks([self.request, receipts, phases, reporter, *hooks])
+        asking = filter(None, [self.evaluations.asking])
+        self.hooks = Hooks([self.request, receipts, phases, reporter, *asking, *hooks])
         self.metrics = MetricLog(run, rank, reporter, phases, self.hooks)
         self.evaluation = RunEvaluation(run, rank, self.channel, self.inputs, reporter)
-        self.checkpoints = CheckpointManager(run, rank, self.channel, reporter, self.hooks)
+        self.checkpoints = CheckpointManager(
+            run, rank, self.channel, reporter, self.hooks, self.evaluations.needed_checkpoints
+        )
         self._build()
 
     def resume(self) -> int:
@@ -196,6 +200,7 @@ class Trainer:
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
         self._until, self._saves, self._ends_as_asked = until, saves, False
+        self.evaluations.begin(self, saves)
         for begun in self.hooks.attempt_begun:
             begun(self.stepper, self.memory, saved)
         try:
@@ -203,6 +208,9 @@ class Trainer:
             self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
             with self.clock.phase("checkpoint"):
                 self.checkpoints.finish()
+            if self.evaluations.are_beside and not stopped:
+                with self.clock.phase("evaluation"):
+                    stopped = self.evaluations.is_stopped_waiting()
             # The times since the last logged step, to the end of the run.
             self.metrics.phases.read(is_over=True)
             self.hooks.exchange(self.state.step, self.channel)
@@ -221,7 +229,7 @@ class Trainer:
     def _train_steps(self) -> bool:
         """Do the steps; return True if training stopped before the end of the plan."""
         experiment, state, marker = self.run.experiment, self.state, self.reporter.marker
-        throughput, every, stopped = self.metrics.throughput, experiment.tracking.every, False
+        throughput, every, evaluations = self.metrics.throughput, experiment.tracking.every, self.evaluations
         skipped = self.memory.skipped_steps
         self._retire_fields()
         self.inputs.open()
@@ -230,11 +238,17 @@ class Trainer:
             throughput.restart()
             self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
-                with throughput.paused("evaluation"):
-                    self._evaluate()  # the level of chance; and a sampler that fails does so before hours of training
+                # the level of chance; and a sampler that fails does so before hours of training
+                if not evaluations.are_beside:
+                    with throughput.paused("evaluation"):
+                        evaluations.record(state.step, self._evaluate())
+                elif not self.checkpoints.last:
+                    with throughput.paused("checkpoint"):
+                        self._save()
             if experiment.engine.compile:
                 self.metrics.report_progress(state.step, "compiling")
-            while state.step < self.run.plan.total_steps and not stopped:
+            stopped = evaluations.waits_still() and evaluations.is_stopped()  # it was killed while a scheduler waited
+            while state.step < evaluations.last_step and not stopped:
                 marker.begin(state.step, "waiting for data")
                 if self._retire_fields():
                     loader.close()
@@ -246,7 +260,7 @@ class Trainer:
                     self.stepper.skip()
                 else:
                     number = state.step + 1
-                    self.stepper.step(batch, _is_due(number, every, number in (1, self.run.plan.total_steps)))
+                    self.stepper.step(batch, _is_due(number, every, number in (1, self.evaluations.last_step)))
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
@@ -255,15 +269,21 @@ class Trainer:
         """Log, evaluate and save what is due or asked for after a step; return True if training stops here."""
         experiment, step, metrics = self.run.experiment, self.state.step, self.metrics
         metrics.read_steps(step)
-        last = step == self.run.plan.total_steps
+        self.evaluations.take()
         with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
-            stop, bad = self.hooks.exchange(step, self.channel, self.reporter.should_stop(), metrics.bad_step > 0)
+            votes = self.reporter.should_stop(), metrics.bad_step > 0, self.evaluations.end_run
+            stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
+        if ends and not bad:
+            self.evaluations.end_after(step)
+        last = step == self.evaluations.last_step
         asked = "" if stop else self.request.verb  # a stop has a time limit: the request stays for the next attempt
         self._ends_as_asked = asked == "stop-after-evaluation"
         stopped = (bool(stop) or self._ends_as_asked or step == self._until) and not last
         evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
         is_periodic = self._until is None and _is_due(step, experiment.checkpoint.every, last)
-        saves = self._saves and (stopped or last or is_periodic or asked == "checkpoint")
+        asks = evaluates and self.evaluations.are_beside  # for the evaluation of a checkpoint, which is saved now
+        evaluates = evaluates and not asks
+        saves = self._saves and (stopped or last or is_periodic or asks or asked == "checkpoint")
         if evaluates or saves or asked or bad or stopped or last:
             # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
             # worker has seen the same.
@@ -276,7 +296,7 @@ class Trainer:
                 snapshots.save(self.state)
         if evaluates:
             with metrics.throughput.paused("evaluation"):
-                values = self._evaluate()
+                self.evaluations.record(step, values := self._evaluate())
         if asked:
             with metrics.throughput.paused():
                 self._begin_asked(asked, values if evaluates else None)
@@ -284,10 +304,10 @@ class Trainer:
             with metrics.throughput.paused("checkpoint"):
                 self._save()
         with metrics.throughput.paused():
-            if evaluates and not last:
+            if (evaluates or (asks and self.run.waits_for_values)) and not last:
                 with self.clock.phase("evaluation"):
-                    stopped = self._is_stopped_by_evaluation()
-                if stopped and not saves:
+                    stopped = self.evaluations.is_stopped()
+                if (stopped or step == self.evaluations.last_step) and not saves:
                     self._save()
         if self.checkpoints.num_pending:
             self.checkpoints.report_finished()
@@ -302,19 +322,17 @@ class Trainer:
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", "stop-after-evaluation")
         self.reporter.request_begun(self.request.number, verb, step)
         if evaluates and values is None:
-            values = self._evaluate(counts=self._ends_as_asked)
+            values = self._evaluate()
+            if self._ends_as_asked:  # the run's latest
+                self.metrics.add(step, values)
         elif verb == "sample":
             with self._evaluating():
                 problem = self.evaluation.sample(self.state)
         self.reporter.request_done(step, values if evaluates and values else {}, problem)
 
-    def _evaluate(self, counts: bool = True) -> dict[str, float]:
-        """Evaluate, and return the values; where it `counts`, they are the run's latest from here on."""
+    def _evaluate(self) -> dict[str, float]:
         with self._evaluating():
-            values = self.evaluation.evaluate(self.state, self.stepper.share.pass_size)
-            if counts:
-                self.metrics.add(self.state.step, values)
-        return values
+            return self.evaluation.evaluate(self.state, self.stepper.share.pass_size)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -334,15 +352,6 @@ class Trainer:
             self.state.draw_counts = {self.state.position: counts.tolist()}
         with self.clock.phase("checkpoint"):
             self.checkpoints.save(self.state, self.metrics.latest, self.hooks.held())
-
-    def _is_stopped_by_evaluation(self) -> bool:
-        """Report an evaluation, and wait as long as a sweep's scheduler wants; return True if the run ends there."""
-        while True:  # in rounds, as the others' wait in a collective has a limit
-            waits = max((each(self.state.step, self.metrics.latest) for each in self.hooks.evaluated), default=False)
-            votes = self.channel.gather_numbers([waits, self.reporter.should_stop()])
-            waits_still, stops = (any(each) for each in zip(*votes, strict=True))
-            if stops or not waits_still:
-                return stops
 
     def _retire_fields(self) -> bool:
         """Leave out batch fields that the loss does not read any more; return True if they changed."""

@@ -114,9 +114,6 @@ def test_draws_are_those_of_held_out_metrics(view):
         def gather(self, thing):
             return [thing]
 
-        def sum(self, values):
-            return values
-
     found = held_out_metrics(None, Objective(), view, INPUTS, 30, 100, Rank(), Channel())
     (rows,) = row_set(view, INPUTS).batches(100)
     assert found["draw"] == pytest.approx(float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6)

@@ -24,7 +24,7 @@ from ditlab.quality.classifier import SmallClassifier, cached_classifier
 from ditlab.quality.eligibility import find_basis
 from ditlab.quality.evaluator import QualityReference
 from ditlab.quality.images import batches, find_fields, real_images
-from ditlab.receipts.records import TAG_PREFIX, Measurement, differing_parts
+from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
 from support import special_files
 from support.command import run_here
@@ -351,19 +351,32 @@ def test_two_workers(in_training, tmp_path):
 
 
 def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, monkeypatch):
+    """To the bit, by the run's threads; by other batches the difference is named, and nothing of it is added."""
     spec = tmp_path / "spec.yaml"
     evaluation = {"every": 4, "samples": 0, "quality": 100}
     small = tiny(name="small", evaluation=evaluation, training={"steps": 4}, sampling={"steps": 2})
     spec.write_text(json.dumps(small.to_dict()))
     trained = run_here(capfd, monkeypatch, "train", spec, "--local", "--json")
     assert trained.code == 0, trained.err
-    said = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "100", "--json")
+    said = run_here(capfd, monkeypatch, "evaluate", "small", "--protocol", "--json")
     assert said.code == 0 and "never with" in " ".join(said.err.split()), said.err
-    for name in QUALITY_METRICS:
-        assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
+    found, before = said.json["metrics"], trained.json["metrics"]
+    repeated = {name: value for name, value in before.items() if name.startswith(("eval/", "quality/"))}
+    assert repeated == found and set(QUALITY_METRICS) <= set(repeated) and not said.json["differences"]
+    assert said.json["measurements"]["quality"]["words"]["number"] == "100" and "evaluation batch  16" in said.err
+    assert said.json["intervals"]["eval/velocity"][0] < found["eval/velocity"]
     journal = in_training / "train" / said.json["run_id"] / "journal.jsonl"
     tags = [json.loads(line)["values"] for line in journal.read_text().splitlines() if '"kind":"tags"' in line]
     ways = [Measurement.parse(values[f"{TAG_PREFIX}quality"]) for values in tags if f"{TAG_PREFIX}quality" in values]
-    assert len(ways) == 2 and differing_parts(ways) == ["batch"]  # of a pass in training, and of the command
+    assert len(ways) == 2 and ways[0] == ways[1]
+    other = run_here(capfd, monkeypatch, "evaluate", "small", "--batch", "5", "--quality", "120", "--json")
+    assert other.json["differences"] == {
+        "eval": ["evaluation batch 5 in place of 16"],
+        "quality": ["batch 5 in place of 16", "number 120 in place of 100"],
+    }  # fmt: skip
+    assert "eval/... is not measured as in training: evaluation batch 5 in place of 16; not" in " ".join(
+        other.err.split()
+    )
+    assert len([line for line in journal.read_text().splitlines() if '"kind":"tags"' in line]) == len(tags)
     few = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "50")
     assert few.code == 2 and "50 is not in the range" in few.err

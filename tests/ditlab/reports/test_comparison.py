@@ -17,6 +17,7 @@ from ditlab.reports.comparison import (
     RunCurve,
     RunSamples,
     equal_budget,
+    group_of,
     run_curve,
     smoothed,
     training_clock,
@@ -229,6 +230,25 @@ def test_metrics_that_measure_something_else_are_not_ranked() -> None:
     )
     assert "measured in" not in text(settings_of_frequency=2) and "cannot be said" not in text(settings_of_frequency=2)
     assert "eval/velocity is measured in several ways, which differ in: precision." in text(precision="bf16")
+
+
+def test_nothing_ranks_across_protocols() -> None:
+    """Another kind of device draws other noise; an earlier measurement, a group's run, one that is not recorded."""
+    parts = {"held-out samples": 1, "device": "cpu", "evaluation batch": 16, "threads": 2}
+    base, cuda = Measurement.of(parts), Measurement.of(parts | {"device": "cuda"})
+    rounded = Measurement.of(parts | {"evaluation batch": 4, "threads": 1})
+    fine = summary_text(compared(run("a", measurement=base), run("b", measurement=rounded)))
+    assert "cannot be said" not in fine and "differ in: evaluation batch, threads." in fine
+    pair = [run("b", measurement=base), run("c", measurement=cuda)]
+    others = {
+        "in several ways, which differ in: device": run("b", measurement=cuda),
+        "ways, which differ in: device": run("b", measurement=base, past_measurements=[cuda]),
+        "differ in: device": group_of("b", "b", pair),
+        "what eval/velocity is measured with is recorded of some runs alone": run("b", measurement=None),
+    }
+    for sentence, other in others.items():
+        text = summary_text(compared(run("a", measurement=base), other))
+        assert "Which run is better cannot be said" in text and sentence in text and "lower" not in text
 
 
 def test_runs_within_one_percent_are_level() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ditlab.cli.runs import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.runs.locks import lock_run
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import connect
@@ -88,6 +89,23 @@ def test_the_list_is_sorted_and_filtered_and_holds_metrics(home: Home, new_run: 
         "eval/velocity",
         0.75,
     )
+
+
+def test_runs_of_other_protocols_are_sorted_apart(home: Home, new_run: NewRun) -> None:
+    """By what a metric is measured with, but for parts that change rounding alone; `query` has a column of it."""
+    for name, value, device, batch in (("a", 0.25, "cpu", 8), ("b", 0.5, "cuda", 8), ("c", 0.75, "cpu", 64)):
+        journal, parts = JournalWriter(folder := new_run(name)), {"device": device, "evaluation batch": batch}
+        measured = measurement_tags({"eval": Measurement.of(parts)})
+        journal.append("tags", values={"ditlab.main_metric": "eval/velocity", **measured})
+        journal.log_metrics(9, {"eval/velocity": value})
+        journal.close()
+        update_record(folder, status="finished")
+    said = invoke("--sort", "held-out", "--json")
+    assert [row["name"] for row in json.loads(said.stdout)["runs"]] == ["a", "c", "b"]
+    assert "sorted apart, as values of other measurements do not rank: velocity" in " ".join(said.stderr.split())
+    sql = "SELECT count(*), group_concat(name) FROM runs GROUP BY protocol ORDER BY 1"
+    rows = json.loads(invoke("query", sql, "--json").stdout)["rows"]
+    assert [sorted(row["group_concat(name)"].split(",")) for row in rows] == [["b"], ["a", "c"]]
 
 
 def test_a_run_is_renamed_here_and_in_mlflow(home: Home, new_run: NewRun, store: None) -> None:

@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from ditlab.analysis.evaluation import measured_weights
 from ditlab.analysis.opened_run import OpenedRun, SavedRun
 from ditlab.averages import START
@@ -205,7 +203,7 @@ def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: di
     try:
         with store.open(int(step)) as reader:
             saved = SavedRun(run.home, run.folder, run.record, run.experiment, run.warn, checkpoint=reader)
-            weights = measured_weights(saved, saved.network(torch.device("cpu")))
+            weights = measured_weights(saved)
             hashes = {run.experiment.content_hash(), reader.manifest.spec_hash}  # measured before or after a resume
     except UserError as error:
         return VerifiedPart("evaluations", "not checked", f"{name}: {error}")

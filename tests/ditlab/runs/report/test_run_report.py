@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from ditlab.home import Home, RunFolder
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.reports.rendering.render import png_texts
 from ditlab.runs.locks import lock_run
 from ditlab.runs.page import MOST_BYTES, write_run_report
@@ -249,7 +250,9 @@ def test_one_screen_answers_and_figures_are_small(run):
     run.tags({DEVICES_TAG: "2 GPU at 2.5"})
     quarters = {f"eval/velocity_t{quarter}": 0.5 for quarter in range(4)}
     for step in (0, 20, 40):
-        run.evaluate(step, **quarters, **{"eval/baseline/mean/velocity": 0.9})
+        drawn = {"quality/kid": 0.5, "quality/kid_low": 0.25, "quality/kid_high": 0.75}
+        run.evaluate(step, **quarters, **drawn, **{"eval/baseline/mean/velocity": 0.9})
+    run.tags(measurement_tags({"eval": (way := Measurement.of({"threads": 1})), "quality": way}))
     run.train(range(1, 41))
     run.time += 1_800_000
     names = ("zeal", "samples", "adaln", "loss_by_time")
@@ -260,6 +263,12 @@ def test_one_screen_answers_and_figures_are_small(run):
     run.end()
     found = page_of(run)
     assert "held-out velocity 0.3123 step 40; untrained 2; mean 0.9" in found.text
+    assert f"Protocol: eval {way.shown}." in found.text and f"Protocol: quality {way.shown}." in found.text
+    assert (
+        "95 % interval" in found.text
+        and "0.25 to 0.75" in found.text
+        and "kid_low" not in found.text.split("Curves")[0]
+    )
     assert "GPU hours 1.0" in found.text and "price 2.5" in found.text
     places = [found.text.index(each) for each in ("held-out velocity", "GPU hours", "Samples by step", "train 0.3162",
               "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts", "ditlab sample",

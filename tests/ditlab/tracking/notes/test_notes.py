@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 
+from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.tracking.history import MAIN_TAG, JournalFacts, ResultPoint, RunResults
 from ditlab.tracking.names import TAG_LENGTH
 from ditlab.tracking.notes import RunNote, SweepNote, plain, with_addresses
@@ -58,8 +59,16 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares() -> None:
         quality__agreement=[(600, 0.8)],
         quality__agreement_chance=[(600, 0.1)],
         quality__agreement_real=[(600, 0.97)],
+        quality__kid=[(600, 0.5)], quality__kid_low=[(600, 0.25)], quality__kid_high=[(600, 0.75)],
+    )  # fmt: skip
+    measured_with = measurement_tags({"eval": (way := Measurement.of({"threads": 1})), "quality": way})
+    note = RunNote(
+        "1a2b3c4d",
+        facts(tags={MAIN_TAG: "eval/velocity"} | measured_with, images={"samples": 600}),
+        measured,
+        600,
+        2400,
     )
-    note = RunNote("1a2b3c4d", facts(tags={MAIN_TAG: "eval/velocity"}, images={"samples": 600}), measured, 600, 2400)
     text = note.text()
     assert (
         "2,238,340 parameters" in text and "trained on digits (1,617 samples)" in text and "step 600 of 2,400" in text
@@ -70,6 +79,8 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares() -> None:
     assert ["assessed/bound", "1.9", "", "bigram 2.5"] in rows
     assert ["quality/agreement", "0.8", "", "chance 0.1, real 0.97"] in rows
     assert rows[-1][0] == plain("eval/velocity_t0")
+    assert ["quality/kid", "0.5 (0.25 to 0.75)", "", ""] in rows and not any("kid_low" in row[0] for row in rows)
+    assert f"Protocols: eval {way.shown}, quality {way.shown}." in text
     assert (
         len([line for line in text.splitlines() if re.match(r"- (model|objective|data|optimizer|batch)&#58; ", line)])
         == 5

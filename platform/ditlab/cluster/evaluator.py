@@ -1,0 +1,56 @@
+"""Evaluations beside a training as Ray tasks, with resources of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from ditlab.cluster.ray_failures import unwrap
+from ditlab.cluster.session import lost_ray
+from ditlab.cluster.survey import check_joining_node
+from ditlab.errors import first_line
+from ditlab.runs.evaluator import EvaluatorTask, answer_request
+from ditlab.runs.launch import Launch
+from ditlab.spec.plugins import plugin_packages
+
+
+class EvaluatorOnRay(EvaluatorTask):
+    """An evaluation in a Ray task, on whatever node has its resources."""
+
+    def __init__(self, launch: Launch, threads: int) -> None:
+        resources = launch.experiment.evaluation.resources
+        task = ray.remote(
+            num_cpus=resources.cpus or 0, num_gpus=resources.gpus, resources=resources.custom or None, max_retries=0,
+            max_calls=1,  # a process for each: its memory and its priority are those of no other task
+            scheduling_strategy="SPREAD",  # neither on the launcher's node first, nor in the bundle of a sweep's trial
+        )(answer_on_node)  # fmt: skip
+        self._result = task.remote(launch.to_dict(), threads)
+
+    def wait(self, seconds: float) -> bool:
+        return bool(lost_ray()) or bool(ray.wait([self._result], timeout=seconds)[0])
+
+    def problem(self) -> str:
+        if lost := lost_ray():
+            return lost
+        try:
+            ray.get(self._result)
+        except ray.exceptions.RayError as error:
+            return first_line(unwrap(error) or error)
+        return ""
+
+    def cancel(self) -> None:
+        if not lost_ray():
+            ray.cancel(self._result, force=True)
+
+
+def answer_on_node(values: dict[str, Any], threads: int) -> None:
+    """Answer a run's request for an evaluation, on the node of this task, which may have joined since the run began.
+
+    Raises UserError for a node with other versions than the workers'.
+    """
+    launch = Launch.from_dict(values)
+    if launch.versions:
+        packages = plugin_packages(launch.experiment.to_dict())
+        check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+    answer_request(launch, threads)

@@ -1,0 +1,218 @@
+"""Evaluator beside a training: the launcher's thread that has requests answered, and the answer to one of them.
+
+A request names the newest checkpoint that is to be evaluated (`training.mailbox`). One at a time is evaluated, by a Ray
+task (`cluster.evaluator`) or, without Ray, by a process of its own: `python -m ditlab.runs.evaluator`. One that is lost
+is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from denoisers.contract import RetiringObjective
+from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.checkpoints.reader import CheckpointReader
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.quality.measurement import FLOAT
+from ditlab.receipts.records import measurement_tags
+from ditlab.runs.launch import Launch
+from ditlab.runs.reporter import save_samples
+from ditlab.secrets import hide
+from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
+from ditlab.training.plan import TrainingRun
+
+POLL_INTERVAL = 0.5
+"""Seconds between looks for a request."""
+MAX_LOST = 10
+"""Evaluators in a row that may be lost for one answer."""
+RETRY_PAUSE = 1.0
+"""Seconds after the first loss; twice as many after each further one, up to a minute."""
+NICENESS = 10
+"""Niceness of an evaluator's process: training comes first where both run on the same cores."""
+
+
+class EvaluatorTask(ABC):
+    """An evaluation that was started in another process."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> bool:
+        """Return True once it has ended, within so many seconds."""
+
+    @abstractmethod
+    def problem(self) -> str:
+        """Return why it ended without an answer; empty where it has answered."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it at once."""
+
+
+StartTask = Callable[[Launch], EvaluatorTask]
+
+
+@contextmanager
+def evaluated_beside(launch: Launch, start: StartTask, warn: Callable[[str], None]) -> Iterator[None]:
+    """Have a run's requests for evaluations answered during the block, where its spec evaluates beside the training."""
+    if launch.experiment.evaluation.where == "inline":
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_serve, args=(launch, start, warn, ended), name="ditlab-evaluator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended: threading.Event) -> None:
+    mailbox, num_lost = EvaluationMailbox(launch.folder.beside), 0
+    while not ended.wait(POLL_INTERVAL):
+        request = mailbox.request()
+        if request is None or mailbox.has_answer(request.step):
+            continue
+        try:
+            problem = _follow(start(launch), ended)
+        except Exception as error:  # of whatever runs it: steps go on, and so does this thread
+            problem = first_line(error)
+        if ended.is_set():
+            return
+        num_lost = num_lost + 1 if problem else 0
+        if num_lost > MAX_LOST:
+            with suppress(OSError):
+                reason = f"{num_lost} evaluators in a row were lost, the last: {problem}"
+                mailbox.answer(EvaluationAnswer(request.step, error=reason))
+            num_lost = 0
+        elif problem:
+            warn(f"the evaluator of step {request.step} was lost ({problem}); it is started again.")
+            ended.wait(min(60.0, RETRY_PAUSE * 2 ** (num_lost - 1)))
+
+
+def _follow(task: EvaluatorTask, ended: threading.Event) -> str:
+    while not task.wait(POLL_INTERVAL):
+        if ended.is_set():
+            task.cancel()
+            return ""
+    return task.problem()
+
+
+class EvaluatorProcess(EvaluatorTask):
+    """An evaluation in a process of its own on this machine, for a training without Ray."""
+
+    def __init__(self, launch: Launch) -> None:
+        resources, variables = launch.experiment.evaluation.resources, dict(os.environ)
+        threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+        # the last GPU: training takes the first
+        variables["CUDA_VISIBLE_DEVICES"] = str(torch.cuda.device_count() - 1) if resources.gpus else ""
+        launch.folder.beside.mkdir(exist_ok=True)
+        with (launch.folder.beside / "evaluator.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=log, start_new_session=True, env=variables,
+            )  # fmt: skip
+        assert self._process.stdin
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
+
+    def wait(self, seconds: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
+    def problem(self) -> str:
+        code = self._process.returncode
+        return f"its process ended with code {code}; beside/evaluator.log has its last words" if code else ""
+
+    def cancel(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def answer_request(launch: Launch, threads: int | None) -> None:
+    """Evaluate the newest checkpoint that a run asks for, and answer; nothing where it asks for none any more.
+
+    `threads`: those of a worker; None: torch's choice. Mistakes are the answer. Raises Unreachable and StorageOutage
+    where a store does not answer, and OSError where the answer cannot be written.
+    """
+    with suppress(OSError):
+        os.nice(NICENESS)
+    mailbox = EvaluationMailbox(launch.folder.beside)
+    while request := mailbox.request():
+        try:
+            answer = _evaluation(launch, request.step, threads)
+        except (Unreachable, StorageOutage):
+            raise
+        except Exception as error:
+            newer = mailbox.request()
+            if isinstance(error, DamagedCheckpoint) and newer and newer.step != request.step:
+                continue  # it was pruned just now
+            is_sentence = isinstance(error, UserError)
+            text = str(error) if is_sentence else f"{type(error).__name__}: {first_line(error)}"
+            answer = EvaluationAnswer(request.step, error=hide(text).rstrip("."))
+        mailbox.answer(answer)
+        return
+
+
+def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAnswer:
+    warnings: list[str] = []
+    device = torch.device("cuda" if launch.experiment.evaluation.resources.gpus else "cpu")
+    protocol = Protocol.of_run(launch.experiment, launch.folder, step)
+    protocol = replace(protocol, threads=protocol.threads or threads)
+    run = launch.changed(notify=warnings.append).training_run()
+    with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
+        found = evaluate_checkpoint(run, reader, device, protocol, warnings.append)
+    kept, has_pictures = run.experiment.objective.weights.model_dump(), False
+    try:
+        save_by_sample(
+            launch.folder, step, {name: each for name, each in found.by_sample["eval"].items() if name in kept}
+        )
+        if found.grid:
+            save_samples(launch.folder, step, found.grid)
+            has_pictures = True
+    except OSError as error:
+        warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
+    tags = measurement_tags(found.measurements)
+    return EvaluationAnswer(step, found.values, tags, has_pictures, list(map(hide, warnings)))
+
+
+def evaluate_checkpoint(
+    run: TrainingRun, reader: CheckpointReader, device: torch.device, protocol: Protocol, warn: Callable[[str], None]
+) -> Evaluated:
+    """Evaluate the averaged weights of a checkpoint as the training does, in one process."""
+    experiment, data, rank = run.experiment, run.data, Rank(0, 1, 0, device)
+    precision: Any = experiment.training.precision
+    if device.type == "cpu" and precision == "fp16":  # half of its operations are missing there
+        precision = FLOAT
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, device, warn, run.home)
+    weights = partial(reader.weights, True, merged=False)
+    network, objective = evaluated_modules(experiment, weights, data.text, device, precision, protocol.workers)
+    if isinstance(objective, RetiringObjective):
+        inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
+    evaluator = StateEvaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
+    return evaluator.evaluate(network, objective, protocol.batch_size, precision=precision, inside=torch.no_grad())
+
+
+def main() -> None:
+    """Answer a request for the launch on standard input."""
+    given = json.load(sys.stdin)
+    answer_request(Launch.from_dict(given["launch"]), given["threads"])
+
+
+if __name__ == "__main__":
+    main()

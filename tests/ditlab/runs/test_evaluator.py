@@ -1,0 +1,117 @@
+"""The evaluator beside a training: lost ones are started again, mistakes are one sentence, a second terminal does as
+much."""
+
+import pytest
+
+from ditlab.analysis.evaluation import follow_checkpoints
+from ditlab.api.run import open_run
+from ditlab.cluster.capacity import nodes_for_workers
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.runs import evaluator
+from ditlab.runs.evaluator import EvaluatorTask, evaluated_beside
+from ditlab.runs.launch import Launch
+from ditlab.runs.locks import lock_evaluation
+from ditlab.runs.prepare import check_launch
+from ditlab.tracking.history import metric_history
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
+from support.clusters.faults import wait_until
+from support.sweeps import BASE, prepared, sweep_of
+from support.trainings.workers import tiny
+
+BESIDE = {"every": 2, "samples": 0, "limit": 16, "where": "beside"}
+
+
+class Scripted(EvaluatorTask):
+    """A task that is over at once, and answers or is lost as told."""
+
+    def __init__(self, answer, problem=""):
+        self._answer, self._problem = answer, problem
+
+    def wait(self, seconds):
+        self._answer()
+        return True
+
+    def problem(self):
+        return self._problem
+
+    def cancel(self):
+        raise AssertionError("it has ended")
+
+
+@pytest.mark.parametrize("num_lost", [3, evaluator.MAX_LOST + 1])
+def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator, "POLL_INTERVAL", 0.001)
+    monkeypatch.setattr(evaluator, "RETRY_PAUSE", 0.0)
+    launch = Launch(tiny(evaluation=BESIDE), Home(tmp_path), "run")
+    mailbox, begun, warnings = EvaluationMailbox(launch.folder.beside), [], []
+    mailbox.ask(Request(4, [2]))
+
+    def start(_):
+        begun.append(len(begun))
+        if len(begun) <= num_lost:
+            return Scripted(lambda: None, "its node is gone")
+        return Scripted(lambda: mailbox.answer(EvaluationAnswer(4, {"eval/velocity": float("nan")})))
+
+    with evaluated_beside(launch, start, warnings.append):
+        wait_until(lambda: mailbox.has_answer(4), 20, "an answer")
+    (answer,) = mailbox.answers()
+    assert len(warnings) == min(num_lost, evaluator.MAX_LOST) and "its node is gone" in warnings[0]
+    assert bool(answer.error) == (num_lost > evaluator.MAX_LOST)
+    assert answer.error or str(answer.metrics["eval/velocity"]) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"evaluation": {**BESIDE, "every": None}}, "evaluation.every is null"),
+        ({"evaluation": {**BESIDE, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
+        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": BESIDE}, "did you mean 'eval/velocity'?"),
+        ({"training__stop": {"metric": "eval/velocity"}}, "training.stop.metric='eval/velocity' is not measured"),
+    ],
+)
+def test_mistakes_before_anything_starts(changes, words, run_home):
+    with pytest.raises(UserError) as error:
+        check_launch(tiny(**changes), None, local=True, remote=False)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_reserved_resources():
+    """What an evaluation reserves is left to no worker; what no node has is refused."""
+    nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "cheap": 2.0}]
+
+    def left(**resources):
+        return nodes_for_workers(tiny(evaluation={**BESIDE, "resources": resources}), nodes)
+
+    assert left() == nodes == nodes_for_workers(tiny(), nodes)
+    assert left(cpus=2, custom={"cheap": 1}) == [nodes[0], {"CPU": 2.0, "cheap": 1.0}]
+    assert left(cpus=8) == [{"CPU": 0.0, "GPU": 2.0}, nodes[1]]
+    with pytest.raises(UserError, match=r"evaluation.resources=\{cpus: 1, dear: 1\} are on no node .* start a node"):
+        left(cpus=1, custom={"dear": 1})
+    with pytest.raises(UserError, match=r"cpus: 9"):
+        left(cpus=9)
+
+
+def test_a_second_terminal_follows(run_home):
+    """The newest checkpoint of a run that is over is evaluated once; two do not follow one run."""
+    run = open_run(next(each.name for each in run_home.runs.iterdir()))
+    with lock_evaluation(run.folder), pytest.raises(UserError, match="followed by another"):
+        next(iter(run.follow()))
+    (found,) = run.follow()
+    assert found.step == 2 and not list(run.folder.checkpoints.glob("*/fork-*"))
+    history = metric_history(run.folder)["eval/velocity"]
+    assert history.steps.tolist().count(2) == 1
+    (again,) = run.follow()
+    assert again.metrics == found.metrics
+    assert metric_history(run.folder)["eval/velocity"].steps.tolist() == history.steps.tolist()
+    refused = open_run(run.id)._opened()
+    object.__setattr__(refused, "experiment", tiny(evaluation=BESIDE))
+    with pytest.raises(UserError, match="leave --watch out"):
+        next(follow_checkpoints(refused, None, None))
+
+
+def test_race_needs_its_rungs(run_home):
+    stop = {**BASE["training"], "stop": {"metric": "eval/velocity"}}
+    race = {"scheduler": {"kind": "race", "grace": 2}, "seeds": {"min": 2, "max": 3}}
+    with pytest.raises(UserError, match=r"training.stop ends runs before the rungs"):
+        prepared(sweep_of(base={**BASE, "training": stop}, **race))
