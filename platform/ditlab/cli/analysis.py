@@ -72,7 +72,10 @@ from ditlab.errors import UserError
 )  # fmt: skip
 @options.ema
 @options.overrides
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
+@click.option(
+    "--out", type=click.Path(path_type=Path),
+    help="Folder for the files; default: in the run's folder. FILE.npz: images alone, as ADM writes them.",
+)  # fmt: skip
 @options.anyway
 @options.as_json
 def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: bool, **settings: Any) -> None:
