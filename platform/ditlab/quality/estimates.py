@@ -36,6 +36,8 @@ SIGMA, CMMD_SCALE = 10.0, 1000.0
 """Width of CMMD's Gaussian kernel, and the factor on its value."""
 BLOCK = 2048
 """Rows of a kernel's matrix at once."""
+PART_VALUES = 2**23
+"""Distances of parts of the sets at once."""
 
 
 def check_number(num: int, figure: str, side: str) -> None:
@@ -84,8 +86,8 @@ def mmd(real: Tensor, generated: Tensor, kernel: Kernel = polynomial, scale: flo
     """Squared maximum mean discrepancy of all points, unbiased (MMD_u^2, Gretton et al. 2012, eq. 3), times `scale`.
 
     The variance is that of the two-sample U-statistic: its second order, from the squares of the doubly centred kernel,
-    and its first, 4 v_x / m + 4 v_y / n of the points' own shares less what noise of the second adds to these. The
-    first order grows in proportion to the discrepancy and is 0 where distributions are equal, so that the interval holds
+    and its first, 4 v_x / m + 4 v_y / n of the points' own shares less what the second adds to these. The first order
+    grows in proportion to the discrepancy and is 0 where distributions are equal, so that the interval holds
     each value whose own variance makes the estimate likely (as Wilson's of a share does), which is not symmetric.
     """
     x, y = real.double(), generated.double()
@@ -127,9 +129,9 @@ def _sums(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Squared Euclidean distances of points (m, dim) and (n, dim), float64, (m, n)."""
+    """Squared Euclidean distances of points (..., m, dim) and (..., n, dim), float64, (..., m, n)."""
     x, y = x.double(), y.double()
-    return (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T).clamp_(min=0)
+    return (x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT).clamp_(min=0)
 
 
 def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
@@ -144,14 +146,7 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
     x, y = real[:LARGEST_NEIGHBOURS], generated[:LARGEST_NEIGHBOURS]
     xx, yy, xy = _distances(x, y)
     values = _neighbours(xx, yy, xy)
-    size, parts = (len(x), len(y)), {2: list[Tensor](), 4: list[Tensor]()}
-    for number in range(HALVINGS):
-        generator = torch.Generator().manual_seed(number)
-        orders = [torch.randperm(each, generator=generator).to(xy.device) for each in size]
-        for num, found in parts.items():
-            pairs = zip(*(order[: len(order) // num * num].chunk(num) for order in orders), strict=True)
-            found.append(torch.stack([_neighbours(xx[a][:, a], yy[b][:, b], xy[a][:, b]) for a, b in pairs]))
-    of_parts = {num: torch.stack(each) for num, each in parts.items()}  # (halvings, num, figures)
+    of_parts = {num: _of_parts(xx, yy, xy, num) for num in (2, 4)}  # (halvings, parts, figures)
     results = {}
     for place, name in enumerate(("precision", "recall", "density", "coverage")):
         value, spreads = float(values[place]), []
@@ -166,28 +161,48 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
     return results
 
 
+def _of_parts(xx: Tensor, yy: Tensor, xy: Tensor, num: int) -> Tensor:
+    """Figures of `num` parts of both sets, (halvings, num, 4), in random orders that are the same for any `num`."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [each // num for each in xy.shape]
+    orders = [[torch.randperm(each, generator=generator) for each in xy.shape] for _ in range(HALVINGS)]
+    rows, columns = (
+        torch.cat([order[side][: size * num].view(num, size) for order in orders]).to(xy.device)
+        for side, size in enumerate(sizes)
+    )
+    found = []
+    for part in torch.arange(len(rows)).split(max(1, PART_VALUES // max(sizes) ** 2)):
+        a, b = rows[part], columns[part]
+        pairs = ((xx, a, a), (yy, b, b), (xy, a, b))
+        found.append(_neighbours(*(matrix[i[:, :, None], j[:, None]] for matrix, i, j in pairs)))
+    return torch.cat(found).view(HALVINGS, num, -1)
+
+
 def neighbour_values(real: Tensor, generated: Tensor) -> Tensor:
-    """Precision, recall, density and coverage, (4,), of all points."""
+    """Precision, recall, density and coverage, (..., 4), of all points (..., num, dim)."""
     return _neighbours(*_distances(real, generated))
 
 
 def _distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return squared_distances(x, x).fill_diagonal_(0), squared_distances(y, y).fill_diagonal_(0), squared_distances(x, y)
+    xx, yy = squared_distances(x, x), squared_distances(y, y)
+    for each in (xx, yy):
+        each.diagonal(dim1=-2, dim2=-1).zero_()
+    return xx, yy, squared_distances(x, y)
 
 
 def _neighbours(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
-    """Precision, recall, density and coverage, (4,), of squared distances within the real images, within generated
+    """Precision, recall, density and coverage, (..., 4), of squared distances within the real images, within generated
     ones, and from real to generated ones."""
     radii = xx.topk(1 + max(K_PRECISION, K_DENSITY), largest=False).values  # the nearest one is the point itself
     of_generated = yy.kthvalue(1 + K_PRECISION).values
-    within = xy <= radii[:, K_DENSITY, None]
+    within = xy <= radii[..., K_DENSITY, None]
     figures = (
-        (xy <= radii[:, K_PRECISION, None]).any(0).double().mean(),
-        (xy <= of_generated).any(1).double().mean(),
-        within.double().sum(0).mean() / K_DENSITY,
-        within.any(1).double().mean(),
+        (xy <= radii[..., K_PRECISION, None]).any(-2).double().mean(-1),
+        (xy <= of_generated[..., None, :]).any(-1).double().mean(-1),
+        within.double().sum(-2).mean(-1) / K_DENSITY,
+        within.any(-1).double().mean(-1),
     )
-    return torch.stack(figures)
+    return torch.stack(figures, -1)
 
 
 def _wilson(share: float, spread: float, num: int) -> Interval:

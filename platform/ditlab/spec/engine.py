@@ -158,7 +158,7 @@ class Evaluation(Spec):
     quality: QualitySamples = 0
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
     on features of a small classifier that DiTLab trains on them once); at least 100, 0 or null for none."""
-    features: tuple[ImageFeatures, ...] = ()
+    features: tuple[ImageFeatures, ...] = Field(default=(), strict=False)
     """Published networks for the figures of the field, beside those of the classifier, one of a kind: FID and others of
     `evaluation.quality` samples."""
 
