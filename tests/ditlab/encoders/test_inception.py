@@ -54,11 +54,12 @@ def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypa
     """By its command, under the same weights; skipped where torch-fidelity is not installed."""
     pytest.importorskip("torch_fidelity", reason="torch-fidelity is not installed, so nothing is compared with it")
     monkeypatch.setattr(estimates, "GROUPS", 2)  # each takes seconds, and no interval is compared
+    monkeypatch.setattr(estimates, "FEWEST", 24)
     weights = write_weights(tmp_path / "inception.pth")
     generator = np.random.default_rng(0)
     for name, level in (("a", 90), ("b", 140)):
         (tmp_path / name).mkdir()
-        for number in range(100):
+        for number in range(24):
             small = generator.integers(0, level, (4, 4, 3), dtype=np.uint8)
             Image.fromarray(small).resize((32, 32)).save(tmp_path / name / f"{number:03}.png")
     command = [sys.executable, "-m", "torch_fidelity.fidelity", "--fid", "--input1", "b", "--input2", "a", "--cpu",
