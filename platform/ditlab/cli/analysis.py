@@ -102,8 +102,9 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
 @click.option(
     "--quality", metavar="NUM", type=click.IntRange(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...`: distances to the real "
-    "images on features of DiTLab's own classifier of this data set, which cannot be compared with published FID; and, "
-    "for captions, the share of samples that a classifier assigns to the classes of their captions.",
+    "images on features of DiTLab's own classifier of this data set, which cannot be compared with published FID; FID "
+    "and others by the networks that evaluation.features names; and, for captions, the share of samples that a "
+    "classifier assigns to the classes of their captions.",
 )  # fmt: skip
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=1),

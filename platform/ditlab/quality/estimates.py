@@ -63,9 +63,10 @@ def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Interval:
     m1, s1 = (each.to(generated) for each in reference)
     value = frechet_of_moments(m1, s1, *moments(generated))
     half, left_out = root(s1), []
+    # shuffled: samples come class by class in turn
+    order = torch.randperm(len(generated), generator=torch.Generator().manual_seed(0)).to(generated.device)
     for number in range(GROUPS):
-        kept = torch.arange(len(generated), device=generated.device) % GROUPS != number
-        m2, s2 = moments(generated[kept])
+        m2, s2 = moments(generated[order % GROUPS != number])
         cross = torch.linalg.eigvalsh(half @ s2 @ half).clamp(min=0).sqrt().sum()
         left_out.append((m1 - m2).square().sum() + s1.trace() + s2.trace() - 2 * cross)
     error = (GROUPS - 1) / math.sqrt(GROUPS) * float(torch.stack(left_out).std())
@@ -106,13 +107,14 @@ def mmd(real: Tensor, generated: Tensor, kernel: Kernel = polynomial, scale: flo
     between = squares / (m * n) - (rows.sum() / (m * n)) ** 2
     between = (between - (rows / n).var() - (columns / m).var()) / (1 - 1 / m - 1 / n)
     second = 2 * within(rows_x, squares_x, m) / (m * (m - 1)) + 2 * within(rows_y, squares_y, n) / (n * (n - 1))
-    second = float((second + 4 * between / (m * n)).clamp(min=0))
-    slope = max(0.0, float(first) - 2 * second) / max(float(value), math.sqrt(second), 1e-300)
+    noise = float((second + 4 * between / (m * n)).clamp(min=0))
+    estimate = float(value)
+    slope = max(0.0, float(first) - 2 * noise) / max(estimate, math.sqrt(noise), 1e-300)
     t2 = float(stdtrit(min(m, n) - 1, (1 + CONFIDENCE) / 2)) ** 2
-    centre = float(value) + t2 * slope / 2
-    half = math.sqrt(max(0.0, t2 * slope * float(value) + (t2 * slope) ** 2 / 4 + t2 * second))
+    centre = estimate + t2 * slope / 2
+    half = math.sqrt(max(0.0, t2 * slope * estimate + (t2 * slope) ** 2 / 4 + t2 * noise))
     low, high = scale * (centre - half), scale * (centre + half)
-    return Interval(scale * float(value), low, high, n, scale * half * math.sqrt(n / t2), CONFIDENCE)
+    return Interval(scale * estimate, low, high, n, scale * half * math.sqrt(n / t2), CONFIDENCE)
 
 
 def _sums(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -76,7 +76,8 @@ class Statistics:
         assert total is not None and products is not None, "no images"
         mu = total / num
         if num == kept:  # without the cancellation of sums
-            return cls(*(each.cpu() for each in moments(torch.cat(rows).double())), torch.cat(rows))
+            features = torch.cat(rows)
+            return cls(*moments(features.double()), features)
         return cls(mu.cpu(), ((products - num * mu.outer(mu)) / (num - 1)).cpu(), torch.cat(rows))
 
     def to_npz(self) -> bytes:
@@ -191,7 +192,10 @@ class PublishedFigures:
 
     def digest(self) -> str:
         """Digest of everything that decides the figures beside images: network, reference, neighbours, limits."""
-        arrays = {name: hashlib.sha256(each.tobytes()).hexdigest() for name, each in sorted(self.given.items())}
+        arrays = {
+            name: hashlib.sha256(np.ascontiguousarray(each).data).hexdigest()
+            for name, each in sorted(self.given.items())
+        }
         limits = LARGEST_ROWS, estimates.LARGEST_NEIGHBOURS, estimates.K_PRECISION, estimates.K_DENSITY
         return hashlib.sha256(json.dumps([self.network_digest, arrays, limits]).encode()).hexdigest()
 

@@ -1,6 +1,7 @@
 """Figures on published networks: from an experiment's fields to metrics, reference statistics, .npz files, refusals."""
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -160,6 +161,27 @@ def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, capfd
     )
     wrong = run(a, *network[:-1], "0" * 63)
     assert wrong.code == 2 and "--sha256" in wrong.err
+
+
+@pytest.mark.slow
+def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, capfd, monkeypatch) -> None:
+    """And samples go out as ADM writes them."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    spec = tmp_path / "spec.yaml"
+    job = experiment(store, asked("dinov2", dinov2)).replace_all(
+        {"name": "small", "training.steps": 2, "evaluation.every": 2, "evaluation.samples": 0, "checkpoint.every": 2}
+    )
+    spec.write_text(json.dumps(job.to_dict()))
+    trained = run_here(capfd, monkeypatch, "train", spec, "--local", "--json")
+    assert trained.code == 0, trained.err
+    said = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "100", "--json")
+    assert said.code == 0, said.err
+    for name in (f"{name}{end}" for name in DINO for end in ("", "_low", "_high")):
+        assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
+    out = tmp_path / "samples.npz"
+    drawn = run_here(capfd, monkeypatch, "sample", "small", "--num", "3", "--out", out, "--json")
+    assert drawn.code == 0 and drawn.json["files"] == [str(out)], drawn.err
+    assert read_npz(out, "")["arr_0"].shape == (3, 16, 16, 3)
 
 
 def test_clip_compares_images_and_their_captions(clip, tmp_path) -> None:
