@@ -9,6 +9,7 @@ SMALL = {
     "data/loader_throughput": [],
     "data/order_mixing": ["--blocks", "128", "--block-rows", "16", "--batch", "64"],
     "data/streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
+    "quality/figure_coverage": ["--repeats", "20", "--fresh", "100", "--dims", "8", "--counts", "100"],
     "runs/average_errors": ["--steps", "60"],
     "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],

@@ -60,6 +60,7 @@ from ditlab.notebook_html import card, code, never_failing, paragraph, picture, 
 from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
+from ditlab.quality.published import npz_of_images
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.spec.compiling import compile_decision, cpp_compiler
@@ -445,12 +446,15 @@ class SampleSet:
         return found
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write picture, numbers, and the family's other files into `folder`; return them, the picture first.
+        """Write picture, numbers, and the family's other files into `folder`; return them, the picture first. Where
+        its name ends in .npz, write the images alone into that file, as ADM does (`arr_0`, uint8 NHWC).
 
         `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps;
         families that draw pictures get an image file for each sample, with `origin` in it. Raises UserError where the
         disk refuses.
         """
+        if folder is not None and Path(folder).suffix == ".npz":
+            return [self._save_images(Path(folder))]
         place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
         with writing(place):
             numbers, figure = place / "samples.safetensors", self.plot.figure
@@ -464,6 +468,13 @@ class SampleSet:
             if self.rows is not None:
                 files.append(save_table(self.table, place / "imputed.parquet", self.table_facts))
         return files
+
+    def _save_images(self, path: Path) -> Path:
+        values = self.samples.values
+        if values.ndim != 4 or values.shape[1] not in (1, 3):
+            raise UserError(f"--out {path}: samples of shape {tuple(values.shape[1:])} are no images; name a folder.")
+        with writing(path):
+            return write_whole(path, npz_of_images(values))
 
     def __len__(self) -> int:
         return len(self.samples.values)

@@ -160,7 +160,8 @@ class SamplingSession:
             )
         quality = self._quality
         quality.basis.check()
-        return [*quality.basis.metrics(quality.sampler.takes_rows == "conditions"), *COSTS]
+        from_captions = quality.sampler.takes_rows == "conditions"
+        return [*quality.basis.metrics(from_captions, from_captions and quality.basis.has_captions), *COSTS]
 
     @cached_property
     def _family(self) -> Any:
@@ -187,7 +188,7 @@ class SamplingSession:
         def measure(drawn: SampleSet) -> dict[str, float]:
             places = np.arange(len(drawn)) % len(rows)  # whose captions `sample_conditions` takes
             expected = classes_of(rows, quality.basis.classes, places) if takes_captions else {}
-            return quality.reference.measure(drawn.values.float(), expected)
+            return quality.reference.measure(drawn.values.float(), expected, quality.captions(len(drawn)))
 
         return measure
 

@@ -72,7 +72,10 @@ from ditlab.errors import UserError
 )  # fmt: skip
 @options.ema
 @options.overrides
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the files; default: in the run's folder.")
+@click.option(
+    "--out", type=click.Path(path_type=Path),
+    help="Folder for the files; default: in the run's folder. FILE.npz: images alone, as ADM writes them.",
+)  # fmt: skip
 @options.anyway
 @options.as_json
 def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: bool, **settings: Any) -> None:
@@ -111,7 +114,8 @@ class SampleNumber(click.IntRange):
     "--quality", metavar="NUM", type=SampleNumber(),
     help="Draw NUM samples (100 to 50000) and measure their quality, added as `quality/...` [default: as many as in "
     "training; 0 for none]: distances to the real images on features of DiTLab's own classifier of this data set, "
-    "which cannot be compared with published FID; and, for captions, the share of samples that a "
+    "which cannot be compared with published FID; FID and others by the networks that evaluation.features names; and, "
+    "for captions, the share of samples that a "
     "classifier assigns to the classes of their captions.",
 )  # fmt: skip
 @click.option(

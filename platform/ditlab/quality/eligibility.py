@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from denoisers.contract import ANY, BatchField
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.quality.features import ImageEncoder
 from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
+from ditlab.quality.published import PublishedFigures
 from ditlab.spec.experiment import Experiment
 
 SIZES = range(8, 65)
@@ -35,8 +38,11 @@ AGREEMENT_CHANCE = "quality/agreement_chance"
 """Product of the largest classes' shares: the value of samples that show nothing of their captions."""
 QUALITY_NOTE = (
     "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
-    "names): numbers compare runs on the same data, never with published FID"
+    "names): numbers compare runs on the same data, never with published FID; figures of evaluation.features are on "
+    "published networks"
 )
+CAPTIONS = "caption"
+"""Column of captions."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +57,45 @@ class QualityBasis:
     Empty where there are no classes, or images are too large."""
     encoder: ImageEncoder | None
     """Encoder whose features images are compared by as well."""
+    published: tuple[PublishedFigures, ...] = ()
+    """Figures on features of published networks."""
 
     def check(self) -> None:
-        """Raise UserError where the encoder cannot be opened, or does not fit the images."""
+        """Raise UserError where the encoder or a published network cannot be opened, or does not fit the images."""
         if self.encoder is not None:
             self.encoder.check(*self.image.shape[1:])
+        for figures in self.published:
+            figures.check()
 
-    def metrics(self, from_captions: bool) -> tuple[str, ...]:
-        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions."""
+    @property
+    def has_captions(self) -> bool:
+        """True where held-out images have captions as text."""
+        return CAPTIONS in self.data.held_out.columns
+
+    def metrics(self, from_captions: bool, has_captions: bool = False) -> tuple[str, ...]:
+        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions, and of
+        CLIP score where these are at hand."""
         names = [*(CLASSIFIER_DISTANCES if self.classes else ()), *NEAREST]
         names += ENCODER_DISTANCES if self.encoder else ()
         if self.classes and from_captions:
             shares = [f"{AGREEMENT}_{fields.label.name}" for fields in self.classes]
             names += [AGREEMENT, *shares, AGREEMENT_REAL, AGREEMENT_CHANCE]
+        for figures in self.published:
+            names += figures.names(has_captions)
         return tuple(names)
 
 
-def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None) -> QualityBasis | str:
+def find_basis(
+    data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None,
+    published: Sequence[PublishedFigures] = (),
+) -> QualityBasis | str:  # fmt: skip
     """Return the basis for samples of this shape (channels, height, width); or a clause on why there is none."""
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     or_an_encoder = ", and encoders.image names no encoder to take its place" if channels == 3 else ""
-    if not fits_classifier and not encoder:
+    if published and channels not in (1, 3):
+        return f"images of {channels} channels are neither grey nor RGB, which evaluation.features needs"
+    if not fits_classifier and not (encoder or published):
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
     origin, of_size = data.train.origin, f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
     train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
@@ -80,13 +103,14 @@ def find_basis(data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder |
     if image is None and (sizes := image_sizes(data.train, channels)):
         return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"
     classes = find_fields(train.columns, shape) if fits_classifier else ()
-    if image is None or not (classes or encoder):
+    if image is None or not (classes or encoder or published):
         return f"{origin} holds no images {shape} with class indices, which a classifier needs to learn{or_an_encoder}"
     if find_image(held_out.columns, shape) is None or len(held_out) < FEWEST_HELD_OUT:
         return f"{origin} holds out {len(held_out)} images{of_size}, and at least {FEWEST_HELD_OUT} are needed"
     if len(train) < FEWEST_TRAIN:
         return f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are needed"
-    return QualityBasis(replace(data, train=train, held_out=held_out), image, classes, encoder)
+    of_size_data = replace(data, train=train, held_out=held_out)
+    return QualityBasis(of_size_data, image, classes, encoder, tuple(published))
 
 
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
@@ -111,7 +135,8 @@ def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
         return ()
-    return basis.metrics(quality_sampler(experiment, data).takes_rows == "conditions")
+    from_captions = quality_sampler(experiment, data).takes_rows == "conditions"
+    return basis.metrics(from_captions, from_captions and basis.has_captions)
 
 
 def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
@@ -125,7 +150,13 @@ def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
         raise UserError(str(error)) from error
 
 
-def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | str:
+def published_figures(experiment: Experiment, home: Home | None = None) -> list[PublishedFigures]:
+    """Return the figures on published networks that an experiment asks for; `home` None: that of DITLAB_HOME."""
+    asked = experiment.evaluation.features
+    return [PublishedFigures(each, home or Home.from_environment()) for each in asked]
+
+
+def quality_basis(experiment: Experiment, data: DataSplits, home: Home | None = None) -> QualityBasis | str:
     """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
@@ -135,7 +166,8 @@ def quality_basis(experiment: Experiment, data: DataSplits) -> QualityBasis | st
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
             if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size
                 shape = data.train.columns[field.name].shape if field.name in data.train.columns else ()
-            return find_basis(data, shape, ImageEncoder.of(experiment))
+            published = published_figures(experiment, home)
+            return find_basis(data, shape, ImageEncoder.of(experiment), published)
     return f"model.family={experiment.model.family} draws no images"
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from denoisers.contract import Samples
 from denoisers.figures import Figure, Heatmap
 from denoisers.processes.draws import draw_samples
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.encoders.checkpoint import encoder_digest
@@ -35,6 +36,7 @@ from ditlab.quality.eligibility import (
     AGREEMENT,
     AGREEMENT_CHANCE,
     AGREEMENT_REAL,
+    CAPTIONS,
     CLASSIFIER_DISTANCES,
     ENCODER_DISTANCES,
     NEAREST,
@@ -54,6 +56,7 @@ from ditlab.quality.images import (
     real_images,
 )
 from ditlab.quality.measurement import quality_measurement
+from ditlab.quality.published import PublishedFigures, Statistics, to_bytes
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 
@@ -122,6 +125,7 @@ class QualityReference:
             compared = features(image_batches(real.reference, basis.image, self.device))
             scale = float((compared.square().mean() + 1e-12).rsqrt())
             self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
+        self.warn, self._references = warn, dict[str, Statistics]()
         self.agreement_real: float | None = None
         """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
         if from_captions and self.classifiers:
@@ -133,11 +137,14 @@ class QualityReference:
         self.nearest_held_out = _nearest(first, image_batches(real.train, basis.image, self.device), tick)
 
     @torch.no_grad()
-    def measure(self, samples: Tensor, expected: Classes | None = None) -> dict[str, float]:
-        """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does."""
+    def measure(
+        self, samples: Tensor, expected: Classes | None = None, captions: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does; `captions`: texts
+        that samples were drawn from, for CLIP score."""
         agrees = self.agreement_real is not None and bool(expected)
         if samples.isnan().any():
-            return dict.fromkeys(self.basis.metrics(agrees), float("nan"))
+            return dict.fromkeys(self.basis.metrics(agrees, bool(captions)), float("nan"))
         ready = samples.to(self.device, torch.float32).clamp(*RANGE)
         images = ready.split(images_per_batch(ready.shape[1:]))
         train = image_batches(self.real.train, self.basis.image, self.device)
@@ -148,7 +155,20 @@ class QualityReference:
         if self.agreement_real is not None and expected:
             recognised = recognised_classes(self.classifiers, images, self.tick)
             found |= agreement_metrics(self.classifiers, self.agreement_real, expected, recognised)
-        return {name: found[name] for name in self.basis.metrics(agrees)}
+        for figures in self.basis.published:
+            warn = ignore if figures.spec.kind in self._references else self.warn  # of the first samples alone
+            given, reference = [to_bytes(batch) for batch in images], self._reference(figures)
+            found |= figures.measure(reference, given, captions, self.device, self.tick, warn)
+        return {name: found[name] for name in self.basis.metrics(agrees, bool(captions))}
+
+    def _reference(self, figures: PublishedFigures) -> Statistics:
+        """Return the statistics of the training images' features by a published network, computed once."""
+        kind, image, train = figures.spec.kind, self.basis.image, self.real.train
+        if kind not in self._references:
+            key = hashlib.sha256(f"{self.basis.data.fingerprint}/{image.name}/{image.shape}".encode() + train.rows_key)
+            real = partial(map, to_bytes, image_batches(train, image, self.device))
+            self._references[kind] = figures.reference(key.hexdigest(), real, self.device, self.tick)
+        return self._references[kind]
 
     def recognise(self, samples: Tensor) -> dict[str, Tensor]:
         """Return the recognised classes of samples, by column, on the CPU; only where agreement is measured."""
@@ -163,6 +183,8 @@ class QualityReference:
             digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
         if (encoder := self.basis.encoder) is not None:
             digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
+        for figures in self.basis.published:
+            digest.update(figures.digest().encode())
         return digest.hexdigest()
 
 
@@ -290,7 +312,7 @@ class QualityEvaluator:
     @cached_property
     def basis(self) -> QualityBasis:
         """Basis of the metrics. Raises UserError where there is none."""
-        basis = quality_basis(self.experiment, self.data)
+        basis = quality_basis(self.experiment, self.data, self.home)
         if isinstance(basis, str):
             raise UserError(f"sample quality cannot be measured, as {basis}; choose other data.")
         return basis
@@ -338,9 +360,17 @@ class QualityEvaluator:
         held_out = self.basis.data.held_out
         return classes_of(held_out, self.basis.classes, np.arange(num) % len(held_out))
 
+    def captions(self, num: int) -> list[str]:
+        """Return the captions of `num` samples; none for samples without captions, or where none measures them."""
+        kinds = {each.spec.kind for each in self.basis.published}
+        if "clip" not in kinds or self.sampler.takes_rows != "conditions" or not self.basis.has_captions:
+            return []
+        held_out = self.basis.data.held_out
+        return decode_captions(held_out.padded(CAPTIONS, np.arange(num) % len(held_out)).numpy())
+
     def measure(self, drawn: DrawnSamples) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
-        return self.reference.measure(drawn.images, drawn.expected)
+        return self.reference.measure(drawn.images, drawn.expected, self.captions(len(drawn.images)))
 
     def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
         """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`."""

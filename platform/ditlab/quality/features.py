@@ -30,17 +30,27 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
     real, generated = real.double(), generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
         return float("nan")
-    s1, s2 = (torch.atleast_2d(torch.cov(points.T)) for points in (real, generated))
+    (m1, s1), (m2, s2) = moments(real), moments(generated)
+    return frechet_of_moments(m1, s1, m2, s2)
 
-    def root(covariance: Tensor) -> Tensor:
-        """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
-        values, vectors = torch.linalg.eigh(covariance)
-        return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
+def moments(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (dim,) and unbiased covariance (dim, dim) of points (num, dim)."""
+    return points.mean(0), torch.atleast_2d(torch.cov(points.T))
+
+
+def frechet_of_moments(m1: Tensor, s1: Tensor, m2: Tensor, s2: Tensor) -> float:
+    """Squared Frechet distance of two Gaussians by means (dim,) and covariances (dim, dim), float64."""
     # The singular values of S1^1/2 S2^1/2 are the roots of the eigenvalues of S1^1/2 S2 S1^1/2: no root of round-off.
     cross = torch.linalg.svdvals(root(s1) @ root(s2)).sum()
-    shift = (real.mean(0) - generated.mean(0)).square().sum()
+    shift = (m1 - m2).square().sum()
     return max(0.0, float(shift + s1.trace() + s2.trace() - 2 * cross))
+
+
+def root(covariance: Tensor) -> Tensor:
+    """Square root of a positive semi-definite matrix; eigenvalues that round-off made negative count as 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
 
 
 @dataclass(frozen=True)

@@ -402,7 +402,10 @@ def _curves(run: RunContent) -> html.Section:
 
 def _quality(run: RunContent) -> html.Section:
     """Quality of the samples."""
-    about = "Distances to this data set's real images: they compare runs on the same data, never with published FID."
+    about = (
+        "Distances to this data set's real images: they compare runs on the same data, never with published FID; but "
+        "for figures of evaluation.features, which are of published networks."
+    )
     return html.Section("Quality of the samples", _measured(run, run.named("quality/"), "quality", about), "quality")
 
 

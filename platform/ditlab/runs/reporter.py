@@ -269,7 +269,8 @@ class TrackedReporter(Reporter):
         self._requests.add_files([picture, *([text] if text else [])])
 
     def request_done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        if metrics and not self._launch.trial_channel:  # a sweep ranks by its own evaluations alone
+        # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
+        if metrics and not self._launch.trial_channel and self._launch.experiment.evaluation.where == "inline":
             self.metrics(step, metrics)
         self._record_answers(self._requests.done(metrics, problem))
 

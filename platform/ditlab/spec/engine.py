@@ -142,6 +142,33 @@ class EvaluatorResources(Spec):
         return f"{{{', '.join(f'{name}: {number:g}' for name, number in named.items() if number)}}}"
 
 
+class ImageFeatures(Spec):
+    """Published network on whose features the samples of `evaluation.quality` are compared with real images."""
+
+    kind: Literal["inception", "dinov2", "clip"]
+    """Network, and figures: the Inception v3 of FID (FID, KID, precision, recall, density, coverage), DINOv2
+    (FD-DINOv2, MMD), or CLIP (CMMD, and CLIP score where samples have captions)."""
+    weights: Annotated[str, Field(min_length=1)]
+    """File of the weights (inception: pt_inception-2015-12-05-6726825d.pth, or its tensors as safetensors), or folder
+    as transformers saves it; a relative one may lie in DITLAB_HOME/caches/features. Nothing is downloaded."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the file of weights, as `sha256sum FILE` prints it (of a folder: of its model.safetensors; of several
+    shards: that of the lines that `sha256sum *.safetensors` prints). Other weights are refused."""
+    reference: Annotated[str, Field(min_length=1)] | None = None
+    """An .npz file as ADM writes them, in place of the run's training images: statistics of these features (`mu`,
+    `sigma`) for the Frechet distance, images (`arr_0`, uint8 NHWC) for all figures, or both. Null: training images."""
+
+    @field_validator("weights")
+    @classmethod
+    def _is_local(cls, weights: str) -> str:
+        if "://" in weights:
+            raise ValueError(
+                f"evaluation.features: weights={weights} is no file or folder of this machine, and nothing is fetched "
+                "for figures; fetch it, and name its path."
+            )
+        return weights
+
+
 class Evaluation(Spec):
     """Held-out figures and sample grids during a run."""
 
@@ -160,6 +187,18 @@ class Evaluation(Spec):
     that wait, the newest is measured and the older ones are passed over, which the run says; the last one always is."""
     resources: EvaluatorResources = EvaluatorResources()
     """Resources of that process; used with `where: beside`."""
+    features: tuple[ImageFeatures, ...] = Field(default=(), strict=False)
+    """Published networks for the figures of the field, beside those of the classifier, one of a kind: FID and others of
+    `evaluation.quality` samples."""
+
+    @field_validator("features")
+    @classmethod
+    def _one_of_a_kind(cls, features: tuple[ImageFeatures, ...]) -> tuple[ImageFeatures, ...]:
+        kinds = [each.kind for each in features]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise ValueError(f"evaluation.features names {kind} {kinds.count(kind)} times; name each kind once.")
+        return features
 
     @field_validator("quality")
     @classmethod

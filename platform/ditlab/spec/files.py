@@ -28,6 +28,8 @@ from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 SpecT = TypeVar("SpecT")
 _log = logging.getLogger("ditlab.spec")
 _said: set[str] = set()
+FILES = ("model.init.from", "evaluation.features.weights", "evaluation.features.reference")
+"""Fields with files whose own name tells their kind, whatever they link to."""
 MADE = ("checkpoint.storage", "engine.zero.nvme_path")
 """Fields with folders that a run makes."""
 STANDARD_INPUT = Path("-")
@@ -121,7 +123,7 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
         return text
     is_name = field.startswith("data.") and "/" not in text and text not in (".", "..")
     try:
-        resolve = resolve_user_file if field == "model.init.from" else resolve_user_path
+        resolve = resolve_user_file if field in FILES else resolve_user_path
         before, root = resolve(text), resolve_user_path(folder)
         place = Home.named_by_environment().stores / text if is_name else resolve(root / text)
     except UserError as error:
@@ -138,7 +140,7 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
                 f"release; write {written if written.startswith('.') else f'./{written}'}"
             )
         return str(before)
-    if is_name or (field.startswith("encoders.") and not text.startswith(".")):
+    if is_name or (field.startswith(("encoders.", "evaluation.")) and not text.startswith(".")):
         return text
     if source and place != before and field not in MADE:
         _warn_once(f"{said} leads to nothing, neither to {place} nor, from the working directory, to {before}")

@@ -323,7 +323,7 @@ class Trainer:
         self.reporter.request_begun(self.request.number, verb, step)
         if evaluates and values is None:
             values = self._evaluate()
-            if self._ends_as_asked:  # the run's latest
+            if self._ends_as_asked and not self.evaluations.are_beside:  # the run's latest
                 self.metrics.add(step, values)
         elif verb == "sample":
             with self._evaluating():

@@ -87,6 +87,36 @@ def write_image_encoder(
     return folder
 
 
+def write_dinov2(folder: Path, width: int = 8, **options: Any) -> Path:
+    """Write a DINOv2 of `width` features and four patches an image; `options` are further ones. Returns the folder."""
+    from transformers import Dinov2Config, Dinov2Model
+
+    config = Dinov2Config(
+        hidden_size=width, num_hidden_layers=1, num_attention_heads=2, image_size=224, patch_size=112,
+        initializer_range=0.2, **options,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Dinov2Model(config).save_pretrained(folder)
+    return folder
+
+
+def write_clip(folder: Path, width: int = 8) -> Path:
+    """Write a CLIP of two small towers with the tokeniser of `write_text_encoder`, and return its folder."""
+    from transformers import CLIPConfig, CLIPModel
+
+    write_text_encoder(folder)  # for its tokeniser
+    tower = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = CLIPConfig(
+        text_config={**tower, "vocab_size": 400, "max_position_embeddings": 12, "eos_token_id": 0},
+        vision_config={**tower, "image_size": 32, "patch_size": 16}, projection_dim=width,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        CLIPModel(config).save_pretrained(folder)
+    return folder
+
+
 def write_autoencoder(folder: Path, channels: int = 4, seed: int = 0, **options: Any) -> Path:
     """Write an AutoencoderKL that halves both sides of an image; `options` are further ones. Returns the folder."""
     from diffusers import AutoencoderKL

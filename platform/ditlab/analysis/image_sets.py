@@ -1,0 +1,98 @@
+"""Sets of images outside of runs: their statistics by a published network, and the figures of one against another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from denoisers.contract import BatchField
+from ditlab.data.images.decoding import BROKEN, TooManyPixels, in_rgb, open_picture
+from ditlab.data.loading.held_out import hold_out_blocks
+from ditlab.data.named_stores import open_named_store
+from ditlab.data.stores.view import View
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, resolve_user_file
+from ditlab.intervals import Interval
+from ditlab.progress import Progress, ignore_progress
+from ditlab.quality.images import RANGE, image_batches
+from ditlab.quality.published import BATCH, PublishedFigures, Statistics, read_npz, to_bytes
+from ditlab.spec.engine import ImageFeatures
+
+NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")
+
+
+@dataclass(frozen=True)
+class MeasuredImages:
+    """Statistics of a set of images, and its figures against another one."""
+
+    num: int
+    statistics: Statistics
+    figures: dict[str, Interval]
+    """Figures by name; empty without another set."""
+
+
+def measure_images(
+    place: str, features: ImageFeatures, against: str | None, home: Home, device: torch.device,
+    progress: Progress = ignore_progress,
+) -> MeasuredImages:  # fmt: skip
+    """Measure a store's images, a folder's pictures or an .npz file's `arr_0`, against those of another place.
+
+    `against` may be an .npz file of statistics. Raises UserError for places and weights that cannot be used.
+    """
+    if against is not None and against.endswith(NPZ):
+        features = features.model_copy(update={"reference": against})
+    figures = PublishedFigures(features, home)
+    figures.check()
+
+    def gathered(name: str) -> list[Tensor]:
+        found: list[Tensor] = []
+        for each in figures.features(_images(name, home), device):
+            found.append(each)
+            progress(f"measuring {name}", sum(map(len, found)), None, "images")
+        if sum(map(len, found)) < 2:
+            raise UserError(f"{name} holds {sum(map(len, found))} images, and statistics need two; name more.")
+        return found
+
+    own, found = gathered(place), dict[str, Interval]()
+    if against is not None:
+        is_file = against.endswith(NPZ)
+        other = figures.reference("", list, device) if is_file else Statistics.of(gathered(against))
+        found = figures.compare(other, torch.cat(own))
+    return MeasuredImages(sum(map(len, own)), Statistics.of(own), found)
+
+
+def _images(place: str, home: Home) -> Iterator[Tensor]:
+    """Yield images of a place in batches of one size, uint8 (num, channels, H, W). Raises UserError."""
+    path = resolve_user_file(place)
+    if path.suffix == NPZ:
+        arrays = read_npz(path, place)
+        if "arr_0" not in arrays:
+            raise UserError(f"{place} holds statistics and no images (arr_0); name a file with images.")
+        yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
+    elif path.is_dir() and (pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)):
+        for picture in pictures:
+            yield _picture(picture)
+    else:
+        store = open_named_store("PLACE", place, home)
+        whole = View(store, hold_out_blocks(store, 0.0)[0], place)
+        for view in (whole.in_part(number) for number in range(len(store.parts))):
+            columns = {name: each for name, each in view.columns.items() if len(each.shape) == 3 and each.value_range}
+            if not columns:
+                raise UserError(f"{place} holds no column of images; name a store, folder or .npz file of images.")
+            name, column = next(iter(columns.items()))
+            field = BatchField(name, column.shape, "float32", value_range=RANGE)
+            yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
+
+
+def _picture(path: Path) -> Tensor:
+    """Read a picture as uint8, (1, 3, H, W)."""
+    try:
+        with open_picture(path) as image:
+            return torch.from_numpy(np.asarray(in_rgb(image)).copy()).permute(2, 0, 1)[None]
+    except (TooManyPixels, *BROKEN) as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); remove it.") from error

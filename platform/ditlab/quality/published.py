@@ -1,0 +1,303 @@
+"""Figures of the field on features of published networks (`evaluation.features`), and their reference statistics."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from ditlab.encoders.checkpoint import encoder_digest
+from ditlab.encoders.embeddings import ImageEmbedder
+from ditlab.errors import UserError, first_line
+from ditlab.home import Home, resolve_user_file
+from ditlab.intervals import Interval
+from ditlab.progress import ignore
+from ditlab.quality import estimates
+from ditlab.quality.features import moments
+from ditlab.spec.engine import ImageFeatures
+from ditlab.storage.files import write_durably
+from ditlab.storage.plain_files import open_regular_file, read_plain
+from ditlab.weights.files import WeightFiles
+
+VERSION = 1
+"""Version of everything that decides the figures beside weights and images: numbers of two versions do not compare."""
+FIGURES = {
+    "inception": ("fid", "kid", "precision", "recall", "density", "coverage"),
+    "dinov2": ("fd_dinov2", "mmd_dinov2"),
+    "clip": ("cmmd",),
+}
+"""Figures by kind of features, the Frechet distance first."""
+CLIP_SCORE = "clip_score"
+LARGEST_ROWS = 5_000
+"""Reference images whose features are kept one by one; mean and covariance are of all."""
+UNBIASED_FROM = 5
+"""Images a feature below which a Frechet distance is warned of: its bias is then more than about a twentieth of the
+features' variance (docs/quality.md)."""
+BATCH = 64  # images at once
+LARGEST_FILE = 1 << 30
+"""Most bytes of kept statistics: those of 2,048 features take 75 MB."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of the features of some images."""
+
+    mu: Tensor
+    """Mean, (width,), float64."""
+    sigma: Tensor
+    """Unbiased covariance, (width, width), float64."""
+    features: Tensor
+    """Features of the first images, (at most LARGEST_ROWS, width), float32; (0, width) where only moments are known."""
+
+    @classmethod
+    def of(cls, batches: Iterable[Tensor]) -> Statistics:
+        """Gather the statistics of features given in batches, at least two rows."""
+        total = products = None
+        num, rows, kept = 0, list[Tensor](), 0
+        for batch in batches:
+            if kept < LARGEST_ROWS:
+                rows.append(batch[: LARGEST_ROWS - kept].float().cpu())
+                kept += len(rows[-1])
+            batch = batch.double()
+            num += len(batch)
+            total = batch.sum(0) if total is None else total + batch.sum(0)
+            products = batch.T @ batch if products is None else products + batch.T @ batch
+        assert total is not None and products is not None, "no images"
+        mu = total / num
+        if num == kept:  # without the cancellation of sums
+            features = torch.cat(rows)
+            return cls(*moments(features.double()), features)
+        return cls(mu.cpu(), ((products - num * mu.outer(mu)) / (num - 1)).cpu(), torch.cat(rows))
+
+    def to_npz(self) -> bytes:
+        """Content of a file in the layout of ADM's reference statistics: `mu`, `sigma`; beside them `features`."""
+        content = BytesIO()
+        np.savez(content, mu=self.mu.numpy(), sigma=self.sigma.numpy(), features=self.features.numpy())
+        return content.getvalue()
+
+
+def features_named(fields: Mapping[str, str]) -> ImageFeatures:
+    """Return the spec of a network by its fields. Raises UserError for values that it refuses."""
+    try:
+        return ImageFeatures.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name, value = first["loc"][0], first["input"]
+        raise UserError(f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it.") from None
+
+
+def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
+    """Read the arrays `mu`, `sigma` and `features`, and `arr_0`, images (num, H, W, 3) uint8, that an .npz file holds.
+
+    Nothing is unpickled. Raises UserError, naming the file as `name`, for one that is damaged or holds neither.
+    """
+    try:
+        with open_regular_file(path, follow=True) as file, np.load(file, allow_pickle=False) as content:
+            found = {key: content[key] for key in ("mu", "sigma", "features", "arr_0") if key in content.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays.") from None
+    images, mu, sigma = (found.get(key) for key in ("arr_0", "mu", "sigma"))
+    if images is not None and (images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3)):
+        raise UserError(
+            f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, height, width, 3); "
+            "write them so."
+        )
+    if images is None and (mu is None or sigma is None):
+        raise UserError(f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that does.")
+    if mu is not None and (mu.ndim != 1 or sigma is None or sigma.shape != 2 * mu.shape):
+        shape = None if sigma is None else sigma.shape
+        raise UserError(f"{name} holds mu of {mu.shape} and sigma of {shape}, which do not fit; name a whole file.")
+    return found
+
+
+def npz_of_images(images: Tensor) -> bytes:
+    """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them: `arr_0`, uint8 NHWC."""
+    content = BytesIO()
+    np.savez(content, to_bytes(images).permute(0, 2, 3, 1).expand(-1, -1, -1, 3).cpu().numpy())
+    return content.getvalue()
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """Round images in [-1, 1] to uint8, 127.5 steps to 1; values beyond are clipped."""
+    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class PublishedFigures:
+    """Figures by one network of `evaluation.features`. Nothing is read before it is used."""
+
+    spec: ImageFeatures
+    home: Home
+
+    @property
+    def name(self) -> str:
+        """Setting and place, for messages."""
+        return f"evaluation.features: weights={self.spec.weights}"
+
+    @cached_property
+    def files(self) -> WeightFiles:
+        """Files of its weights. Raises UserError where they are not there, or have another hash."""
+        place, cache = resolve_user_file(self.spec.weights), self.home.caches / "features" / self.spec.weights
+        files = WeightFiles.find(str(place if place.exists() else cache), "evaluation.features: weights", self.home)
+        if files.sha256 != self.spec.sha256:
+            raise UserError(
+                f"{self.name} has the SHA-256 {files.sha256}, and sha256={self.spec.sha256} was asked for; fetch the "
+                "weights again, or set sha256 to that of the weights that you mean."
+            )
+        return files
+
+    @cached_property
+    def given(self) -> dict[str, np.ndarray]:
+        """Arrays of the file that takes the place of the run's real images; {} where none is named."""
+        if self.spec.reference is None:
+            return {}
+        name = f"evaluation.features: reference={self.spec.reference}"
+        return read_npz(resolve_user_file(self.spec.reference), name)
+
+    def check(self) -> None:
+        """Raise UserError for weights or a reference that cannot be used; the network itself is not opened."""
+        if self.spec.kind != "inception":
+            encoder_digest(str(self.files.folder), "fp32")
+        if self.files and self.given and not self.names(False):
+            raise UserError(
+                f"evaluation.features: reference={self.spec.reference} holds no images (arr_0), which figures of "
+                f"kind={self.spec.kind} need; name a file with images."
+            )
+
+    def names(self, has_captions: bool) -> tuple[str, ...]:
+        """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
+        figures = FIGURES[self.spec.kind]
+        if self.given and "arr_0" not in self.given:
+            figures = figures[:1] if self.spec.kind != "clip" else ()
+        if self.spec.kind == "clip" and has_captions:
+            figures = (*figures, CLIP_SCORE)
+        return tuple(f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high"))
+
+    @cached_property
+    def network_digest(self) -> str:
+        """Digest of the network that gives the features."""
+        folder = "" if self.spec.kind == "inception" else encoder_digest(str(self.files.folder), "fp32")
+        return hashlib.sha256(json.dumps([self.spec.kind, self.files.sha256, folder, VERSION]).encode()).hexdigest()
+
+    def digest(self) -> str:
+        """Digest of everything that decides the figures beside images: network, reference, neighbours, limits."""
+        arrays = {
+            name: hashlib.sha256(np.ascontiguousarray(each).data).hexdigest()
+            for name, each in sorted(self.given.items())
+        }
+        limits = LARGEST_ROWS, estimates.LARGEST_NEIGHBOURS, estimates.K_PRECISION, estimates.K_DENSITY
+        return hashlib.sha256(json.dumps([self.network_digest, arrays, limits]).encode()).hexdigest()
+
+    def features(
+        self, batches: Iterable[Tensor], device: torch.device, tick: Callable[[], None] = ignore
+    ) -> Iterator[Tensor]:
+        """Yield the features of uint8 images (num, channels, H, W), given in batches."""
+        embedder = self._embedder(device)
+        for batch in batches:
+            for part in batch.split(BATCH):
+                yield embedder.images(part)
+                tick()
+
+    def _embedder(self, device: torch.device) -> ImageEmbedder:
+        return ImageEmbedder(self.spec.kind, self.files, device)
+
+    def reference(
+        self, key: str, real: Callable[[], Iterable[Tensor]], device: torch.device, tick: Callable[[], None] = ignore
+    ) -> Statistics:
+        """Return the reference statistics: of the named file, else of `real`, uint8 images in batches, which `key`
+        names. The latter are computed once and kept below DITLAB_HOME's caches; a damaged file is made again."""
+        if self.given:
+            return self._given_statistics(device, tick)
+        place = hashlib.sha256(f"{key}/{self.network_digest}/{LARGEST_ROWS}/{device.type}".encode()).hexdigest()[:32]
+        path = self.home.caches / "features" / f"{place}.npz"
+        if (found := _kept(path)) is not None:
+            return found
+        made = Statistics.of(self.features(real(), device, tick))
+        content = made.to_npz()
+        with suppress(OSError):  # a full disk costs a second pass, no run
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, content)
+            write_durably(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest().encode())
+        return made
+
+    def _given_statistics(self, device: torch.device, tick: Callable[[], None]) -> Statistics:
+        if (images := self.given.get("arr_0")) is not None:
+            batches = (torch.from_numpy(images[start : start + BATCH]) for start in range(0, len(images), BATCH))
+            found = Statistics.of(self.features((each.permute(0, 3, 1, 2) for each in batches), device, tick))
+            if "mu" not in self.given:
+                return found
+        mu, sigma = (torch.from_numpy(self.given[name]).double() for name in ("mu", "sigma"))
+        return Statistics(mu, sigma, found.features if images is not None else torch.zeros(0, len(mu)))
+
+    def measure(
+        self, reference: Statistics, batches: Iterable[Tensor], captions: Sequence[str], device: torch.device,
+        tick: Callable[[], None] = ignore, warn: Callable[[str], None] = ignore,
+    ) -> dict[str, float]:  # fmt: skip
+        """Return the metrics of `names` for generated images, uint8 in batches; `captions`: each image's, or none.
+
+        Raises UserError for too few images, and a reference of other features.
+        """
+        generated = torch.cat(list(self.features(batches, device, tick)))
+        found = self.compare(reference, generated)
+        frechet = FIGURES[self.spec.kind][0]
+        if self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
+            other = FIGURES[self.spec.kind][1]
+            beside = f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
+            warn(
+                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is biased upwards (fewer "
+                f"than {UNBIASED_FROM} for each of {generated.shape[1]:,} features): compare it at equal numbers "
+                f"alone{beside}."
+            )
+        if self.spec.kind == "clip" and captions:
+            embedder = self._embedder(device)
+            texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
+            found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
+        return {
+            f"quality/{name}{end}": value
+            for name, each in found.items()
+            for end, value in (("", each.mean), ("_low", each.low), ("_high", each.high))
+        }
+
+    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
+        """Return the figures that compare features (num, width) with a reference. Raises as `measure` does."""
+        kind, real = self.spec.kind, reference.features.to(generated.device)
+        if reference.mu.shape[0] != generated.shape[1]:
+            raise UserError(
+                f"evaluation.features: reference={self.spec.reference} is of {reference.mu.shape[0]} features, and "
+                f"kind={kind} gives {generated.shape[1]}; name a reference of the same network."
+            )
+        names = [name.removeprefix("quality/") for name in self.names(False)[::3]]
+        estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
+        if len(names) > 1 or kind == "clip":
+            estimates.check_number(len(real), f"quality/{names[-1]}", "reference")
+        if kind == "clip":
+            return {"cmmd": estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE)}
+        found = {names[0]: estimates.frechet((reference.mu, reference.sigma), generated)}
+        if len(names) > 1:
+            found[names[1]] = estimates.mmd(real, generated)
+        if len(names) > 2:
+            found |= estimates.neighbour_figures(real, generated)
+        return found
+
+
+def _kept(path: Path) -> Statistics | None:
+    """Read kept statistics; None where they are missing or damaged."""
+    try:
+        content = read_plain(path, LARGEST_FILE)
+        if read_plain(path.with_suffix(".sha256"), 64).decode() != hashlib.sha256(content).hexdigest():
+            return None
+        with np.load(BytesIO(content), allow_pickle=False) as arrays:
+            return Statistics(*(torch.from_numpy(arrays[name]) for name in ("mu", "sigma", "features")))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
