@@ -13,15 +13,19 @@ from rich.text import Text
 from torch import nn
 
 from denoisers.contract import EvaluationResult
+from ditlab.analysis.drawing import chosen_rows
 from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
+from ditlab.data.loading.held_out import ComputedRows
+from ditlab.data.splits import DataSplits
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
-from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, weights_digest
+from ditlab.quality.text import draws_text, find_scorer, open_quality, text_ineligibility
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -68,6 +72,10 @@ class CheckpointEvaluation:
     """Measurement behind each group of metrics: `eval` or `held_out`, `assessed`, `quality`."""
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
+    scorer: str = ""
+    """SHA-256 of the language model behind `quality/generative_perplexity`; empty: none was named."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
     num_unsent: int | None = None
@@ -79,10 +87,16 @@ class CheckpointEvaluation:
         if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
             of = f"{apart}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
+        if self.left_out:
+            named = "; ".join(f"{column} {', '.join(names)}" for column, names in self.left_out.items())
+            yield Text(f"left out of training: {named}")
         # metrics of the family's evaluator are in tables of their own
         rows = [(name, f"{value:.5f}") for name, value in self.metrics.items() if not name.startswith("assessed/")]
         yield terminal_table({"metric": "text", "value": "number"}, rows)
-        if self.quality:
+        if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
+            scored = f"; scorer of SHA-256 {self.scorer}" if self.scorer else ""
+            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy{scored}")
+        elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
@@ -100,6 +114,7 @@ class CheckpointEvaluation:
         measurements = {name: each.to_dict() for name, each in self.measurements.items()}
         found = {name: getattr(self, name) for name in ("run_id", "step", "metrics", "evaluation")}
         found["measurements"] = measurements
+        found |= {"left_out": {column: list(names) for column, names in self.left_out.items()}} if self.left_out else {}
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -110,24 +125,30 @@ class CheckpointEvaluation:
 
 
 def evaluate_run(
-    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int, overrides: Sequence[str]
-) -> CheckpointEvaluation:
+    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int, overrides: Sequence[str],
+    other: str | None = None,
+) -> CheckpointEvaluation:  # fmt: skip
     """Evaluate a run's averaged weights over its held-out samples, and add the result to the run.
 
-    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows), `overrides` or
-    a rebuilt average nothing is added to the run; overrides of `sampling` measure the quality of samples alone. Raises
-    UserError where nothing is held out, or quality cannot be measured.
+    With `quality`, that many samples are drawn and measured. With `rows` (only the first held-out rows), `overrides`,
+    `other` rows (a store, `train`) in place of the held-out ones, or a rebuilt average nothing is added to the run;
+    overrides of `sampling` and of the scorer measure the quality of samples alone. Raises UserError where nothing is
+    held out, or quality cannot be measured.
     """
     changes = sampling_changes({}, overrides)
-    resampled = [change for change in changes if change.keys[0] == "sampling"]
+    resampled = [change for change in changes if change.keys[0] in ("sampling", "evaluation")]
     if resampled and not quality:
         raise UserError(f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM.")
     experiment, data = saved.experiment_with(changes), saved.data()
+    if other is not None:
+        data = on_other_rows(saved, data, other)
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
-    if quality and (reason := quality_ineligibility(experiment, data)):
+    is_text = draws_text(experiment)
+    if quality and (reason := text_ineligibility(data) if is_text else quality_ineligibility(experiment, data)):
         remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
+    scorer = find_scorer(experiment, data) if quality else None
     if data.note:
         saved.warn(data.note)
     num = min(rows or len(data.held_out), len(data.held_out))
@@ -161,7 +182,7 @@ def evaluate_run(
                 measured = family_measurement(experiment, data, num, batch_size, device.type, saved.home)
                 measurements["assessed"] = measured
     if quality:
-        evaluator = QualityEvaluator(
+        evaluator = open_quality(
             experiment, data, saved.home, device, saved.warn, progress=saved.progress, inputs=inputs
         )
         drawn = evaluator.draw(network, quality, batch_size)
@@ -178,14 +199,39 @@ def evaluate_run(
         metrics=found.metrics,
         tables=found.tables,
         plots={name: Plot(figure) for name, figure in found.figures.items()},
-        changes=[change.source for change in changes],
+        changes=[*(change.source for change in changes), *([] if other is None else [f"--data {other}"])],
         on_other_data=saved.anyway,
         quality=quality,
         measurements=measurements,
         evaluation=evaluation_digest(measurements, spec_hash, weights),
+        left_out=data.left_out,
+        scorer=scorer.sha256 if scorer else "",
     )
-    stays_apart = rows or changes or saved.average or saved.anyway
+    stays_apart = rows or changes or saved.average or saved.anyway or other is not None
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
+
+
+def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
+    """Return a run's data with other rows in place of the held-out ones: `train`, or all of a store by folder or name.
+
+    Baselines are still fitted on the run's training rows. Raises UserError for a store that is none, has other fields,
+    or whose tokens another tokeniser made.
+    """
+    view = chosen_rows(saved, saved.experiment.model.batch_fields(), choice)
+    if view.store.fingerprint == data.held_out.store.fingerprint:
+        return replace(data, held_out=view, left_out={}, note="", mixture=None)
+    own, theirs = (each.manifest.attachments.get(TOKENIZER_NAME) for each in (data.train.store, view.store))
+    if own != theirs:
+        raise UserError(
+            f"--data {choice}: its tokens were made by another tokeniser ({TOKENIZER_NAME}) than the run's, so they "
+            "mean other text; import it with the run's own (`data import text --tokenizer`, the run's folder)."
+        )
+    facts, text = view.store.manifest.text, data.text
+    if text is not None:
+        text = replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
+    if isinstance(view.rows, ComputedRows):
+        view = replace(view, rows=view.rows.shuffled("ditlab.held-out"))  # the first few are then a good sample
+    return replace(data, held_out=view, text=text, references={}, mixture=None, left_out={}, note="")
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:

@@ -113,12 +113,16 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
     "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
+@click.option(
+    "--data", metavar="ROWS", help="Rows in place of the held-out ones: `train`, or all of a store, by folder or name "
+    "(a bound on other text, a cell type or chromosome of another store); nothing is added to the run."
+)  # fmt: skip
 @options.overrides
 @options.anyway
 @options.as_json
 def evaluate(
-    run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, overrides: tuple[str, ...],
-    anyway: bool, as_json: bool,
+    run: str, batch: int, quality: int | None, rows: int | None, averages: str | None, data: str | None,
+    overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights over all held-out samples, and add the metrics to the run.
 
@@ -126,10 +130,13 @@ def evaluate(
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
     figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under
-    these settings is measured; `--set encoders.KEY=PLACE` says where the run's encoders
+    these settings is measured, of text with `--set evaluation.scorer.model=FOLDER` its perplexity under that language
+    model too; `--set encoders.KEY=PLACE` says where the run's encoders
     are now. With either, nothing is added to the run.
     """
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
+    if averages is not None and data is not None:
+        raise UserError(f"--data {data} is not taken with --ema; leave one of them out.")
     if averages is not None:
         with options.opened_run(run, anyway) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
@@ -139,7 +146,7 @@ def evaluate(
         output.emit(frontier.to_dict(), as_json, frontier.files)
         return
     with options.opened_run(run, anyway) as (opened, _):
-        found = opened.evaluate(**settings)
+        found = opened.evaluate(**settings, data=data)
     output.console(as_json).print(*found.terminal_tables())
     if found.num_unsent is not None:
         output.say_delivery("metrics", found.run_id, found.num_unsent)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.encoders import Scorer
 from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import format_value
@@ -130,7 +131,12 @@ class Evaluation(Spec):
     """Held-out samples used, the first ones in a fixed order."""
     quality: QualitySamples = 0
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
-    on features of a small classifier that DiTLab trains on them once); at least 100, 0 or null for none."""
+    on features of a small classifier that DiTLab trains on them once; of text, entropy, distinct n-grams and
+    perplexity); at least 100, 0 or null for none."""
+
+    scorer: Scorer | None = None
+    """Language model under which `quality` measures the perplexity of drawn text (`quality/generative_perplexity`),
+    beside its entropy and distinct n-grams; null: these alone."""
 
     @field_validator("quality")
     @classmethod

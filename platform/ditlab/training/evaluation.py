@@ -19,8 +19,8 @@ from ditlab.inputs.conditions import rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.quality.measurement import held_out_measurement
+from ditlab.quality.text import open_quality
 from ditlab.receipts.records import measurement_tags
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import write_whole
@@ -45,7 +45,7 @@ class RunEvaluation:
         self._run, self._rank, self._channel, self._inputs, self._reporter = run, rank, channel, inputs, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
-        self._quality = QualityEvaluator(
+        self._quality = open_quality(
             run.experiment, run.data, run.home, rank.device, reporter.warn, reporter.marker.tick, inputs=inputs
         )
 
