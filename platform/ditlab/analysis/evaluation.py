@@ -13,8 +13,7 @@ from rich.text import Text
 from torch import nn
 
 from denoisers.contract import EvaluationResult
-from ditlab.analysis.drawing import chosen_rows
-from ditlab.analysis.opened_run import SavedRun, default_device, logged_records
+from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
 from ditlab.data.loading.held_out import ComputedRows

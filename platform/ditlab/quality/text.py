@@ -144,7 +144,7 @@ class TextQuality:
     progress: Progress = ignore_progress
     inputs: ModelInputs | None = None
     """None: opened at the first use."""
-    batch_size: int = 64
+    batch_size: int = 256
     """Rows at once of what the samples are compared with."""
     _warned: bool = field(default=False, init=False)
 

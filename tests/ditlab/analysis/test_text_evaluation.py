@@ -1,0 +1,158 @@
+"""A run on text, evaluated: quality in training and afterwards, other stores, requests of lm-evaluation-harness."""
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ditlab
+from denoisers.processes.score_entropy import TokenLosses, score_entropy
+from ditlab.analysis.harness import BoundedTexts
+from ditlab.data.importing import ImportRequest, run_import
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.receipts.records import differing_parts
+from ditlab.spec.importing import TextOptions
+from support.trainings.family_specs import smallest
+
+VOCABULARY = 300
+"""Tokens of the model, of which text in bytes uses 256."""
+CONTEXT = "a context that is longer than a window of so many tokens, and then some" * 2
+
+
+@dataclass
+class Request:
+    args: tuple
+
+
+class Uniform(nn.Module):
+    """All log scores 0: every token costs ln V."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.seen = []
+
+    def forward(self, x, sigma, targets=None, documents=None):
+        scores = torch.zeros(*x.shape, VOCABULARY)
+        if targets is None:
+            return scores
+        self.seen.append(x)
+        return TokenLosses(x.sum(), score_entropy(scores, x, targets.x0, targets.sigma))
+
+
+def imported(name, seed=0, **options):
+    """A store of 200 rows of 64 bytes of made-up words, in DITLAB_HOME."""
+    draws, home = random.Random(seed), Home.from_environment()
+    words = ["".join(draws.choices("aeiounrst", k=draws.randint(1, 7))) for _ in range(3000)]
+    Path(f"{name}.txt").write_text(" ".join(words))
+    options = TextOptions(source=f"{name}.txt", length=64, name=name, processes=1, **options)
+    home.ensure()
+    run_import("text", ImportRequest(home.stores, home.caches, options))
+    return {"kind": "arrow", "path": name, "hold_out": 0.2}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of four steps, with quality at its end."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DITLAB_HOME", str(tmp_path_factory.mktemp("home")))
+        patched.chdir(tmp_path_factory.mktemp("work"))
+        data = {"data": imported("own"), "model__length": 64, "model__vocabulary": VOCABULARY}
+        spec = smallest("dlm", training__steps=4, evaluation__quality=100, evaluation__every=4, **data)
+        yield ditlab.train(spec, local=True).run
+
+
+@pytest.fixture
+def texts(run):
+    model = BoundedTexts(run._opened().saved(), draws=64)
+    model._network = Uniform()
+    return model
+
+
+def test_quality_of_text_in_training_is_that_of_evaluate(run):
+    last = run.metrics().to_pylist()[-1]
+    logged = {name: value for name, value in last.items() if name.startswith("quality/")}
+    assert {"quality/token_entropy_low", "quality/distinct_3_held_out", "quality/bigram_perplexity_high"} <= set(logged)
+    found = run.evaluate(quality=100, rows=30, batch=100)
+    assert {name: value for name, value in found.metrics.items() if name.startswith("quality/")} == logged
+    assert found.measurements["quality"].parts["features"]
+
+
+def test_a_bound_has_an_interval_on_any_store(run):
+    own = run.evaluate(rows=30)
+    for name in ("bound", "bits_per_token", "bits_per_byte", "perplexity"):
+        assert own.metrics[f"assessed/{name}_low"] < own.metrics[f"assessed/{name}"]
+        assert own.metrics[f"assessed/{name}"] < own.metrics[f"assessed/{name}_high"]
+    imported("other", seed=1)
+    for choice, num in (("train", 150), ("other", 180)):
+        found = run.evaluate(data=choice)
+        assert found.num_samples > num and found.num_unsent is None and f"--data {choice}" in found.changes
+        assert found.metrics["held_out/bound"] == pytest.approx(found.metrics["assessed/bound"], rel=1e-5)
+        assert found.metrics["held_out/bound"] != own.metrics["assessed/bound"]
+        assert "held-out samples" in differing_parts([found.measurements["held_out"], own.measurements["held_out"]])
+
+
+def test_stores_that_are_none_or_of_another_tokeniser_are_refused(run):
+    with pytest.raises(UserError, match=r"--data=nothing: .* holds no store"):
+        run.evaluate(data="nothing")
+    pytest.importorskip("tokenizers")
+    imported("pieces", tokenizer="bpe", vocabulary=VOCABULARY)
+    with pytest.raises(UserError, match=r"--data pieces: its tokens were made by another tokeniser .* than the run's"):
+        run.evaluate(data="pieces")
+
+
+def test_requests_of_a_network_that_knows_nothing_cost_ln_v_a_token(texts):
+    requests = [Request((CONTEXT, " and so on")), Request(("", "x" * 150))]
+    (first, greedy), (second, _) = texts.loglikelihood(requests)
+    expected = -10 * math.log(VOCABULARY), -150 * math.log(VOCABULARY)
+    assert not greedy and (abs(first - expected[0]), abs(second - expected[1])) < (
+        *(4 * each for each in texts.errors),
+    )
+    assert second == pytest.approx(expected[1], rel=0.02)
+    context = torch.tensor([*CONTEXT.encode()][-54:])
+    assert all(torch.equal(row[:54], context) for x in texts._network.seen[:8] for row in x)
+    assert texts.loglikelihood(requests[1:])[0][0] == second  # whatever comes before
+    assert texts.loglikelihood_rolling([Request(("x" * 150,))]) == [second]
+
+
+def test_texts_are_drawn_behind_the_context_up_to_a_stop(texts):
+    drawn = texts.generate_until([Request((CONTEXT, {"max_gen_toks": 30}))] * 2)
+    assert drawn[0] == drawn[1] and 1 < len(drawn[0]) <= 30
+    stop = drawn[0][1]
+    (cut,) = texts.generate_until([Request((CONTEXT, {"max_gen_toks": 30, "until": [stop]}))])
+    assert cut == drawn[0].split(stop)[0]
+
+
+def test_a_missing_harness_and_a_run_without_text_are_one_sentence(run, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lm_eval.api.model", None)
+    with pytest.raises(UserError, match="`pip install lm_eval` brings it"):
+        ditlab.harness_model(run)
+
+
+def test_a_task_on_disk_is_run(run, tmp_path):
+    lm_eval = pytest.importorskip("lm_eval")
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n} and one is", "answer": n % 2}) + "\n" for n in range(4))
+    )
+    (tmp_path / "own.yaml").write_text(
+        f"""
+task: own
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path / "rows.jsonl"}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_target: answer
+doc_to_choice: ["even", "odd"]
+metric_list: [{{metric: acc}}]
+"""
+    )
+    tasks = lm_eval.tasks.TaskManager(include_path=str(tmp_path), include_defaults=False)
+    found = lm_eval.simple_evaluate(ditlab.harness_model(run, draws=2), tasks=["own"], task_manager=tasks)
+    assert 0 <= found["results"]["own"]["acc,none"] <= 1 and found["n-samples"]["own"]["original"] == 4
