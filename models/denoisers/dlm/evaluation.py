@@ -75,9 +75,9 @@ class DLMEvaluator:
 
         for part in held_out.batches(batch_size):
             tokens: Tensor = part.batch["tokens"]
-            values = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
-            integrals.append(values["score_entropy"].double().cpu().numpy())
-            for name, value in batch_means(values).items():
+            of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
+            integrals.append(of_rows["score_entropy"].double().cpu().numpy())
+            for name, value in batch_means(of_rows).items():
                 sums[name] = sums.get(name, 0.0) + len(tokens) * value
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})

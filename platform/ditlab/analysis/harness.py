@@ -150,7 +150,7 @@ def harness_model(saved: SavedRun, draws: int, seed: int = 0) -> Any:
             "brings it."
         ) from error
 
-    class HarnessModel(BoundedTexts, LM):  # type: ignore[misc]
+    class HarnessModel(BoundedTexts, LM):
         """The run, with what the harness asks of every model."""
 
         def __init__(self) -> None:

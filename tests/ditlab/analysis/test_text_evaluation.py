@@ -18,6 +18,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.records import differing_parts
 from ditlab.spec.importing import TextOptions
+from ditlab.spec.yaml_text import dump_yaml
+from support.datasets.tiny_scorers import write_gpt2
 from support.trainings.family_specs import smallest
 
 pytest.importorskip("tokenizers")
@@ -136,24 +138,45 @@ def test_a_missing_harness_and_a_run_without_text_are_one_sentence(run, monkeypa
         ditlab.harness_model(run)
 
 
-def test_a_task_on_disk_is_run(run, tmp_path):
-    lm_eval = pytest.importorskip("lm_eval")
-    (tmp_path / "rows.jsonl").write_text(
-        "".join(json.dumps({"question": f"{n} and one is", "answer": n % 2}) + "\n" for n in range(4))
-    )
-    (tmp_path / "own.yaml").write_text(
-        f"""
-task: own
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {tmp_path / "rows.jsonl"}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_target: answer
-doc_to_choice: ["even", "odd"]
-metric_list: [{{metric: acc}}]
-"""
-    )
-    tasks = lm_eval.tasks.TaskManager(include_path=str(tmp_path), include_defaults=False)
-    found = lm_eval.simple_evaluate(ditlab.harness_model(run, draws=2), tasks=["own"], task_manager=tasks)
-    assert 0 <= found["results"]["own"]["acc,none"] <= 1 and found["n-samples"]["own"]["original"] == 4
+@pytest.mark.slow
+def test_a_sweep_over_temperatures_measures_perplexity_beside_entropy(run, tmp_path):
+    pytest.importorskip("transformers")
+    sweep = {
+        "name": "temperatures", "base": {"run": run.id}, "metric": "quality/generative_perplexity", "samples": 20,
+        "seeds": 2, "space": {"sampling.temperature": {"kind": "grid", "values": [0.5, 1.0]}},
+        "fixed": {"evaluation.scorer": {"model": str(write_gpt2(tmp_path / "gpt2", positions=64))}},
+    }  # fmt: skip
+    (tmp_path / "sweep.yaml").write_text(dump_yaml(sweep))
+    result = ditlab.sweep_samples(tmp_path / "sweep.yaml")
+    assert result.status == "finished" and (result.report.parent / "entropy.png").exists()
+    for point in result.summary.points:
+        means = point.means
+        assert means["quality/generative_perplexity_low"] < means["quality/generative_perplexity"]
+        assert {"quality/token_entropy", "quality/distinct_2", "quality/generative_perplexity_held_out"} <= set(means)
+
+
+TASKS = {
+    "own_choice": "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
+    "doc_to_choice: [even, odd]\nmetric_list: [{metric: acc}]\n",
+    "own_rolling": "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{question}}'\n"
+    "metric_list: [{metric: bits_per_byte}]\n",
+    "own_text": "output_type: generate_until\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+    "generation_kwargs: {until: ['.'], max_gen_toks: 8}\nmetric_list: [{metric: exact_match}]\n",
+}
+
+
+def test_tasks_on_disk_are_run(run, tmp_path):
+    lm_eval, managers = pytest.importorskip("lm_eval"), pytest.importorskip("lm_eval.tasks")
+    rows = [{"question": f"{n} and one is", "answer": n % 2} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, text in TASKS.items():
+        place = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
+        (tmp_path / f"{name}.yaml").write_text(f"task: {name}\n{place}test_split: test\n{text}")
+    tasks = managers.TaskManager(include_path=str(tmp_path), include_defaults=False)
+    model = ditlab.harness_model(run, draws=4)
+    found = lm_eval.simple_evaluate(model, tasks=list(TASKS), task_manager=tasks, bootstrap_iters=0)["results"]
+    assert 0 <= found["own_choice"]["acc,none"] <= 1 and found["own_text"]["exact_match,none"] == 0
+    answered = model.loglikelihood_rolling([Request((row["question"],)) for row in rows])
+    num_bytes = sum(len(row["question"].encode()) for row in rows)
+    expected = -sum(answered) / num_bytes / math.log(2)
+    assert found["own_rolling"]["bits_per_byte,none"] == pytest.approx(expected)
