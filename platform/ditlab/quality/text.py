@@ -182,11 +182,15 @@ class TextQuality:
     def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
         """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`."""
         seed = self._seed if noise_seed is None else noise_seed
-        scorer = find_scorer(self.experiment, self.data)
-        features = f"{PROTOCOL} {scorer.sha256 if scorer else ''}"
         return quality_measurement(
-            self.experiment, self.data, num, batch_size, seed, precision, self.device.type, features
+            self.experiment, self.data, num, batch_size, seed, precision, self.device.type, self._features
         )
+
+    @cached_property
+    def _features(self) -> str:
+        """The protocol, and the hash of the scorer's files, which are read once."""
+        scorer = find_scorer(self.experiment, self.data)
+        return f"{PROTOCOL} {scorer.sha256 if scorer else ''}"
 
     @property
     def _seed(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.text import Text
 from torch import nn
 
 import ditlab
@@ -136,6 +137,20 @@ def test_a_missing_harness_and_a_run_without_text_are_one_sentence(run, monkeypa
     monkeypatch.setitem(__import__("sys").modules, "lm_eval.api.model", None)
     with pytest.raises(UserError, match="`pip install lm_eval` brings it"):
         ditlab.harness_model(run)
+
+
+@pytest.mark.slow
+def test_a_scorer_is_named_after_training(run, tmp_path):
+    pytest.importorskip("transformers")
+    overrides = [f"evaluation.scorer.model={write_gpt2(tmp_path / 'gpt2', positions=64)}"]
+    found = run.evaluate(quality=100, overrides=overrides)
+    names = list(found.metrics)
+    assert names[0] == "quality/generative_perplexity" and "quality/token_entropy" in names and found.num_unsent is None
+    shown = [str(each) for each in found.terminal_tables() if isinstance(each, Text)]
+    assert any(f"read perplexity beside entropy; scorer of SHA-256 {found.scorer}" in line for line in shown)
+    assert len(found.scorer) == 64
+    with pytest.raises(UserError, match="changes samples alone, and none are drawn; add --quality NUM"):
+        run.evaluate(overrides=overrides)
 
 
 @pytest.mark.slow
