@@ -23,9 +23,9 @@ class Estimate(NamedTuple):
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """Return the figure under a name, and its ends, where they are finite, under `name_low` and `name_high`."""
-        ends = {f"{name}_low": self.low, f"{name}_high": self.high}
-        return {name: self.value, **{key: end for key, end in ends.items() if math.isfinite(end)}}
+        """Return the figure under a name, and its ends, where both are finite, under `name_low` and `name_high`."""
+        is_known = math.isfinite(self.low) and math.isfinite(self.high)
+        return {name: self.value, **({f"{name}_low": self.low, f"{name}_high": self.high} if is_known else {})}
 
     def exp(self) -> Estimate:
         """The exponential of the figure and its ends: of mean nats a token, the perplexity."""

@@ -99,8 +99,9 @@ class CheckpointEvaluation:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
-        for name, columns in self.tables.items():
-            if max(map(len, columns.values())) <= MOST_ROWS:
+        for name, table in self.tables.items():
+            if max(map(len, table.values())) <= MOST_ROWS:
+                columns = {each: values for each, values in table.items() if not each.endswith(("_low", "_high"))}
                 kinds = {header: "id" if values.dtype.kind in "UO" else "number" for header, values in columns.items()}
                 cells = (
                     [f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row]
