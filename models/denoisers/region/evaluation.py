@@ -172,7 +172,7 @@ class ComparedRegions:
     """
 
     sums: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Sums by window: `num` (W,), `x` and `xx` of targets, and `error/NAME`, a predictor's squared errors; on the CPU."""
+    """Sums by window: `num` (W,), `x` and `xx` of targets, and `error/NAME`, a predictor's squared errors."""
     ranked: dict[str, list[Tensor]] = field(default_factory=dict)
     """Values (M, F) of `target` and each predictor, and their `window` (M,)."""
     labels: dict[str, list[np.ndarray]] = field(default_factory=dict)
