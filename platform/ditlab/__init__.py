@@ -9,7 +9,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ditlab.api.analysis import compare, evaluate_averages, figures, load_export, plan_samples, sweep_samples
+    from ditlab.api.analysis import (
+        compare,
+        evaluate_averages,
+        figures,
+        harness_model,
+        load_export,
+        plan_samples,
+        sweep_samples,
+    )
     from ditlab.api.checks import prove, replay, verify
     from ditlab.api.removal import remove_runs
     from ditlab.api.run import Run, find_runs, open_run
@@ -24,8 +32,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
-    "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep",
-    "open_run", "plan_samples", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay",
+    "count_parameters", "evaluate_averages", "figures", "find_runs", "harness_model", "load", "load_export",
+    "load_sweep", "open_run", "plan_samples", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay",
     "sweep_samples", "trace_shapes", "train", "train_seeds", "tune", "verify",
 ]  # fmt: skip
 
@@ -34,6 +42,7 @@ _NAMES = {
         "compare",
         "evaluate_averages",
         "figures",
+        "harness_model",
         "load_export",
         "plan_samples",
         "sweep_samples",

@@ -39,6 +39,7 @@ SMALL = {
     "sweeps/coverage": ["--groups", "500"],
     "sweeps/many_trials": ["--trials", "20", "--few", "5", "--rounds", "1", "--pages", "1"],
     "sweeps/pair_correlation": ["--seeds", "2", "--steps", "21", "--only", "digits"],
+    "quality/text_coverage": ["--repeats", "20", "--samples", "100"],
     "sweeps/race_errors": ["--races", "20", "--verdicts", "10", "--best-arms", "2", "--seeds", "12"],
     "sweeps/regret": ["--seeds", "1", "--trials", "2", "--steps", "24"],
     "tracking/journal_cost": ["--seconds", "2"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from denoisers.contract import EvaluationResult, RowSet, Samples, TextCodec
 from denoisers.dlm.objective import QUARTERS, DLMObjective
 from denoisers.dlm.spec import DLMObjectiveSpec, DLMSpec
 from denoisers.figures import Curve, Figure, Lines
+from denoisers.intervals import Estimate, mean_estimate
 from denoisers.processes.draws import batch_means
 from denoisers.processes.score_entropy import LossTargets, TokenLosses
 from denoisers.processes.specs import NUM_QUARTERS, TokenNoiseSchedule
@@ -29,6 +31,12 @@ NO_BOUND = "no bound (softmax)"
 Table = dict[str, np.ndarray]
 BUFFERED_PAIRS = 2**22
 """Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
+MOST_COMPARED = 4096
+"""Most sequences whose distinct n-grams are counted, and compared with those of as many held-out ones."""
+INTERVALS = ("bigram_perplexity", "token_entropy")
+"""Metrics of samples with a 95 % interval."""
+DISTINCT = ("distinct_1", "distinct_2", "distinct_3")
+"""Different n-grams of all sequences together over all n-grams (Li et al. 2016, arXiv:1510.03055, section 5.2)."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,14 @@ class DLMEvaluator:
     ) -> EvaluationResult:
         """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first alone.
 
-        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, `baseline/bigram/...` of others.
+        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, with the ends of its 95 % interval over
+        held-out rows (`bound_low`, `bound_high` ...), and `baseline/bigram/...` of others.
         """
         vocabulary, schedule = self.model.vocabulary, self.objective.noise
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
         sums: dict[str, float] = {}
+        integrals: list[np.ndarray] = []  # of each row
         counts, by_time, evaluations = np.zeros(vocabulary, np.int64), np.zeros(NUM_TIMES), 0
 
         def record(x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None) -> TokenLosses:
@@ -65,8 +75,9 @@ class DLMEvaluator:
 
         for part in held_out.batches(batch_size):
             tokens: Tensor = part.batch["tokens"]
-            means = batch_means(objective.metrics(cast(nn.Module, record), part.batch, part.noise))
-            for name, value in means.items():
+            of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
+            integrals.append(of_rows["score_entropy"].double().cpu().numpy())
+            for name, value in batch_means(of_rows).items():
                 sums[name] = sums.get(name, 0.0) + len(tokens) * value
             counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
@@ -86,6 +97,8 @@ class DLMEvaluator:
             for name, figures in likelihoods.items()
             for figure, value in figures.items()
         }
+        if "bound" in summary:
+            metrics |= bound_ends(mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token)
         kind = "upper bound" if "bound" in summary else NO_BOUND
         table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
         for figure in likelihoods["uniform"]:
@@ -106,36 +119,87 @@ class DLMEvaluator:
 
     @property
     def sample_metrics(self) -> tuple[str, ...]:
-        """Metrics of drawn text, and the values of held-out text."""
-        return ("bigram_perplexity", "token_entropy", "bigram_perplexity_held_out", "token_entropy_held_out")
+        """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
+        ends = [f"{name}{end}" for name in INTERVALS for end in ("_low", "_high")]
+        real = [f"{name}_held_out" for name in (*INTERVALS, *DISTINCT)]
+        of_real = ("token_entropy_held_out_low", "token_entropy_held_out_high")
+        return (*INTERVALS, *DISTINCT, *ends, *real, *of_real)
 
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
     ) -> Callable[[Samples], dict[str, float]]:
-        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training text, and
-        `token_entropy`, in nats, of a sequence's own tokens.
+        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training text, `token_entropy`,
+        in nats, of a sequence's own tokens, and the shares of DISTINCT n-grams.
 
-        They are the two sides of generative perplexity: text that repeats itself has a low perplexity and a low entropy
-        (Zheng et al. 2024, arXiv:2409.02908, section 5).
+        They belong together: text that repeats itself has a low perplexity and a low entropy (Zheng et al. 2024,
+        arXiv:2409.02908, section 5). Held-out rows are cut to the samples' length, and as many of them as there are
+        samples have their n-grams counted, as both figures depend on the length, and `distinct` on the number.
         """
         bigram = fit_baselines(train, self.model.vocabulary, batch_size)
 
-        def of_text(batches: Iterable[np.ndarray]) -> tuple[float, float]:
-            nats, entropies, num = 0.0, list[float](), 0
+        def of_text(batches: Iterable[np.ndarray]) -> dict[str, Estimate]:
+            nats, entropies = list[np.ndarray](), list[float]()
             for tokens in batches:
-                nats -= float(bigram.log_probabilities(tokens).sum())
-                num += tokens.size
-                for row in tokens:
-                    shares = np.unique(row, return_counts=True)[1] / len(row)
-                    entropies.append(float(-(shares * np.log(shares)).sum()))
-            return math.exp(nats / num), float(np.mean(entropies))
+                nats.append(-bigram.log_probabilities(tokens).mean(1))
+                entropies += map(token_entropy, tokens)
+            perplexity = mean_estimate(np.concatenate(nats)).exp()
+            return dict(zip(INTERVALS, (perplexity, mean_estimate(np.array(entropies))), strict=True))
 
-        real = of_text(part.batch["tokens"].cpu().numpy() for part in held_out.batches(batch_size))
+        def cut(length: int) -> Iterable[np.ndarray]:
+            return (part.batch["tokens"][:, :length].cpu().numpy() for part in held_out.batches(batch_size))
+
+        @cache
+        def of_real(length: int, num: int) -> tuple[dict[str, Estimate], list[float]]:
+            rows = np.concatenate(list(held_out_rows(cut(length), num)))
+            return of_text(cut(length)), [distinct(rows, n) for n in (1, 2, 3)]
 
         def measure(samples: Samples) -> dict[str, float]:
-            return dict(zip(self.sample_metrics, (*of_text([samples.values.numpy()]), *real), strict=True))
+            tokens = samples.values.numpy()
+            num = min(len(tokens), held_out.num, MOST_COMPARED)
+            real, distinct_real = of_real(tokens.shape[1], num)
+            found = {name: value for each, of in of_text([tokens]).items() for name, value in of.named(each).items()}
+            found |= dict(zip(DISTINCT, (distinct(tokens[:num], n) for n in (1, 2, 3)), strict=True))
+            found |= {f"{name}_held_out": value for name, value in zip(DISTINCT, distinct_real, strict=True)}
+            found |= {"bigram_perplexity_held_out": real["bigram_perplexity"].value}
+            found |= real["token_entropy"].named("token_entropy_held_out")
+            return {name: found[name] for name in self.sample_metrics if name in found}
 
         return measure
+
+
+def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, float]:
+    """Return the ends of the bound's interval under the names and in the units of its figures."""
+    bits = Estimate(*(each / math.log(2) for each in bound))
+    units = {"bound": bound, "bits_per_token": bits, "perplexity": bound.exp()}
+    if bytes_per_token:
+        units["bits_per_byte"] = Estimate(*(each / bytes_per_token for each in bits))
+    return {key: end for name, each in units.items() for key, end in each.named(name).items() if key != name}
+
+
+def token_entropy(tokens: np.ndarray) -> float:
+    """Compute the entropy, in nats, of the shares of a sequence's own tokens (T,)."""
+    shares = np.unique(tokens, return_counts=True)[1] / len(tokens)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def distinct(tokens: np.ndarray, n: int) -> float:
+    """Compute the share of different n-grams among all of sequences (B, T); NaN where T < n."""
+    if tokens.shape[1] < n:
+        return math.nan
+    base, num = int(tokens.max()) + 1, tokens.shape[1] - n + 1
+    codes = np.zeros((len(tokens), num), np.int64)  # of trigrams below 2**21 different tokens
+    for place in range(n):
+        codes = codes * base + tokens[:, place : place + num]
+    return len(np.unique(codes)) / codes.size
+
+
+def held_out_rows(batches: Iterable[np.ndarray], num: int) -> Iterable[np.ndarray]:
+    """Yield the first `num` rows of batches."""
+    for tokens in batches:
+        yield tokens[:num]
+        num -= len(tokens[:num])
+        if not num:
+            return
 
 
 def parts_table(

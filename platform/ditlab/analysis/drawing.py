@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from io import BytesIO
-from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Unpack
@@ -26,7 +25,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from denoisers.contract import (
-    BatchField,
     Picture,
     PicturingSampler,
     Prompt,
@@ -39,15 +37,12 @@ from denoisers.contract import (
 from denoisers.figures import Figure, ImageGrid
 from denoisers.figures import Text as TextPanel
 from ditlab.analysis.averages import with_average
-from ditlab.analysis.opened_run import SavedRun, default_device
+from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import NUMBER, SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.data.images.captions import LABEL
 from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
-from ditlab.data.loading.batches import check_fields
-from ditlab.data.loading.held_out import hold_out_blocks
-from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.engine.memory import kept_memory
@@ -211,35 +206,6 @@ def fast_passes(network: nn.Module, device: torch.device, is_compiled: bool) -> 
 
             held.enter_context(compiled_blocks(network, device))
         yield
-
-
-def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
-    """The rows of `--data` (a store, `train`; default: `held_out`). Raises UserError for none, or for other fields."""
-    data = saved.data()
-    if choice is None:
-        if not len(data.held_out):
-            saved.warn(f"{data.note or 'nothing is held out'} Training rows are completed instead.")
-        return rows_for_samples(data)
-    if choice == "train":
-        return data.train
-    if choice == "held_out":
-        if not len(data.held_out):
-            raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
-        return data.held_out
-    store = open_named_store("--data", choice, saved.home)
-    view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
-    check_fields(view, fields)
-    for each in fields:
-        names, expected = view.columns[each.name].names, data.train.columns[each.name].names
-        if expected and names != expected:
-            pairs = enumerate(zip_longest(names, expected), start=1)
-            entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
-            here, there = (f"'{text}'" if text else "no name" for text in (name, own))
-            raise UserError(
-                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's own data "
-                f"({data.train.origin}) have {there}; import it with the same features in the same order."
-            )
-    return view
 
 
 def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:

@@ -15,23 +15,19 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from denoisers.contract import EvaluationResult
-from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, chosen_rows, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
 from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.data.loading.held_out import ComputedRows
+from ditlab.data.splits import DataSplits
+from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
-from ditlab.inputs.noise import derived_seed
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
-from ditlab.quality.measurement import (
-    FLOAT,
-    family_measurement,
-    held_out_measurement,
-    quality_measurement,
-    same_rows,
-    weights_digest,
-)
+from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, same_rows, weights_digest
+from ditlab.quality.text import draws_text, find_scorer, text_ineligibility
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -88,6 +84,10 @@ class CheckpointEvaluation:
     """
     evaluation: str = ""
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
+    scorer: str = ""
+    """SHA-256 of the language model behind `quality/generative_perplexity`; empty: none was named."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
     num_unsent: int | None = None
@@ -99,6 +99,9 @@ class CheckpointEvaluation:
         if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
             of = f"{apart}, not added to the run"
         yield Text(f"run {self.run_id}, step {self.step}, {of}")
+        if self.left_out:
+            named = "; ".join(f"{column} {', '.join(names)}" for column, names in self.left_out.items())
+            yield Text(f"left out of training: {named}")
         # metrics of the family's evaluator are in tables of their own, and ends beside the figure that they are of
         ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
         rows = [
@@ -107,14 +110,18 @@ class CheckpointEvaluation:
             if not name.startswith("assessed/") and name not in ends
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
-        if self.quality:
+        if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
+            scored = f"; scorer of SHA-256 {self.scorer}" if self.scorer else ""
+            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy{scored}")
+        elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         for group, words in self.differences.items():
             yield Text(f"{group}/... is not measured as in training: {', '.join(words)}; not added to the run")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
-        for name, columns in self.tables.items():
-            if max(map(len, columns.values())) <= MOST_ROWS:
+        for name, table in self.tables.items():
+            if max(map(len, table.values())) <= MOST_ROWS:
+                columns = {each: values for each, values in table.items() if not each.endswith(("_low", "_high"))}
                 kinds = {header: "id" if values.dtype.kind in "UO" else "number" for header, values in columns.items()}
                 cells = (
                     [f"{each:.4f}" if isinstance(each, float | np.floating) else str(each) for each in row]
@@ -137,6 +144,7 @@ class CheckpointEvaluation:
         found["measurements"] = {name: each.to_dict() for name, each in self.measurements.items()}
         found["intervals"] = {name: list(ends) for name, ends in self.intervals.items()}
         found["differences"] = {group: list(words) for group, words in self.differences.items()}
+        found |= {"left_out": {column: list(names) for column, names in self.left_out.items()}} if self.left_out else {}
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -147,32 +155,38 @@ class CheckpointEvaluation:
 
 
 def evaluate_run(
-    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int | None, overrides: Sequence[str]
-) -> CheckpointEvaluation:
+    saved: SavedRun, quality: int | None, rows: int | None, batch_size: int | None, overrides: Sequence[str],
+    other: str | None = None,
+) -> CheckpointEvaluation:  # fmt: skip
     """Evaluate a run's averaged weights as training does, and over all held-out samples; add the result to the run.
 
     Figures of training's own measurement are its numbers, to the bit; of a group that cannot be measured so here,
     nothing is added. `quality` samples are drawn and measured; None: as many as in training. With `rows` (only the
-    first held-out rows), `overrides` or a rebuilt average nothing is added to the run; overrides of `sampling` measure
-    the quality of samples alone. `batch_size` None: the run's. Raises UserError where nothing is held out, or quality
-    cannot be measured.
+    first held-out rows), `overrides`, `other` rows (a store, `train`) in place of the held-out ones, or a rebuilt
+    average nothing is added to the run; overrides of `sampling` and of the scorer measure the quality of samples alone.
+    `batch_size` None: the run's. Raises UserError where nothing is held out, or quality cannot be measured.
     """
     changes = sampling_changes({}, overrides)
-    resampled = [change for change in changes if change.keys[0] == "sampling"]
+    resampled = [change for change in changes if change.keys[0] in ("sampling", "evaluation")]
     if resampled and not quality:
         raise UserError(f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM.")
     experiment, data = saved.experiment_with(changes), saved.data()
+    if other is not None:
+        data = on_other_rows(saved, data, other)
     if not len(data.held_out):
         raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
-    if quality and (reason := quality_ineligibility(experiment, data)):
+    is_text = draws_text(experiment)
+    if quality and (reason := text_ineligibility(data) if is_text else quality_ineligibility(experiment, data)):
         remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
+    if quality:
+        find_scorer(experiment, data)
     if data.note:
         saved.warn(data.note)
     spec = saved.experiment
     trains = spec.evaluation if spec.evaluation.every else None
     if quality is None:
-        quality = trains.quality if trains and not rows and not saved.average else 0
+        quality = trains.quality if trains and not rows and not saved.average and other is None else 0
     device, num = default_device(), min(rows or len(data.held_out), len(data.held_out))
     protocol = Protocol.of_run(spec, saved.folder, saved.step)
     is_half = device.type == "cpu" and spec.training.precision == "fp16"  # some of its operations are missing there
@@ -185,8 +199,9 @@ def evaluate_run(
         network, objective = evaluated_modules(
             spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers
         )  # fmt: skip
+        groups = {} if resampled else {"held_out": rows} if other is not None else _groups(evaluator, rows)
         measured = evaluator.evaluate(
-            network, objective, size, precision=precision, groups={} if resampled else _groups(evaluator, rows),
+            network, objective, size, precision=precision, groups=groups,
             num_shown=0, quality=quality, at_once=batch_size, with_intervals=True, inside=torch.no_grad(),
             measuring=partial(saved.progress, "measuring the quality of samples", 0, None, ""),
         )  # fmt: skip
@@ -211,6 +226,7 @@ def evaluate_run(
                     experiment, data, num, batch_size, device.type, saved.home
                 )
     others = {group: each.differences(expected[group]) for group, each in measurements.items() if group in expected}
+    scorer = find_scorer(experiment, data) if quality else None
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
@@ -218,15 +234,17 @@ def evaluate_run(
         metrics=found.metrics,
         tables=found.tables,
         plots={name: Plot(figure) for name, figure in found.figures.items()},
-        changes=[change.source for change in changes],
+        changes=[*(change.source for change in changes), *([] if other is None else [f"--data {other}"])],
         on_other_data=saved.anyway,
         quality=quality or None,
         measurements=measurements,
         intervals=measured.intervals | interval_ends(found.metrics),
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
+        left_out=data.left_out,
+        scorer=scorer.sha256 if scorer else "",
     )
-    stays_apart = rows or changes or saved.average or saved.anyway
+    stays_apart = rows or changes or saved.average or saved.anyway or other is not None
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
 
 
@@ -287,12 +305,34 @@ def _training_measurements(
         )
     }  # fmt: skip
     if has_quality and evaluation.quality:
-        at_once, seed = max(protocol.batch_size, evaluation.samples), derived_seed(spec.seed, "quality")
-        features = quality.reference.features_digest()
-        found["quality"] = quality_measurement(
-            spec, quality.basis.data, evaluation.quality, at_once, seed, *place, features, threads
+        at_once = max(protocol.batch_size, evaluation.samples)
+        found["quality"] = quality.measurement(
+            evaluation.quality, at_once, spec.training.precision, trained=(spec, protocol.device_type, threads)
         )
     return found
+
+
+def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
+    """Return a run's data with other rows in place of the held-out ones: `train`, or all of a store by folder or name.
+
+    Baselines are still fitted on the run's training rows. Raises UserError for a store that is none, has other fields,
+    or whose tokens another tokeniser made.
+    """
+    view = chosen_rows(saved, saved.experiment.model.batch_fields(), choice)
+    if view.store.fingerprint == data.held_out.store.fingerprint:
+        return replace(data, held_out=view, left_out={}, note="", mixture=None)
+    own, theirs = (each.manifest.attachments.get(TOKENIZER_NAME) for each in (data.train.store, view.store))
+    if own != theirs:
+        raise UserError(
+            f"--data {choice}: its tokens were made by another tokeniser ({TOKENIZER_NAME}) than the run's, so they "
+            "mean other text; import it with the run's own (`data import text --tokenizer`, the run's folder)."
+        )
+    facts, text = view.store.manifest.text, data.text
+    if text is not None:
+        text = replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
+    if isinstance(view.rows, ComputedRows):
+        view = replace(view, rows=view.rows.shuffled("ditlab.held-out"))  # the first few are then a good sample
+    return replace(data, held_out=view, text=text, references={}, mixture=None, left_out={}, note="")
 
 
 def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:

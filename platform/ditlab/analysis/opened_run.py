@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import RetiringObjective, TextCodec
+from denoisers.contract import BatchField, RetiringObjective, TextCodec
 from ditlab.analysis.user_errors import building
 from ditlab.checkpoints.kept_averages import RebuiltAverage
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.data.loading.batches import held_out_batches
+from ditlab.data.loading.batches import check_fields, held_out_batches
+from ditlab.data.loading.held_out import hold_out_blocks
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.splits import DataSplits, open_data
+from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
@@ -202,6 +206,35 @@ class SavedRun(OpenedRun):
         inputs = self.inputs(data, device).only([field.name for field in self.experiment.model.batch_fields()])
         raw = next(held_out_batches(view, inputs.fields, num, num))
         return inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, device))
+
+
+def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
+    """The rows of `--data` (a store, `train`; default: `held_out`). Raises UserError for none, or for other fields."""
+    data = saved.data()
+    if choice is None:
+        if not len(data.held_out):
+            saved.warn(f"{data.note or 'nothing is held out'} Training rows are completed instead.")
+        return rows_for_samples(data)
+    if choice == "train":
+        return data.train
+    if choice == "held_out":
+        if not len(data.held_out):
+            raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
+        return data.held_out
+    store = open_named_store("--data", choice, saved.home)
+    view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
+    check_fields(view, fields)
+    for each in fields:
+        names, expected = view.columns[each.name].names, data.train.columns[each.name].names
+        if expected and names != expected:
+            pairs = enumerate(zip_longest(names, expected), start=1)
+            entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            here, there = (f"'{text}'" if text else "no name" for text in (name, own))
+            raise UserError(
+                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's own data "
+                f"({data.train.origin}) have {there}; import it with the same features in the same order."
+            )
+    return view
 
 
 def default_device() -> torch.device:

@@ -23,6 +23,8 @@ STRENGTH = 0.6
 """Share of a start image that is drawn again where no strength is given."""
 SECTIONS = ("sampling", "encoders")
 """Sections of an experiment that may change after training: encoders may lie elsewhere than where the run trained."""
+SCORER = ["evaluation", "scorer"]
+"""Keys of the one other part: the language model that measures drawn text."""
 
 
 class SampleKeywords(TypedDict, total=False):
@@ -119,10 +121,10 @@ def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list
         Assignment(f"sampling.{name}", value, f"--{name} {value}") for name, value in given.items() if value is not None
     ]
     for change in parse_overrides(overrides):
-        if change.keys[0] not in SECTIONS or len(change.keys) < 2:
+        if change.keys[:2] != SCORER and (change.keys[0] not in SECTIONS or len(change.keys) < 2):
             raise UserError(
                 f"{change.source}: a finished run takes sampling settings and other places of its encoders alone; "
-                "write --set sampling.KEY=VALUE or --set encoders.KEY=VALUE."
+                "write --set sampling.KEY=VALUE, --set encoders.KEY=VALUE or --set evaluation.scorer.model=FOLDER."
             )
         changes.append(change)
     return changes

@@ -28,11 +28,12 @@ from ditlab.analysis.sample_options import SampleOptions
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
 from ditlab.home import RunFolder
-from ditlab.inputs.conditions import row_set, rows_for_samples
+from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import QualityEvaluator, classes_of
+from ditlab.quality.text import find_scorer, samples_evaluator, samples_measure, samples_names
 from ditlab.reports.sampling_report import COSTS, EVALUATIONS, SECONDS, PointResult, SamplingSummary
 from ditlab.reports.sweep_records import AxisInfo
 from ditlab.spec.experiment import Experiment
@@ -40,8 +41,6 @@ from ditlab.spec.sampling_sweep import Point, SamplingSweep, check_sampling_swee
 from ditlab.spec.sweep_axes import Choice, Grid
 from ditlab.storage.files import append_json_line, read_json_lines, write_durably
 
-GROUP = "quality/"
-"""Group of the metrics of samples, of families that measure their own too."""
 COLUMNS, ROWS = 8, 12
 """Samples of a point, and points, in the picture."""
 Measure = Callable[[SampleSet], dict[str, float]]
@@ -149,7 +148,8 @@ class SamplingSession:
     def _names(self) -> list[str]:
         """Names of the metrics of samples. Raises UserError where there are none."""
         if isinstance(self._family, SamplesEvaluator):
-            return [*(f"{GROUP}{name}" for name in self._family.sample_metrics), *COSTS]
+            find_scorer(self._experiment, self.data)
+            return [*samples_names(self._experiment, self._family), *COSTS]
         run_id = self.saved.folder.run_id
         if reason := quality_ineligibility(self._experiment, self.data):
             raise UserError(f"samples of run {run_id} cannot be measured, as {reason}; name another run in base.run.")
@@ -165,8 +165,7 @@ class SamplingSession:
 
     @cached_property
     def _family(self) -> Any:
-        spec = self._experiment
-        return spec.family.build_evaluator(spec.objective, spec.model, self.data.text)
+        return samples_evaluator(self._experiment, self.data)
 
     @cached_property
     def _quality(self) -> QualityEvaluator:
@@ -179,9 +178,8 @@ class SamplingSession:
     def _measure(self) -> Measure:
         """Measure of samples against held-out data; a classifier is trained, or a baseline fitted, at the first use."""
         if isinstance(self._family, SamplesEvaluator):
-            real = row_set(self.data.train, self._inputs), row_set(self.data.held_out, self._inputs)
-            of_family = self._family.measure_samples(*real, self.sweep.batch)
-            return lambda drawn: {f"{GROUP}{name}": value for name, value in of_family(drawn.samples).items()}
+            of_samples = samples_measure(self._experiment, self.data, self._inputs, self.sweep.batch)
+            return lambda drawn: of_samples(drawn.samples)
         quality, rows = self._quality, rows_for_samples(self.data)
         takes_captions = quality.sampler.takes_rows == "conditions"
 

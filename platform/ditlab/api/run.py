@@ -181,26 +181,23 @@ class Run:
         return draw(saved, SampleOptions.of(num, keywords))
 
     def evaluate(
-        self,
-        *,
-        quality: int | None = None,
-        rows: int | None = None,
-        batch: int | None = None,
-        overrides: Sequence[str] = (),
-    ) -> CheckpointEvaluation:
+        self, *, quality: int | None = None, rows: int | None = None, batch: int | None = None,
+        overrides: Sequence[str] = (), data: str | Path | None = None,
+    ) -> CheckpointEvaluation:  # fmt: skip
         """Evaluate the newest checkpoint as training does, and over all held-out samples; add the result to the run.
 
         `quality` samples are drawn and measured; None: as many as in training, 0: none. With `rows` (only the first
-        held-out samples) or `overrides` (`sampling.KEY=VALUE`: quality under other sampling settings;
+        held-out samples), `data` (`train`, or a store by folder or name, in place of the held-out samples) or
+        `overrides` (`sampling.KEY=VALUE` and `evaluation.scorer.KEY=VALUE`: quality under other settings;
         `encoders.KEY=PLACE`) nothing is added to the run. `batch` is the number of samples at once; None: the run's.
         Raises UserError where nothing is held out, or quality cannot be measured.
         """
-        if rows is None and not overrides:
+        if rows is None and data is None and not overrides:
             self.home.check_place()
         saved = self._opened().saved()
         from ditlab.analysis.evaluation import evaluate_run
 
-        return evaluate_run(saved, quality, rows, batch, overrides)
+        return evaluate_run(saved, quality, rows, batch, overrides, None if data is None else str(data))
 
     def ask(self, verb: str, wait: float | None = None) -> RequestAnswer:
         """Ask the run, which trains in another process, for `sample`, `evaluate`, `checkpoint` or

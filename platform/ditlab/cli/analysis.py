@@ -134,12 +134,16 @@ class SampleNumber(click.IntRange):
     help="Follow a run that trains: evaluate each checkpoint that is the newest one, until the run is over.",
 )  # fmt: skip
 @click.option("--protocol", is_flag=True, help="Also show what the figures are measured with, part by part.")
+@click.option(
+    "--data", metavar="ROWS", help="Rows in place of the held-out ones: `train`, or all of a store, by folder or name "
+    "(a bound on other text, a cell type or chromosome of another store); nothing is added to the run."
+)  # fmt: skip
 @options.overrides
 @options.anyway
 @options.as_json
 def evaluate(
-    run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, protocol: bool,
-    watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
+    run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, data: str | None,
+    protocol: bool, watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
 
@@ -149,10 +153,13 @@ def evaluate(
 
     A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
     figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under
-    these settings is measured; `--set encoders.KEY=PLACE` says where the run's encoders
+    these settings is measured, of text with `--set evaluation.scorer.model=FOLDER` its perplexity under that language
+    model too; `--set encoders.KEY=PLACE` says where the run's encoders
     are now. With either, nothing is added to the run.
     """
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
+    if averages is not None and data is not None:
+        raise UserError(f"--data {data} is not taken with --ema; leave one of them out.")
     if averages is not None and not watch:
         with options.opened_run(run, anyway) as (opened, _):
             from ditlab.api.analysis import evaluate_averages
@@ -162,8 +169,10 @@ def evaluate(
         output.emit(frontier.to_dict(), as_json, frontier.files)
         return
     if watch:
-        if rows or overrides or averages:
-            raise UserError("--watch adds each evaluation to the run; leave --rows, --ema and --set out, or --watch.")
+        if rows or overrides or averages or data:
+            raise UserError(
+                "--watch adds each evaluation to the run; leave --rows, --ema, --data and --set out, or --watch."
+            )
         with options.opened_run(run, anyway) as (opened, _):
             evaluations = []
             for found in opened.follow(quality=quality, batch=batch):
@@ -172,7 +181,7 @@ def evaluate(
         output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
         return
     with options.opened_run(run, anyway) as (opened, _):
-        found = opened.evaluate(**settings)
+        found = opened.evaluate(**settings, data=data)
     output.console(as_json).print(*found.terminal_tables(), *([found.protocol_table()] if protocol else []))
     if found.num_unsent is not None:
         output.say_delivery("metrics", found.run_id, found.num_unsent)

@@ -273,9 +273,22 @@ class EvaluationOutput(TypedDict):
     evaluation: str
     """Digest of measurements, spec and weights: equal for one evaluation made twice."""
     measurements: dict[str, MeasurementOutput]
-    """Measurement by group of metrics: eval or held_out, assessed, quality."""
+    """Measurement by group of metrics: eval, held_out, assessed, quality."""
+    intervals: dict[str, list[float | None]]
+    """Ends of the 95 % interval by metric, where it has one."""
+    differences: dict[str, list[str]]
+    """Differences from training's measurement in words, by group; such a group is not added to the run."""
+    left_out: NotRequired[dict[str, list[str]]]
+    """Classes that were kept out of training, by column."""
     tables: NotRequired[dict[str, dict[str, list[Any]]]]
     files: NotRequired[list[str]]
+
+
+class FollowedOutput(TypedDict):
+    """`ditlab evaluate --watch`."""
+
+    run_id: str
+    evaluations: list[EvaluationOutput]
 
 
 AveragePointOutput = TypedDict("AveragePointOutput", {
@@ -561,7 +574,7 @@ RESULTS: dict[str, Any] = {
     "submit": SubmittedOutput | JobOutput,
     "sample": StepFilesOutput,
     "ask": AskOutput,
-    "evaluate": EvaluationOutput | AveragesOutput,
+    "evaluate": EvaluationOutput | AveragesOutput | FollowedOutput,
     "prove": ProofOutput,
     "replay": ReplayOutput,
     "verify": VerifyOutput,

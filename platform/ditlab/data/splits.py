@@ -91,6 +91,8 @@ class DataSplits:
     """Codec of its tokens; None where it holds no text."""
     mixture: Mixture | None = None
     """Parts of a mixture; None for a single source."""
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Classes that are held out as a whole, by column; empty where a share of the rows is held out."""
 
     @property
     def classes(self) -> dict[str, list[str]]:
@@ -199,13 +201,18 @@ def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
 
 
 def _split(
-    store: AnyStore, hold_out: float | HoldOutClasses, origin: str, group: int = 1, order: OrderSpec = _FULL
-) -> DataSplits:
+    store: AnyStore, hold_out: float | HoldOutClasses | tuple[HoldOutClasses, ...], origin: str, group: int = 1,
+    order: OrderSpec = _FULL,
+) -> DataSplits:  # fmt: skip
     """Split a store; `group`: number of neighbouring rows that are held out together."""
     train: RowNumbers
     held_out: RowNumbers
-    if isinstance(hold_out, HoldOutClasses):
-        train, held_out = hold_out_classes(store, hold_out)
+    left_out = dict[str, tuple[str, ...]]()
+    if not isinstance(hold_out, float | int):
+        classes = (hold_out,) if isinstance(hold_out, HoldOutClasses) else hold_out
+        train, held_out = hold_out_classes(store, *classes)
+        for each in classes:
+            left_out[each.column] = (*left_out.get(each.column, ()), *map(str, each.values))
     elif isinstance(order, LanesOrderSpec):
         train, held_out = hold_out_blocks(store, hold_out)
     elif store.manifest.text:
@@ -216,7 +223,7 @@ def _split(
         train, held_out = hold_out_rows(len(store), hold_out, group)
     note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
     by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
-    if len(held_out) and not by_blocks and not isinstance(hold_out, HoldOutClasses) and windows_overlap(store):
+    if len(held_out) and not by_blocks and not left_out and windows_overlap(store):
         note = (
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
             f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
@@ -231,7 +238,7 @@ def _split(
             filter(None, [note, f"{origin} holds no sample of {shown}, which is drawn only when asked for."])
         )
     views = View(store, train, origin), View(store, held_out, origin)
-    return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store))
+    return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store), left_out=left_out)
 
 
 def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
@@ -268,6 +275,9 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
+        left_out={
+            f"{name}/{column}": values for name, part in parts.items() for column, values in part.left_out.items()
+        },
     )
 
 

@@ -114,10 +114,11 @@ class EncoderCheckpoint:
         with self._reading() as transformers:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
-    def network(self, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
-        """Return the frozen network without a head, in evaluation mode. Raises UserError for damaged weights."""
+    def network(self, dtype: torch.dtype, device: torch.device | str, auto_class: str = "AutoModel") -> nn.Module:
+        """Return the frozen network, in evaluation mode: without a head, unless transformers' `auto_class` gives it
+        one. Raises UserError for damaged weights."""
         with self._reading() as transformers:
-            network, loaded = transformers.AutoModel.from_pretrained(
+            network, loaded = getattr(transformers, auto_class).from_pretrained(
                 self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
                 output_loading_info=True,
             )  # fmt: skip

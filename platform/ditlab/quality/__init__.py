@@ -5,13 +5,8 @@ measured, `check_quality` raises an error for one that requests it in vain, `qua
 Inception FID: numbers compare runs on the same data alone.
 """
 
-from ditlab.quality.eligibility import (
-    QUALITY_METRICS,
-    QUALITY_NOTE,
-    check_quality,
-    quality_ineligibility,
-    quality_names,
-)
+from ditlab.quality.eligibility import QUALITY_METRICS, QUALITY_NOTE, quality_ineligibility
 from ditlab.quality.evaluator import quality
+from ditlab.quality.text import check_quality, quality_names
 
 __all__ = ["QUALITY_METRICS", "QUALITY_NOTE", "check_quality", "quality", "quality_ineligibility", "quality_names"]

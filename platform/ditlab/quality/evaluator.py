@@ -372,14 +372,18 @@ class QualityEvaluator:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
         return self.reference.measure(drawn.images, drawn.expected, self.captions(len(drawn.images)))
 
-    def measurement(self, num: int, batch_size: int, precision: str, noise_seed: int | None = None) -> Measurement:
-        """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`."""
+    def measurement(
+        self, num: int, batch_size: int, precision: str, noise_seed: int | None = None,
+        trained: tuple[Experiment, str, int] | None = None,
+    ) -> Measurement:  # fmt: skip
+        """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`.
+
+        `trained`: experiment, kind of device and threads of a training, in place of those here.
+        """
+        spec, kind, threads = trained or (self.experiment, self.device.type, torch.get_num_threads())
         seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
         features = self.reference.features_digest()
-        return quality_measurement(
-            self.experiment, self.basis.data, num, batch_size, seed, precision, self.device.type, features,
-            torch.get_num_threads(),
-        )  # fmt: skip
+        return quality_measurement(spec, self.basis.data, num, batch_size, seed, precision, kind, features, threads)
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

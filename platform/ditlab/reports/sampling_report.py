@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -29,13 +29,17 @@ from ditlab.reports.formatting import (
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance
-from ditlab.reports.sweep_figures import effects_figure, frontier_figure
+from ditlab.reports.sweep_figures import effects_figure, frontier_figure, objective_figure
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, pareto, rank
 from ditlab.reports.sweep_report import better
 
 EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""
 COSTS = (EVALUATIONS, SECONDS)
+PERPLEXITY, BIGRAM, ENTROPY = "quality/generative_perplexity", "quality/bigram_perplexity", "quality/token_entropy"
+"""Perplexity of drawn text under a scorer, and under the bigram of the training text; entropy of its tokens, nats."""
+ENTROPY_FALL = 0.05
+"""Share of the held-out text's entropy that samples may lack before it is said."""
 _MOST_NAMED = 8
 """Points that a sentence lists."""
 FRONTIER_CAPTION = (
@@ -46,6 +50,14 @@ EFFECTS_CAPTION = (
     "Each axis against the metric, the most important first; bars are the medians of categories, the ring is the best "
     "point. Where the best points lie at an axis' end, the space may be too narrow."
 )
+
+
+def entropy_fell(found: Mapping[str, float]) -> bool:
+    """Return True where the entropy of samples lies below held-out text's: more than ENTROPY_FALL of it, with 95 %
+    intervals that do not meet."""
+    names = (ENTROPY, f"{ENTROPY}_high", f"{ENTROPY}_held_out", f"{ENTROPY}_held_out_low")
+    entropy, high, real, real_low = (found.get(name, math.nan) for name in names)
+    return bool(high < real_low and entropy < (1 - ENTROPY_FALL) * real)
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,14 @@ class SamplingSummary:
             self.sweep_id, self.name, (self.metric, EVALUATIONS), (self.mode, "min"), self.axes, trials, "grid", "none",
             self.seconds, len(trials), self.run_name,
         )  # fmt: skip
+
+    @cached_property
+    def of_text(self) -> SweepSummary | None:
+        """The points as trials of perplexity, under the scorer if there is one, and entropy; None of other samples."""
+        known = next((each.means for each in self.measured), {})
+        perplexity = PERPLEXITY if PERPLEXITY in known else BIGRAM
+        found = replace(self.ranking, metrics=(perplexity, ENTROPY), modes=("min", "max"))
+        return found if ENTROPY in known else None
 
     @cached_property
     def ranked(self) -> list[PointResult]:
@@ -214,6 +234,12 @@ def verdict(summary: SamplingSummary) -> list[str]:
     front = ", ".join(str(each.number) for each in summary.frontier[:_MOST_NAMED])
     front += ", ..." * (len(summary.frontier) > _MOST_NAMED)
     sentences.append(f"On the frontier of quality and cost, the best first: {front}.")
+    if fell := [str(each.number) for each in summary.measured if entropy_fell(each.means)]:
+        listed = ", ".join(fell[:_MOST_NAMED]) + ", ..." * (len(fell) > _MOST_NAMED)
+        sentences.append(
+            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, point{'s' * (len(fell) > 1)} {listed}: "
+            "text there repeats itself, by which its perplexity is too good; compare perplexities at equal entropy."
+        )
     if not summary.is_done:
         done = sum(bool(each.by_seed) for each in summary.points)
         sentences.append(f"The sweep is not complete: {done} of {len(summary.points)} points are measured.")
@@ -262,6 +288,16 @@ def write_sampling_report(
             picture("effects.png", effects_figure(ranking, shares, f"{metric} over each axis."), EFFECTS_CAPTION)
         ]),
     ]  # fmt: skip
+    if summary.of_text is not None:
+        name, real = summary.of_text.metrics[0], summary.measured[0].means
+        values = [format_number(real.get(f"{each}_held_out", math.nan)) for each in (name, ENTROPY)]
+        held_out = f"Held-out text has a perplexity of {values[0]} and an entropy of {values[1]} nats."
+        figure = objective_figure(summary.of_text, f"{ENTROPY} against {name}, a mark a point. {held_out}")
+        caption = (
+            f"A mark is a point of the space; no point beats those in a ring in both. {held_out} Left of and below "
+            "that, text repeats itself; right of it, it is less likely than real text."
+        )
+        sections.insert(1, Section("Perplexity and entropy", [picture("entropy.png", figure, caption)]))
     if others := _other_metrics(summary):
         sections.insert(1, Section("All metrics", [others]))
     how: list[Part] = [

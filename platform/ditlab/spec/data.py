@@ -33,6 +33,10 @@ class HoldOutClasses(Spec):
         return values
 
 
+HeldOutClasses = Annotated[tuple[HoldOutClasses, ...], Field(strict=False, min_length=1)]
+"""Classes of several columns: some chromosomes, and some cell types on all chromosomes."""
+
+
 class FullOrderSpec(Spec):
     """One permutation of all samples, sorted anew for each epoch: time and memory grow with the samples."""
 
@@ -133,10 +137,11 @@ class ArrowData(Spec):
     `full` or the store fits the node's disk. Under one order all give the same run."""
     cache: SizeText = "200GiB"
     """Most room that streamed stores take on a node, below DITLAB_CACHE/blocks; all runs of the node share it."""
-    hold_out: HoldOut | HoldOutClasses = 0.1
+    hold_out: HoldOut | HoldOutClasses | HeldOutClasses = 0.1
     """Samples held out of training, for evaluation: a share of the samples (of text: runs of neighbouring ones), or
-    all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`. Under data.order.kind=lanes, a share is
-    one of whole blocks of neighbouring samples, spread evenly over the store, and classes are refused."""
+    all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`; of a list of such, the samples of any
+    of them. Under data.order.kind=lanes, a share is one of whole blocks of neighbouring samples, spread evenly over the
+    store, and classes are refused."""
     order: OrderSpec = FullOrderSpec()
     """Order of the training samples: `full`, or `{kind: lanes, lanes: 64, window: 16}` for stores that do not fit a
     node's disk or whose samples do not fit its memory as numbers."""
@@ -157,9 +162,10 @@ class ArrowData(Spec):
                 "data.access=stream needs data.order.kind=lanes, as the full order takes each batch from everywhere; "
                 "set data.order to {kind: lanes, lanes: 64}, or data.access to copy."
             )
-        if isinstance(self.order, LanesOrderSpec) and isinstance(self.hold_out, HoldOutClasses):
+        if isinstance(self.order, LanesOrderSpec) and not isinstance(self.hold_out, float | int):
+            classes = self.hold_out if isinstance(self.hold_out, HoldOutClasses) else self.hold_out[0]
             raise ValueError(
-                f"data.hold_out.column={self.hold_out.column} would read every sample of the store, which "
+                f"data.hold_out.column={classes.column} would read every sample of the store, which "
                 "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."
             )
         return self

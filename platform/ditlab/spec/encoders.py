@@ -17,6 +17,19 @@ LATENTS = "latents"
 """Column of an autoencoder's posterior, of which the field `image` is drawn in place of pixels."""
 
 
+class Scorer(Spec):
+    """Trained causal language model, as transformers saves it, under which the perplexity of drawn text is measured.
+
+    It needs the library transformers: `pip install 'ditlab[encoders]'`.
+    """
+
+    model: Place
+    """Folder of the model and its tokeniser (GPT-2 large, in most papers). Nothing is downloaded: fetch it with
+    `hf download openai-community/gpt2-large --local-dir FOLDER`."""
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """SHA-256 that its files must have, as `ditlab evaluate` prints it; null: any, and the measurement records it."""
+
+
 class Encoders(Spec):
     """Trained networks that make features for a model that reads them, where the data hold none. They are not trained.
 

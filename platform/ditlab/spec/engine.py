@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from denoisers.contract import Spec
+from ditlab.spec.encoders import Scorer
 from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_address, refuse_storage
 from ditlab.spec.values import format_value
@@ -180,7 +181,8 @@ class Evaluation(Spec):
     """Held-out samples used, the first ones in a fixed order."""
     quality: QualitySamples = 0
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
-    on features of a small classifier that DiTLab trains on them once); at least 100, 0 or null for none."""
+    on features of a small classifier that DiTLab trains on them once; of text, entropy, distinct n-grams and
+    perplexity); at least 100, 0 or null for none."""
     where: Literal["inline", "beside"] = "inline"
     """`inline`: the training workers evaluate, and train no step meanwhile. `beside`: the run saves a checkpoint at
     every step that is evaluated, step 0 included, and another process measures it while steps go on. Of checkpoints
@@ -190,6 +192,9 @@ class Evaluation(Spec):
     features: tuple[ImageFeatures, ...] = Field(default=(), strict=False)
     """Published networks for the figures of the field, beside those of the classifier, one of a kind: FID and others of
     `evaluation.quality` samples."""
+    scorer: Scorer | None = None
+    """Language model under which `quality` measures the perplexity of drawn text (`quality/generative_perplexity`),
+    beside its entropy and distinct n-grams; null: these alone."""
 
     @field_validator("features")
     @classmethod

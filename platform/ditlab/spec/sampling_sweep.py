@@ -27,6 +27,7 @@ from ditlab.spec.values import format_value
 AVERAGE = "ema"
 """Path of an axis over averages of other lengths: the option of `ditlab sample`."""
 SAMPLING, ENCODERS = "sampling", "encoders"
+SCORER = ["evaluation", "scorer"]
 NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask")
 """Fields of `sampling` that change what is drawn: points that differ in them are measured against other data."""
 
@@ -46,7 +47,8 @@ class SamplingSweep(Spec):
     base: TrainedRun
     """The trained run: `{run: RUN}`."""
     fixed: dict[str, Any] = Field(default_factory=dict)
-    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text: PLACE`."""
+    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text: PLACE`,
+    `evaluation.scorer: {model: FOLDER}`."""
     space: Annotated[dict[str, Axis], Field(min_length=1)]
     """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the checkpoint's own).
     All combinations are drawn, so every axis is of kind `grid`, `choice` or `int`."""
@@ -165,7 +167,7 @@ def _path_problem(path: str, label: str) -> str:
         if label == "space" and any(is_below(path, f"{SAMPLING}.{name}") for name in NOT_COMPARED):
             return "changes what is drawn, and points are compared on the same samples; set it under `fixed`."
         return ""
-    if label == "fixed" and below[0] == ENCODERS and len(below) > 1:
+    if label == "fixed" and ((below[0] == ENCODERS and len(below) > 1) or below[:2] == SCORER):
         return ""
     return (
         f"changes the training, and base.run is trained; vary fields of {SAMPLING}, or {AVERAGE}, the length of the "

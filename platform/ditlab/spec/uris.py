@@ -17,7 +17,7 @@ _PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@|\bhf_[A-Za-z0-9]
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 _PATH_FIELD = re.compile(
     r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
-    r"model\.init\.from|evaluation\.features\.(weights|reference))"
+    r"model\.init\.from|evaluation\.(features\.(weights|reference)|scorer\.model))"
 )
 _NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.\w+)?$")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")

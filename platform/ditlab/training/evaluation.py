@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor, nn
 
-from denoisers.contract import KnownOptimumObjective, TextCodec
+from denoisers.contract import KnownOptimumObjective, Samples, TextCodec
 from denoisers.figures import Figure
 from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits
@@ -33,8 +33,9 @@ from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.intervals import paired_interval
 from ditlab.planning.meta_step import DTYPES
 from ditlab.progress import Progress, ignore, ignore_progress
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator
+from ditlab.quality.evaluator import DrawnSamples
 from ditlab.quality.measurement import held_out_measurement
+from ditlab.quality.text import open_quality
 from ditlab.receipts.reading import read_attempts
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.experiment import Experiment
@@ -130,7 +131,7 @@ class Evaluated:
     """95 % intervals of means over held-out samples, by MLflow name."""
     grid: Figure | None = None
     """Samples as the family shows them."""
-    drawn: DrawnSamples | None = None
+    drawn: DrawnSamples | Samples | None = None
     """Samples whose quality was measured."""
 
 
@@ -150,9 +151,9 @@ class StateEvaluator:
     progress: Progress = ignore_progress
 
     @cached_property
-    def quality(self) -> QualityEvaluator:
-        """Evaluator of the quality of samples."""
-        return QualityEvaluator(
+    def quality(self) -> Any:
+        """Evaluator of the quality of samples, images or text."""
+        return open_quality(
             self.experiment, self.data, self.home, self.rank.device, self.warn, self.tick, self.progress, self.inputs
         )
 
@@ -220,7 +221,7 @@ class RunEvaluation:
     def __init__(
         self, run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter
     ) -> None:
-        self._run, self._rank, self._reporter = run, rank, reporter
+        self._run, self._rank, self._inputs, self._reporter = run, rank, inputs, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
         self._evaluator = StateEvaluator(

@@ -9,7 +9,7 @@ from ditlab.data.genome.region_windows import make_peaks, plan_windows, region_c
 from ditlab.data.importing import IMPORTERS, ImportRequest, run_import
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
-from ditlab.data.stores.manifest import Source
+from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
@@ -138,6 +138,36 @@ def test_a_share_of_overlapping_windows_gives_a_note(home, tmp_path):
         assert ("data.hold_out: {column: chromosome, values: [...]}" in note) == told
         classes = HoldOutClasses(column="chromosome", values=("chr2",))
         assert open_data(ArrowData(path=str(path), hold_out=classes), home).note == ""
+
+
+def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
+    """Three chromosomes with 2, 3 and 4 windows of each of two cell types; a row of either is held out once."""
+    columns = {
+        name: Column(dtype="uint8", shape=(), num_classes=len(names), names=names)
+        for name, names in (("chromosome", ("chr1", "chr2", "chr3")), ("cell_type", ("B", "T", "none")))
+    }
+    chromosome = np.repeat([0, 1, 2], [4, 6, 8]).astype(np.uint8)
+    cells = (np.arange(18) % 2).astype(np.uint8)
+    with StoreWriter(tmp_path / "cells", columns, name="cells", source=Source(kind="t")) as writer:
+        writer.append({"chromosome": chromosome, "cell_type": cells})
+
+    def split(*classes):
+        return open_data(ArrowData(path=str(tmp_path / "cells"), hold_out=list(classes)), home)
+
+    both = split({"column": "chromosome", "values": ["chr2"]}, {"column": "cell_type", "values": ["T"]})
+    assert (len(both.train), len(both.held_out)) == (2 + 4, 6 + 2 + 4)
+    assert both.left_out == {"chromosome": ("chr2",), "cell_type": ("T",)}
+    kept = both.train.gather("chromosome", np.arange(6)), both.train.gather("cell_type", np.arange(6))
+    assert sorted(kept[0].tolist()) == [0, 0, 2, 2, 2, 2] and kept[1].tolist() == [0] * 6
+    assert open_data(ArrowData(path=str(tmp_path / "cells")), home).left_out == {}
+    for classes, reason in (
+        ([{"column": "tissue", "values": ["T"]}], "data.hold_out.column=tissue is no column of class indices"),
+        ([{"column": "cell_type", "values": ["NK"]}], "data.hold_out.values=NK is no class of cell_type"),
+        ([{"column": "cell_type", "values": ["none"]}], "values=none holds no row out; cell_type has rows of B, T"),
+        ([{"column": "cell_type", "values": ["B", "T"]}], "values=B, T holds out every row"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            split(*classes)
 
 
 def write_windows(path: Path, stride: int) -> None:

@@ -1,12 +1,21 @@
 """Reports of sweeps over samples: the frontier, what is told apart, and what that makes the sentences say."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ditlab.reports.sampling_report import PointResult, SamplingSummary, rows_of, verdict, write_sampling_report
-from ditlab.reports.sweep_records import AxisInfo
+from ditlab.reports.sampling_report import (
+    ENTROPY,
+    PERPLEXITY,
+    PointResult,
+    SamplingSummary,
+    rows_of,
+    verdict,
+    write_sampling_report,
+)
+from ditlab.reports.sweep_records import AxisInfo, pareto
 
 
 def summary(*points, mode="min", num_seeds=4):
@@ -92,3 +101,25 @@ def test_the_figure_has_a_bar_a_point(tmp_path):
     found = summary((10, about(2.0)), (20, about(1.5)), (40, about(1.0)))
     write_sampling_report(found, tmp_path, None, "", "")
     assert (tmp_path / "frontier.png").stat().st_size > 1000
+
+
+def test_a_point_whose_entropy_fell_is_named_and_the_trade_off_is_drawn(tmp_path):
+    """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below by more."""
+    real = {"_held_out": 5.1, "_held_out_low": 5.0, "_held_out_high": 5.2}
+    found = summary((10, about(3.0)), (10, about(2.0)), (10, about(2.5)))
+    points = []
+    for point, entropy in zip(found.points, (5.15, 4.0, 4.9), strict=True):
+        means = {"": entropy, "_low": entropy - 0.05, "_high": entropy + 0.05} | real
+        of_text = {f"{ENTROPY}{end}": [value] * 4 for end, value in means.items()}
+        of_text |= {PERPLEXITY: [20 * entropy] * 4, f"{PERPLEXITY}_held_out": [99.0] * 4}
+        points.append(replace(point, by_seed={**point.by_seed, **of_text}))
+    found = replace(found, points=points)
+    assert any(
+        "Entropy fell more than 5% below held-out text's, point 1: text there" in each for each in verdict(found)
+    )
+    files = write_sampling_report(found, tmp_path, None, "", "")
+    assert "entropy.png" in [file.name for file in files]
+    page = (tmp_path / "report.md").read_text()
+    assert "Held-out text has a perplexity of 99 and an entropy of 5.1 nats" in page
+    assert [trial.number for trial in pareto(found.of_text)] == [1, 2, 0]
+    assert summary((10, about(3.0))).of_text is None

@@ -53,11 +53,16 @@ def test_mixtures_encoders_masks_and_sweeps_have_paths_too(lab, write, small):
     found = load_experiment(lab / "lab/mixture.yaml").data.parts
     assert [found[name].path for name in "abc"] == [str(lab / "lab/a"), "known", "s3://b/c"]
     path = write(
-        "lab/masked.yaml", {"sampling": {"mask": {"path": "ask.bed"}}, "encoders": {"text": "Qwen/Qwen3-0.6B"}}
-    )
+        "lab/masked.yaml",
+        {
+            "sampling": {"mask": {"path": "ask.bed"}}, "encoders": {"text": "Qwen/Qwen3-0.6B"},
+            "evaluation": {"scorer": {"model": "models/gpt2"}},
+        },
+    )  # fmt: skip
     (lab / "lab/Qwen").mkdir()
     assert files.read_with_parents(path) == {
         "sampling": {"mask": {"path": str(lab / "lab/ask.bed")}}, "encoders": {"text": "Qwen/Qwen3-0.6B"},
+        "evaluation": {"scorer": {"model": str(lab / "lab/models/gpt2")}},
     }  # fmt: skip
     (lab / "lab/Qwen/Qwen3-0.6B").mkdir()
     assert files.read_with_parents(path)["encoders"]["text"] == str(lab / "lab/Qwen/Qwen3-0.6B")

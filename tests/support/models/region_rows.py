@@ -29,10 +29,16 @@ class RowKeyedNoise:
 
 
 def as_row_set(
-    x: Tensor, present: Tensor, chromosome: Sequence[str] | None = None, names: Sequence[str] = ()
+    x: Tensor,
+    present: Tensor,
+    chromosome: Sequence[str] | None = None,
+    names: Sequence[str] = (),
+    **classes: Sequence[str],
 ) -> RowSet:
-    """Windows x (num, R, F) with their padding (num, R), chromosome by chromosome and features by name."""
-    columns = {} if chromosome is None else {"chromosome": np.array(chromosome)}
+    """Windows x (num, R, F) with their padding (num, R), chromosome by chromosome and features by name; `classes` are
+    those of further columns."""
+    given = classes if chromosome is None else {"chromosome": chromosome, **classes}
+    columns = {name: np.array(values) for name, values in given.items()}
 
     def batches(size: int) -> Iterator[RealRows]:
         for start in range(0, len(x), size):

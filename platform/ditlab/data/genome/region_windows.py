@@ -94,7 +94,7 @@ def windows_overlap(store: "AnyStore") -> bool:
     """Return True if any window of a store shares a region with the one before it; False where rows are no windows."""
     shapes = [store.columns[name].shape if name in store.columns else None for name in ("chromosome", "start", "end")]
     regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
-    if shapes != [(), regions, regions]:
+    if regions is None or shapes != [(), regions, regions]:
         return False
     for begin in range(1, len(store), COMPARED_WINDOWS):
         later = np.arange(begin, min(begin + COMPARED_WINDOWS, len(store)))

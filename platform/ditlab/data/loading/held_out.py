@@ -87,12 +87,21 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
     return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
 
 
-def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training rows, held-out rows) of a store, int64; rows of the classes in `classes` are held out.
+def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
+    """Return (training rows, held-out rows) of a store, int64; rows of any class in `classes` are held out.
 
     Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no class indices, for
     an unknown class, and where no row is left to train on or none is held out.
     """
+    held = np.logical_or.reduce([_of_classes(store, each) for each in classes])
+    if held.all():
+        raise _useless(store, classes[-1], "holds out every row, so nothing is left to train on")
+    rows = np.flatnonzero(held)
+    return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
+
+
+def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
+    """Return True for the rows of the classes, (rows,). Raises UserError for classes without any."""
     option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
     if column is None or column.num_classes is None or column.shape:
         indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
@@ -105,17 +114,20 @@ def hold_out_classes(store: AnyStore, classes: HoldOutClasses) -> tuple[np.ndarr
         if value not in known:
             answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
             raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
-    held = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
-    if held.all() or not held.any():
-        problem = "holds out every row, so nothing is left to train on" if held.all() else "holds no row out"
-        counts = column.statistics.class_counts or ()
-        filled = ", ".join(str(name) for name, number in known.items() if counts[number])
-        raise UserError(
-            f"data.hold_out.values={', '.join(map(str, classes.values))} {problem}; {classes.column} has rows of "
-            f"{filled} in {store.path}."
-        )
-    rows = np.flatnonzero(held)
-    return np.flatnonzero(~held), rows[keyed_permutation("ditlab.hold-out", len(rows))]
+    held: np.ndarray = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
+    if not held.any():
+        raise _useless(store, classes, "holds no row out")
+    return held
+
+
+def _useless(store: AnyStore, classes: HoldOutClasses, problem: str) -> UserError:
+    column = store.columns[classes.column]
+    names = column.names or range(column.num_classes or 0)
+    filled = [str(name) for name, count in zip(names, column.statistics.class_counts or (), strict=False) if count]
+    return UserError(
+        f"data.hold_out.values={', '.join(map(str, classes.values))} {problem}; {classes.column} has rows of "
+        f"{', '.join(filled)} in {store.path}."
+    )
 
 
 def hold_out_layout(layout: BlockLayout) -> BlockLayout:

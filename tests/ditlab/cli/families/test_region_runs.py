@@ -153,6 +153,8 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
     for word in ("motif_mean", "masked 15%", f"{metrics['assessed/r2/r50']:.4f}"):
         assert word in said.err
     assert "GATA" not in said.err  # that table is long in earnest
+    assert said.json["left_out"] == {"chromosome": ["chr3"]} and "left out of training: chromosome chr3" in said.err
+    assert "pearson_low" in tables["by_chromosome"] and "pearson_low" not in said.err
 
     kept = {Path(file).name for file in said.json["files"]}
     assert kept == {path.name for path in (trained.media / "assessment").iterdir()}
