@@ -45,7 +45,22 @@ class IntervalOutput(TypedDict):
     """Values of the second group where a difference is not one of pairs; else 0."""
 
 
-MeasurementOutput = TypedDict("MeasurementOutput", {"digest": str, "parts": dict[str, str]})
+class MeasurementOutput(TypedDict):
+    """How a group of figures is measured."""
+
+    digest: str
+    parts: dict[str, str]
+    """Digest of each part."""
+    words: dict[str, str]
+    """Parts in words, as far as they have any."""
+
+
+class EndsOutput(TypedDict):
+    """Figure with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
 
 
 class TrainedOutput(TypedDict):
@@ -262,6 +277,14 @@ class AskOutput(TypedDict):
     files: list[str]
     checkpoint: str | None
     message: str
+
+
+class StatisticsOutput(FilesOutput):
+    """`ditlab data statistics`."""
+
+    images: int
+    figures: dict[str, EndsOutput]
+    """Figures against the other set, by name; empty without one."""
 
 
 class EvaluationOutput(TypedDict):
@@ -593,6 +616,7 @@ RESULTS: dict[str, Any] = {
     "data encode": EncodeOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
+    "data statistics": StatisticsOutput,
     "data rm": RemovedOutput,
     "data inspect": StoreOutput | SpecDataOutput,
     "export": StepFilesOutput,
