@@ -129,6 +129,7 @@ ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4
 ditlab data import images --source more --into images-photos-256
 ditlab data list
 ditlab data rm images-photos-256
+ditlab data statistics photos --weights inception.pth --sha256 $SHA256
 ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B
 ditlab data inspect mnist-train --num 64
 ditlab data inspect s3://BUCKET/stores/mnist-train --json

@@ -140,7 +140,7 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
                 f"release; write {written if written.startswith('.') else f'./{written}'}"
             )
         return str(before)
-    if is_name or (field.startswith(("encoders.", "evaluation.")) and not text.startswith(".")):
+    if is_name or (field.startswith(("encoders.", "evaluation.features.")) and not text.startswith(".")):
         return text
     if source and place != before and field not in MADE:
         _warn_once(f"{said} leads to nothing, neither to {place} nor, from the working directory, to {before}")

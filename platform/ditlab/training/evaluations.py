@@ -14,7 +14,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
 from ditlab.training.early_stop import STOP_TAG, StopDecision, decision_of, recorded_stop
 from ditlab.training.hooks import StepHook
-from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, EvaluationRequest
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
@@ -36,7 +36,7 @@ class BesideEvaluations(StepHook):
     def __init__(self, mailbox: EvaluationMailbox, every: int, total_steps: int, reporter: Reporter) -> None:
         self._mailbox, self._every, self._reporter = mailbox, every, reporter
         self._taken = int(reporter.recorded_tags().get(TAKEN_TAG, -1))
-        self._request: Request | None = None
+        self._request: EvaluationRequest | None = None
         self._next_look = 0.0
         self.last_step = total_steps
         """Step whose checkpoint is evaluated whether or not that is due."""
@@ -104,11 +104,11 @@ class BesideEvaluations(StepHook):
         return step % self._every == 0 or step == self.last_step
 
     @staticmethod
-    def _asked(request: Request | None) -> list[int]:
+    def _asked(request: EvaluationRequest | None) -> list[int]:
         return [request.step, *request.older] if request else []
 
     def _ask(self, steps: list[int]) -> None:
-        self._request = Request(steps[-1], steps[:-1]) if steps else None
+        self._request = EvaluationRequest(steps[-1], steps[:-1]) if steps else None
         try:
             if self._request:
                 self._mailbox.ask(self._request)

@@ -17,7 +17,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationRequest:
     """Evaluations that are asked for: the newest one, and older ones whose checkpoints may be there still."""
 
     step: int
@@ -40,16 +40,16 @@ class EvaluationAnswer:
     """Clause; empty for an evaluation."""
 
 
-_REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(EvaluationAnswer)
+_REQUEST, _ANSWER = TypeAdapter(EvaluationRequest), TypeAdapter(EvaluationAnswer)
 
 
 @dataclass(frozen=True)
 class EvaluationMailbox:
-    """Request and answers of one run, in a folder that its workers and its evaluator share."""
+    """EvaluationRequest and answers of one run, in a folder that its workers and its evaluator share."""
 
     folder: Path
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: EvaluationRequest) -> None:
         """Replace the request. Raises OSError as the disk does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_durably(self.folder / "request.json", json.dumps(asdict(request)).encode())
@@ -58,7 +58,7 @@ class EvaluationMailbox:
         """Remove the request."""
         (self.folder / "request.json").unlink(missing_ok=True)
 
-    def request(self) -> Request | None:
+    def request(self) -> EvaluationRequest | None:
         """Return what is asked for; None for nothing."""
         with suppress(OSError, ValidationError):
             return _REQUEST.validate_json(read_plain(self.folder / "request.json", MIB))

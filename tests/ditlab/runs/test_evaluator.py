@@ -14,7 +14,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
 from ditlab.tracking.history import metric_history
-from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, Request
+from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, EvaluationRequest
 from support.clusters.faults import wait_until
 from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
@@ -45,7 +45,7 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "RETRY_PAUSE", 0.0)
     launch = Launch(tiny(evaluation=BESIDE), Home(tmp_path), "run")
     mailbox, begun, warnings = EvaluationMailbox(launch.folder.beside), [], []
-    mailbox.ask(Request(4, [2]))
+    mailbox.ask(EvaluationRequest(4, [2]))
 
     def start(_):
         begun.append(len(begun))

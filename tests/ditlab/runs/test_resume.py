@@ -159,6 +159,7 @@ def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
     def diverged(trainer):
         if trainer.state.step:
             raise RunFailed(f"stopped by a test after step {trainer.state.step}")
+        return {}
 
     monkeypatch.setattr(Trainer, "_evaluate", diverged)
     with pytest.raises(RunFailed):

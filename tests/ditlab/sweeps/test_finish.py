@@ -73,7 +73,9 @@ def test_an_edit_of_the_best_spec_is_said(sweep_with, caplog):
 def test_result_for_json(sweep_with):
     one = sweep_with("failed", "finished", "stopped", "waiting")
     found = finish(one, "interrupted").to_dict()
-    assert list(found) == ["run_id", "status", "trials", "best", "why_no_best", "best_of_comparable", "report"]
+    assert list(found) == [
+        "run_id", "status", "reason", "trials", "best", "why_no_best", "best_of_comparable", "report",
+    ]  # fmt: skip
     trials = planned(one)
     assert [trial["number"] for trial in found["trials"]] == [1, 2, 0, 3]
     assert [trial["metrics"][METRIC] for trial in found["trials"]] == [2.0, 3.0, None, None]

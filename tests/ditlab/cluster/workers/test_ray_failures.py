@@ -172,9 +172,10 @@ def test_a_launcher_or_a_sweeps_trial_that_loses_ray_itself_counts_and_names_it(
         changed=lambda **_: launch,
     )  # fmt: skip
     pool = SimpleNamespace(idle_group=lambda _: Lost(), keep=False)
+    spec = SimpleNamespace(share=SimpleNamespace(threads=1))
     callbacks = SimpleNamespace(on_failure=lambda _: None, warn=warned.append)
     with pytest.raises(RunFailed, match=r"lost worker: RpcError: failed to connect .*resources\.max_failures=1"):
-        train_with_retries(launch, pool, None, SimpleNamespace(count=0), callbacks)
+        train_with_retries(launch, pool, spec, SimpleNamespace(count=0), callbacks)
     assert warned == [
         "lost worker: RpcError: failed to connect to all addresses; going on from the beginning (1 of 1)."
     ]
