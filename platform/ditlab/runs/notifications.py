@@ -219,6 +219,7 @@ class Notifier:
                 content = {"variables": variables, "next": self.resume}
                 self.folder.owed_notification.write_text(json.dumps(content), encoding="utf-8")
         if self._notify:
+            self.look()  # before anything is measured: the values so far are what later ones are compared with
             self._thread.start()
         return self
 
@@ -240,7 +241,6 @@ class Notifier:
 
     def _send_all(self) -> None:
         wait = LOOK if self.variables("best") else None
-        self.look()
         while True:
             try:
                 found = self._waiting.get(timeout=wait)
