@@ -1,6 +1,7 @@
 """Cost of a sweep of many trials: rounds of its driver, its resume, its report, MLflow's pages; real trials on request
 
     python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages 3]
+    python tests/benchmarks/sweeps/many_trials.py --ends 300 [--trials 3000]
     python tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
 
 Trials of six steps are written as such trials leave them, without training. A round of the driver is its look at the
@@ -9,15 +10,18 @@ The resume is all that a killed sweep does before its trials go on, but for the 
 end of the sweep's run in MLflow. Pages are opened in a headless Chromium without a cache, with one run of a trial in
 MLflow's database for each trial: the first is sent there, the others are copies of its rows.
 
-`--ray N` runs N trials on Ray instead, and as many of plain Tune beside them: processor seconds of the driver's process
-for a trial, in the last tenth of the trials over the first. `--plain` is another number of trials for plain Tune, 0
-measures ours alone. `--pages 0` opens none. Nothing is asserted here.
+`--ends N` runs N real trials on Ray with none before them, and N with all others written before them: processor seconds
+of the driver for a trial, late over early, beside wall time. Plain Tune's own growth is not in it, as a resumed sweep
+gives Tune the trials that are left. `--ray N` runs N trials on Ray, and as many of plain Tune beside them: processor
+seconds of the driver's process for a trial, in the last tenth of the trials over the first. `--plain` is another number
+of trials for plain Tune, 0 measures ours alone. `--pages 0` opens none. Nothing is asserted here.
 """
 
 import argparse
 import json
 import os
 import re
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -261,6 +265,39 @@ def processor_by_trial(command: list[str], environment: Mapping[str, str], begun
     return found
 
 
+def driver_of_trials(total: int, ended: int, num: int) -> tuple[float, float]:
+    """Processor and wall seconds of the driver for each of `num` real trials after one, with so many written before."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder, "home"))
+        os.environ["DITLAB_HOME"] = str(home.root)
+        started = create_sweep(
+            prepare_sweep(build_sweep(trivial(total), "trivial"), "trivial", local_nodes(), remote=False)
+        )
+        parameters = flatten(started.prepared.base.to_dict())
+        for trial in started.past[:ended]:
+            write_trial(started, trial, parameters)
+        command = [sys.executable, "-m", "ditlab", "tune", "--resume", started.folder.sweep_id]
+        found: list[tuple[float, float]] = []
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+            process = psutil.Process(driver.pid)
+            while driver.poll() is None:
+                times, begun = process.cpu_times(), num_entries(home.root / "train", "*", -1 - ended)
+                found += [(times.user + times.system, time.monotonic())] * (begun - len(found))
+                if len(found) > num:
+                    driver.send_signal(signal.SIGINT)
+                    break
+                time.sleep(SAMPLE_INTERVAL)
+        assert len(found) > num, f"{len(found)} of {num} trials began"
+        return (found[num][0] - found[0][0]) / num, (found[num][1] - found[0][1]) / num
+
+
+def measure_ends(total: int, num: int) -> None:
+    """Measure real trials of a sweep that has just begun, and of one that is nearly over."""
+    (early, early_wall), (late, late_wall) = (driver_of_trials(total, ended, num) for ended in (0, total - num - 1))
+    print(f"wall seconds a trial: {early_wall:.2f} early, {late_wall:.2f} late; processor {early:.4f} and {late:.4f}")
+    report(f"driver of a real trial: {total - num:,} trials ended over none", [late / early], Measured(late))
+
+
 def num_entries(folder: Path, pattern: str, more: int) -> int:
     """Number of a folder's entries, and `more`."""
     return max(0, len(list(folder.glob(pattern))) + more)
@@ -305,10 +342,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pages", type=int, default=3, help="rounds of MLflow's pages")
     parser.add_argument("--ray", type=int, default=0, help="trials that are trained on Ray; nothing else is measured")
+    parser.add_argument("--ends", type=int, default=0, help="real trials at the begin and at the end of --trials alone")
     parser.add_argument("--plain", type=int, help="trials of plain Tune beside --ray; as many if left out")
     options = parser.parse_args()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    if options.ray:
+    if options.ends:
+        measure_ends(options.trials, options.ends)
+    elif options.ray:
         measure_on_ray(options.ray, options.ray if options.plain is None else options.plain)
     else:
         measure_written(options.trials, options.few, options.rounds, options.pages)
