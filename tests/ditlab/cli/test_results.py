@@ -79,12 +79,17 @@ OF_A_RUN = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one command writes, the next one reads."""
+    return tmp_path_factory.mktemp("results")
+
+
 @pytest.mark.parametrize("words", OF_A_RUN)
-def test_results_of_a_run(with_run, finished, words):
-    folder = finished.home.parent / "results"
-    sweep = finished.spec.with_name("swept.yaml")
+def test_results_of_a_run(with_run, finished, folder, words):
+    sweep = folder / "swept.yaml"
     sweep.write_text(
-        f"name: swept\nbase: {finished.spec.name}\nspace: {{optimizer.lr: {{kind: grid, values: [1.0e-3, 1.0e-4]}}}}\n"
+        f"name: swept\nbase: {finished.spec}\nspace: {{optimizer.lr: {{kind: grid, values: [1.0e-3, 1.0e-4]}}}}\n"
         "metric: eval/velocity\nsearch: {kind: grid}\n"
     )
     places = {"RUN": finished.run_id, "SPEC": str(finished.spec), "SWEEP": str(sweep), "OUT": str(folder)}
