@@ -182,7 +182,7 @@ class SweepOutput(TypedDict):
     differences: NotRequired[list[DifferenceOutput]]
     not_told_apart: NotRequired[list[int]]
     """Arms whose interval of the difference to the best one holds zero."""
-    race: NotRequired[list[dict[str, Any]]]
+    race: NotRequired[list[str]]
     quick: NotRequired[Changes]
 
 
