@@ -1,4 +1,4 @@
-"""What `--json` prints has the type that `ditlab schema --result` says; `support.results` holds every test to it."""
+"""Objects of commands under `--json` have the type that `ditlab schema --result` prints; all tests are held to it."""
 
 import json
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ OF_A_RUN = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one command writes, the next one reads."""
+    """A folder that all commands write into: an export of one is read by the next."""
     return tmp_path_factory.mktemp("results")
 
 

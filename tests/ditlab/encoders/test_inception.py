@@ -51,7 +51,7 @@ def test_images_are_resized_from_corner_to_corner() -> None:
 
 @pytest.mark.slow
 def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypatch) -> None:
-    """By its command, under the same weights; skipped where torch-fidelity is not installed."""
+    """The command of torch-fidelity prints our FID of PNGs under the same weights; skipped where that is missing."""
     pytest.importorskip("torch_fidelity", reason="torch-fidelity is not installed, so nothing is compared with it")
     monkeypatch.setattr(estimates, "GROUPS", 2)  # each takes seconds, and no interval is compared
     monkeypatch.setattr(estimates, "FEWEST", 24)

@@ -77,7 +77,7 @@ def test_mistakes_before_anything_starts(changes, words, run_home):
 
 
 def test_reserved_resources():
-    """What an evaluation reserves is left to no worker; what no node has is refused."""
+    """Workers do not get the cores that an evaluation reserves; resources that no node has are refused."""
     nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "cheap": 2.0}]
 
     def left(**resources):

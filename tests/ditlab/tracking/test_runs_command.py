@@ -92,7 +92,7 @@ def test_the_list_is_sorted_and_filtered_and_holds_metrics(home: Home, new_run: 
 
 
 def test_runs_of_other_protocols_are_sorted_apart(home: Home, new_run: NewRun) -> None:
-    """By what a metric is measured with, but for parts that change rounding alone; `query` has a column of it."""
+    """Runs sort apart where a metric is measured otherwise, rounding aside; `query` has a column of the protocol."""
     for name, value, device, batch in (("a", 0.25, "cpu", 8), ("b", 0.5, "cuda", 8), ("c", 0.75, "cpu", 64)):
         journal, parts = JournalWriter(folder := new_run(name)), {"device": device, "evaluation batch": batch}
         measured = measurement_tags({"eval": Measurement.of(parts)})

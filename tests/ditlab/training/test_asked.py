@@ -1,4 +1,4 @@
-"""What a run is asked for while it trains is done at the end of a step, and changes no bit of what is trained."""
+"""A run that trains does what it is asked for at the end of a step; no bit of the weights changes."""
 
 from dataclasses import dataclass, field
 
