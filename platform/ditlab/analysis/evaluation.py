@@ -213,10 +213,8 @@ def evaluate_run(
         saved.progress("evaluating as the family does", 0, None, "")
         family: Any = None if resampled else spec.family.build_evaluator(spec.objective, spec.model, data.text)
         if family:
-            real, batch_size = (
-                (row_set(each, inputs) for each in (data.train, data.held_out.first(num))),
-                batch_size or 256,
-            )
+            real = (row_set(each, inputs) for each in (data.train, data.held_out.first(num)))
+            batch_size = batch_size or 256
             own = family.evaluate(saved.network(device), *real, data.references, batch_size)
             found.metrics.update({f"assessed/{name}": value for name, value in own.metrics.items()})
             found.tables.update(own.tables)

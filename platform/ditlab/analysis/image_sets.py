@@ -14,13 +14,14 @@ from denoisers.contract import BatchField
 from ditlab.data.images.decoding import BROKEN, TooManyPixels, in_rgb, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
+from ditlab.data.permutations import keyed_permutation
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches
-from ditlab.quality.published import BATCH, PublishedFigures, Statistics, read_npz, to_bytes
+from ditlab.quality.published import BATCH, ORDER, PublishedFigures, Statistics, read_npz, to_bytes
 from ditlab.spec.engine import ImageFeatures
 
 NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")
@@ -49,21 +50,22 @@ def measure_images(
     figures = PublishedFigures(features, home)
     figures.check()
 
-    def gathered(name: str) -> list[Tensor]:
+    def gathered(name: str) -> Tensor:
         found: list[Tensor] = []
         for each in figures.features(_images(name, home), device):
             found.append(each)
             progress(f"measuring {name}", sum(map(len, found)), None, "images")
         if sum(map(len, found)) < 2:
             raise UserError(f"{name} holds {sum(map(len, found))} images, and statistics need two; name more.")
-        return found
+        every = torch.cat(found)
+        return every[torch.from_numpy(keyed_permutation(ORDER, len(every)))]  # places may be sorted by class
 
     own, found = gathered(place), dict[str, Interval]()
     if against is not None:
         is_file = against.endswith(NPZ)
-        other = figures.reference("", list, device) if is_file else Statistics.of(gathered(against))
-        found = figures.compare(other, torch.cat(own))
-    return MeasuredImages(sum(map(len, own)), Statistics.of(own), found)
+        other = figures.reference("", list, device) if is_file else Statistics.of([gathered(against)])
+        found = figures.compare(other, own)
+    return MeasuredImages(len(own), Statistics.of([own]), found)
 
 
 def _images(place: str, home: Home) -> Iterator[Tensor]:

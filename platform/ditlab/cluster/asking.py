@@ -60,8 +60,9 @@ class RequestRelay:
 def ask_on_cluster(
     run: str, verb: str, wait: float | None, on_wait: Callable[[str], None]
 ) -> tuple[str, RequestAnswer]:  # fmt: skip
-    """Ask a run of the cluster that this process is connected to; return its id and the answer, as `requests.ask` does.
+    """Ask a run of the cluster that this process is connected to; return its id and the answer.
 
+    `wait` None waits until the answer is there, and says for how long the run's workers have been silent.
     Raises UserError where no worker of such a run is there.
     """
     run_id = _find(run)

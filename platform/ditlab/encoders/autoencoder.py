@@ -5,6 +5,7 @@ The one file that imports diffusers.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -111,7 +112,8 @@ class FrozenAutoencoder:
         [-30, 20]: (num, 2 channels, H / pixels, W / pixels), neither shifted nor scaled."""
         found = []
         for part in batch_slices(len(images), self.device, IMAGES_AT_A_TIME):
-            posterior = self.network.encode(images[part].to(self.device)).latent_dist
+            with float32_convolutions():
+                posterior = self.network.encode(images[part].to(self.device)).latent_dist
             found.append(torch.cat((posterior.mean, posterior.logvar), dim=1))
         return torch.cat(found)
 
@@ -121,7 +123,14 @@ class FrozenAutoencoder:
         float32."""
         latents = latents.float() / self.scaling_factor + self.shift_factor
         parts = batch_slices(len(latents), self.device, IMAGES_AT_A_TIME)
-        return torch.cat([self.network.decode(latents[part].to(self.device)).sample for part in parts])
+        with float32_convolutions():
+            return torch.cat([self.network.decode(latents[part].to(self.device)).sample for part in parts])
+
+
+def float32_convolutions() -> AbstractContextManager[None]:
+    """Convolutions in float32, not TensorFloat-32, whose results are a thousandth off those of a CPU; else as set."""
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
 
 
 def check_installed() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
+from ditlab.encoders.autoencoder import float32_convolutions
 from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.encoders.image import MEAN, STD
 from ditlab.encoders.inception import Inception
@@ -51,15 +52,14 @@ class ImageEmbedder:
         embedding, of length 1.
         """
         images = images.to(self.device).expand(-1, 3, -1, -1)
-        # not TensorFloat-32, whose features would be a thousandth off those of a CPU
-        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+        with float32_convolutions():
             if self.kind == "inception":
                 return self.network(images)
             if self.kind == "dinov2":
                 return self.network(pixel_values=_resized(images, DINO_SIZE, MEAN, STD)).pooler_output
             side = self.network.config.vision_config.image_size
             found = self.network.get_image_features(pixel_values=_resized(images, side, CLIP_MEAN, CLIP_STD))
-            return normalize(found.pooler_output, dim=1)
+            return normalize(_projected(found), dim=1)
 
     @torch.no_grad()
     def captions(self, texts: Sequence[str]) -> Tensor:
@@ -67,7 +67,12 @@ class ImageEmbedder:
         longest = self.network.config.text_config.max_position_embeddings
         tokens = self._tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt")
         tokens = {name: tokens[name].to(self.device) for name in ("input_ids", "attention_mask")}
-        return normalize(self.network.get_text_features(**tokens).pooler_output, dim=1)
+        return normalize(_projected(self.network.get_text_features(**tokens)), dim=1)
+
+
+def _projected(found: Any) -> Tensor:
+    """Return CLIP's embeddings: transformers 4 gives the tensor, 5 a record that holds it."""
+    return found if isinstance(found, Tensor) else found.pooler_output
 
 
 def _inception(files: WeightFiles) -> nn.Module:

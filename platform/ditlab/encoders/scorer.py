@@ -79,8 +79,8 @@ class CausalScorer:
     def score(
         self, tokens: np.ndarray, device: torch.device, tick: Callable[[], None] = lambda: None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Score sequences of the data's tokens (num, T): their nats and how many of the scorer's tokens these are of,
-        (num,) float64 each. Calls `tick` after each pass."""
+        """Score sequences of the data's tokens (num, T): return the negative log likelihood of each in nats, and
+        its number of scored tokens, (num,) float64 each. Calls `tick` after each pass."""
         network = self.checkpoint.network(torch.float32, device, "AutoModelForCausalLM")
         nats, counts = np.zeros(len(tokens)), np.zeros(len(tokens))
         for rows, windows in self._batches(tokens):

@@ -37,7 +37,7 @@ SIGMA, CMMD_SCALE = 10.0, 1000.0
 BLOCK = 2048
 """Rows of a kernel's matrix at once."""
 PART_VALUES = 2**23
-"""Distances of parts of the sets at once."""
+"""Most distances, float64, that are gathered at once for halves and quarters: 64 MiB."""
 
 
 def check_number(num: int, figure: str, side: str) -> None:
@@ -156,10 +156,11 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
             variance, mean = float(each[..., place].var(1).mean()), float(each[..., place].mean())
             spreads.append(variance if name == "density" else variance / max(mean * (1 - mean), 1e-12))
         spread = spreads[0] * min(1.0, spreads[0] / spreads[1]) if spreads[1] else 0.0
-        error = math.sqrt(spread)
-        results[name] = (
-            interval(value, error, HALVINGS, len(y)) if name == "density" else _wilson(value, spread, len(y))
-        )
+        if name == "density":
+            results[name] = interval(value, math.sqrt(spread), HALVINGS, len(y))
+        else:
+            num_shared = len(y if name == "precision" else x)  # images that the share is of
+            results[name] = _wilson(value, max(spread, 1 / num_shared), len(y))
     return results
 
 
@@ -210,7 +211,7 @@ def _neighbours(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
 def _wilson(share: float, spread: float, num: int) -> Interval:
     """Wilson's score interval (1927) of a share whose variance is `spread` times share (1 - share)."""
     t = float(stdtrit(HALVINGS, (1 + CONFIDENCE) / 2))
-    spread = max(spread, 1 / num) * t**2
+    spread = spread * t**2
     centre = (share + spread / 2) / (1 + spread)
     half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
     std = half / t * math.sqrt(num)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ditlab.encoders.autoencoder import float32_convolutions
 from ditlab.encoders.features import DTYPES
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.errors import UserError
@@ -146,8 +147,7 @@ def apply_batched(layer: Callable[[Tensor], Tensor], images: Iterable[Tensor], t
     """Apply a classifier's layer to batches of images; return one tensor."""
     parts = []
     for batch in images:
-        # Not TensorFloat-32, whose features would be a thousandth off those of a CPU.
-        with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False):
+        with float32_convolutions():
             parts.append(layer(batch))
         tick()
     return torch.cat(parts)

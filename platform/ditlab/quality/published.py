@@ -17,6 +17,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from ditlab.data.permutations import keyed_permutation
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.encoders.embeddings import ImageEmbedder
 from ditlab.errors import UserError, first_line
@@ -45,6 +46,8 @@ UNBIASED_FROM = 5
 """Images a feature below which a Frechet distance is warned of: its bias is then more than about a twentieth of the
 features' variance (docs/quality.md)."""
 BATCH = 64  # images at once
+ORDER = "ditlab.quality"
+"""Name of the order that images of a place are taken in."""
 LARGEST_FILE = 1 << 30
 """Most bytes of kept statistics: those of 2,048 features take 75 MB."""
 
@@ -200,10 +203,11 @@ class PublishedFigures:
         return hashlib.sha256(json.dumps([self.network_digest, arrays, limits]).encode()).hexdigest()
 
     def features(
-        self, batches: Iterable[Tensor], device: torch.device, tick: Callable[[], None] = ignore
-    ) -> Iterator[Tensor]:
-        """Yield the features of uint8 images (num, channels, H, W), given in batches."""
-        embedder = self._embedder(device)
+        self, batches: Iterable[Tensor], device: torch.device, tick: Callable[[], None] = ignore,
+        embedder: ImageEmbedder | None = None,
+    ) -> Iterator[Tensor]:  # fmt: skip
+        """Yield the features of uint8 images (num, channels, H, W), given in batches; `embedder` None: opened here."""
+        embedder = embedder or self._embedder(device)
         for batch in batches:
             for part in batch.split(BATCH):
                 yield embedder.images(part)
@@ -233,9 +237,10 @@ class PublishedFigures:
 
     def _given_statistics(self, device: torch.device, tick: Callable[[], None]) -> Statistics:
         if (images := self.given.get("arr_0")) is not None:
-            batches = (torch.from_numpy(images[start : start + BATCH]) for start in range(0, len(images), BATCH))
+            order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
+            batches = (torch.from_numpy(images[order[start : start + BATCH]]) for start in range(0, len(images), BATCH))
             found = Statistics.of(self.features((each.permute(0, 3, 1, 2) for each in batches), device, tick))
-            if "mu" not in self.given:
+            if len(self.given.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
         mu, sigma = (torch.from_numpy(self.given[name]).double() for name in ("mu", "sigma"))
         return Statistics(mu, sigma, found.features if images is not None else torch.zeros(0, len(mu)))
@@ -248,7 +253,8 @@ class PublishedFigures:
 
         Raises UserError for too few images, and a reference of other features.
         """
-        generated = torch.cat(list(self.features(batches, device, tick)))
+        embedder = self._embedder(device)
+        generated = torch.cat(list(self.features(batches, device, tick, embedder)))
         found = self.compare(reference, generated)
         frechet = FIGURES[self.spec.kind][0]
         if self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
@@ -260,7 +266,6 @@ class PublishedFigures:
                 f"alone{beside}."
             )
         if self.spec.kind == "clip" and captions:
-            embedder = self._embedder(device)
             texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
             found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
         return {

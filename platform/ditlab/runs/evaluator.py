@@ -118,8 +118,10 @@ class EvaluatorProcess(EvaluatorTask):
     def __init__(self, launch: Launch) -> None:
         resources, variables = launch.experiment.evaluation.resources, dict(os.environ)
         threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
-        # the last GPU: training takes the first
-        variables["CUDA_VISIBLE_DEVICES"] = str(torch.cuda.device_count() - 1) if resources.gpus else ""
+        # the last GPU of those that this process may use: training takes the first
+        num = torch.cuda.device_count() if resources.gpus else 0
+        visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
         launch.folder.beside.mkdir(exist_ok=True)
         with (launch.folder.beside / "evaluator.log").open("wb") as log:
             self._process = subprocess.Popen(

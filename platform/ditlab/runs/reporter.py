@@ -244,8 +244,12 @@ class TrackedReporter(Reporter):
         picture = _picture(self._folder, step)
         text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)
-        unsaved = {"ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""}  # until a checkpoint is complete
-        self._tracker.set_tags({"ditlab.samples.step": str(step), **unsaved})
+        known = self.recorded_tags()  # within the training, they are empty until a checkpoint is complete
+        is_saved = known.get("ditlab.saved.step") == str(step)
+        saved = {name: known.get(f"ditlab.saved.{name}", "") if is_saved else "" for name in ("checkpoint", "manifest")}
+        self._tracker.set_tags(
+            {"ditlab.samples.step": str(step), **{f"ditlab.samples.{name}": each for name, each in saved.items()}}
+        )
         if text.exists():
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)

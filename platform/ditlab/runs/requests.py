@@ -69,7 +69,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestAnswer:
-    """RequestAnswer to a request, or how far it has come."""
+    """Answer to a request, or how far it has come."""
 
     number: Annotated[int, Field(ge=1, lt=10**8)]
     verb: str
@@ -130,12 +130,18 @@ def open_requests(folder: RunFolder, warn: Callable[[str], None] = ignore) -> li
     return found
 
 
+def _withdraw(folder: RunFolder, number: int) -> None:
+    """Remove a request, and the count of its begins, which another request may not inherit."""
+    for ending in (".json", ".begun"):
+        _path(folder, number, ending).unlink(missing_ok=True)
+
+
 def withdraw_stops(folder: RunFolder) -> None:
     """Withdraw open requests to stop the run: whoever starts it again wants it to go on. Raises nothing."""
     with suppress(OSError):
         for request in open_requests(folder):
             if request.verb == STOP:
-                _path(folder, request.number, ".json").unlink()
+                _withdraw(folder, request.number)
 
 
 def read_answer(folder: RunFolder, number: int) -> RequestAnswer | None:
@@ -188,7 +194,7 @@ def ask(
             if verb != STOP and read_record(folder).status == "running":  # lost, with what it had begun
                 why += " The request stays, and is done once the run goes on."
             else:
-                _path(folder, number, ".json").unlink(missing_ok=True)
+                _withdraw(folder, number)
             return RequestAnswer(number, verb, "not done", message=why)
         if wait is not None and time.monotonic() - begin >= wait:
             return RequestAnswer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
@@ -281,7 +287,8 @@ class RequestDesk:
             found = []
             for request in open_requests(self._folder, self._warn_once):
                 number, why = request.number, self._refused.get(request.verb, "")
-                if number not in self._begun and _num_begins(self._folder, number) >= _MOST_BEGINS:
+                # read in this order, as the step loop notes a begin before it writes it
+                if _num_begins(self._folder, number) >= _MOST_BEGINS and number not in self._begun:
                     why = f"the process ended {_MOST_BEGINS} times while it did this, and it is given up."
                 if not why:
                     found.append(request)
@@ -299,8 +306,7 @@ class RequestDesk:
         answer = RequestAnswer(**{**asdict(known), **changes})
         with self._writing():
             _write(_path(self._folder, number, ".answer.json"), asdict(answer) | {"message": hide(answer.message)})
-            for ending in (".json", ".begun"):
-                _path(self._folder, number, ending).unlink(missing_ok=True)
+            _withdraw(self._folder, number)
             for old in sorted(_numbers(self._folder, ".answer"))[:-_MOST_ANSWERS]:
                 _path(self._folder, old, ".answer.json").unlink(missing_ok=True)
         return answer

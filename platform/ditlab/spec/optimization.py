@@ -387,8 +387,8 @@ class Training(Spec):
     lora: LoRA | None = None
     """Low-rank adapters of Linears; null for none."""
     stop: EarlyStop | None = None
-    """End before the last step where evaluations get no better; null: never. It changes no step, so a resumed run may
-    change it."""
+    """End before the last step where evaluations get no better; null: never. It changes no step. Null lets
+    a resumed run go on after its early stop; other values act on a run that has not stopped."""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:

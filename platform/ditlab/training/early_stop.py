@@ -27,11 +27,13 @@ class StopDecision:
             self.points.append((step, values[self.spec.metric]))
 
     def best(self) -> Point:
-        """Return the last point that was better than all before it; NaN never is."""
+        """Return the last point that was better than all before it, as NaN never is; step -1 without any."""
         sign = 1 if self.spec.mode == "min" else -1
         best = (-1, math.nan)
         for step, value in self.points:
-            if math.isnan(best[1]) or sign * value < sign * best[1] - self.spec.min_delta:
+            if math.isnan(value):
+                continue
+            if best[0] < 0 or sign * value < sign * best[1] - self.spec.min_delta:
                 best = (step, value)
         return best
 
@@ -44,7 +46,8 @@ class StopDecision:
         """Text of the tag for a run that ends after `step` steps."""
         (at, best), spec = self.best(), self.spec
         latest = ", ".join(f"{value:.6g} at step {number}" for number, value in self.points[-spec.patience :])
-        than = f"no better than {best:.6g} at step {at} in {spec.patience} evaluations"
+        than = f"no better than {best:.6g} at step {at}" if at >= 0 else "no number"
+        than += f" in {spec.patience} evaluations"
         return f"{step}: {spec.metric} was {than} ({latest})"
 
 

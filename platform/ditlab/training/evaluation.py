@@ -228,9 +228,10 @@ class RunEvaluation:
             run.experiment, run.data, run.home, inputs, rank, channel, reporter.warn, reporter.marker.tick
         )
 
-    def evaluate(self, state: TrainingState, batch_size: int) -> dict[str, float]:
+    def evaluate(self, state: TrainingState, batch_size: int, is_recorded: bool = True) -> dict[str, float]:
         """Evaluate the averaged weights; return metrics under their MLflow names.
 
+        Unless it `is_recorded`, the run keeps neither samples nor tags nor values by sample of it.
         The first worker reports the sample grid, and alone returns quality figures.
         """
         # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
@@ -239,7 +240,7 @@ class RunEvaluation:
             draws=self._rank.is_first or state.engine.stage == 3,
             measuring=lambda: self._reporter.marker.begin(state.step, "measuring samples"),
         )  # fmt: skip
-        if not self._rank.is_first:
+        if not (self._rank.is_first and is_recorded):
             return found.values
         kept = self._run.experiment.objective.weights.model_dump()
         by_sample = found.by_sample["eval"]
@@ -275,7 +276,7 @@ def metrics_by_part(
     batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
     by_sample: BySample | None = None, intervals: dict[str, Ends] | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Return `held_out_metrics` of the data; of a mixture those of all parts together, then `PART/...` of each.
+    """Return the objective's held-out metrics; of a mixture those of all parts together, then `PART/...` of each.
 
     Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
     parts' weights, so that runs of other weights compare. To `intervals` are added those of `held_out_intervals`.

@@ -37,6 +37,8 @@ class BesideEvaluations(StepHook):
         self._mailbox, self._every, self._reporter = mailbox, every, reporter
         self._taken = int(reporter.recorded_tags().get(TAKEN_TAG, -1))
         self._request: EvaluationRequest | None = None
+        self._is_refused = False
+        """True if the disk refused the latest request."""
         self._next_look = 0.0
         self.last_step = total_steps
         """Step whose checkpoint is evaluated whether or not that is due."""
@@ -72,11 +74,17 @@ class BesideEvaluations(StepHook):
         if not at_once and time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_INTERVAL
+        if self._is_refused:
+            self._ask(sorted(self._asked(self._request)))
         found = self._mailbox.answers() if self._request else []
         for answer in found:
             if answer.step <= self._taken:
                 self._mailbox.drop(answer.step)
         return [answer for answer in found if answer.step > self._taken]
+
+    def refuse(self, answer: EvaluationAnswer) -> None:
+        """Drop an answer without values; what it answers stays asked for, by the next attempt."""
+        self._mailbox.drop(answer.step)
 
     def settle(self, answer: EvaluationAnswer) -> None:
         """Take note that an answer is in the journal, and say what it leaves out."""
@@ -114,8 +122,11 @@ class BesideEvaluations(StepHook):
                 self._mailbox.ask(self._request)
             else:
                 self._mailbox.withdraw()
+            self._is_refused = False
         except OSError as error:
-            self._reporter.warn(f"an evaluation cannot be asked for ({error.strerror}); training goes on.")
+            if not self._is_refused:
+                self._reporter.warn(f"an evaluation cannot be asked for ({error.strerror}); it is tried again.")
+            self._is_refused = True
 
 
 class Evaluations:
@@ -148,7 +159,8 @@ class Evaluations:
         self.last_step, self.end_run, self._decision = self._run.plan.total_steps, False, None
         recorded = recorded_stop(reporter.recorded_tags()) if self._rank.is_first else None
         if self._stop and self._rank.is_first:
-            known = reporter.history(self._stop.metric)  # what the workers measure after a later step comes again
+            # Points that were asked for do not count, and those that workers measured after a later step come again.
+            known = [each for each in reporter.history(self._stop.metric) if self._is_due(each[0])]
             self._decision = decision_of(self._stop, (each for each in known if self.are_beside or each[0] <= step))
             self.end_run = recorded is None and self._decision.holds()
         elif recorded is not None:
@@ -162,6 +174,10 @@ class Evaluations:
         if self.asking:
             self.asking.last_step = self.last_step
             self.asking.begin(step, trainer.checkpoints.last is not None)
+
+    def _is_due(self, step: int) -> bool:
+        every = self._run.experiment.evaluation.every
+        return step == self._run.plan.total_steps or (every is not None and step % every == 0)
 
     def end_after(self, step: int) -> None:
         """End the run after a step, together; the journal has that before a checkpoint has."""
@@ -186,15 +202,16 @@ class Evaluations:
         """Take in what has come from beside, on the first worker. Raises RunFailed where a scheduler gets no value."""
         for answer in self.asking.take(at_once) if self.asking else ():
             assert self.asking
-            if answer.metrics:
-                self.record(answer.step, answer.metrics)
-            self.asking.settle(answer)
             if self._run.waits_for_values and answer.error:
+                self.asking.refuse(answer)
                 raise RunFailed(
                     f"step {answer.step} has no evaluation for the sweep's scheduler ({answer.error}); repair that, or "
                     "set evaluation.where=inline.",
                     kind="crash",
                 )
+            if answer.metrics:
+                self.record(answer.step, answer.metrics)
+            self.asking.settle(answer)
             if not self._run.waits_for_values and 0 < answer.step < self.last_step:
                 for evaluated in self._trainer.hooks.evaluated:
                     evaluated(answer.step, self._trainer.metrics.latest)

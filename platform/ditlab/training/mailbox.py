@@ -18,7 +18,7 @@ from ditlab.storage.plain_files import MIB, read_plain
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Evaluations that are asked for: the newest one, and older ones whose checkpoints may be there still."""
+    """Step to evaluate, and earlier ones, which are passed over once it has an answer."""
 
     step: int
     older: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ _REQUEST, _ANSWER = TypeAdapter(EvaluationRequest), TypeAdapter(EvaluationAnswer
 
 @dataclass(frozen=True)
 class EvaluationMailbox:
-    """EvaluationRequest and answers of one run, in a folder that its workers and its evaluator share."""
+    """Requests and answers of one run, in a folder that its workers and its evaluator share."""
 
     folder: Path
 

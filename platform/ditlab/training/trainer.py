@@ -322,7 +322,7 @@ class Trainer:
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", "stop-after-evaluation")
         self.reporter.request_begun(self.request.number, verb, step)
         if evaluates and values is None:
-            values = self._evaluate()
+            values = self._evaluate(is_recorded=not self.evaluations.are_beside)
             if self._ends_as_asked and not self.evaluations.are_beside:  # the run's latest
                 self.metrics.add(step, values)
         elif verb == "sample":
@@ -330,9 +330,9 @@ class Trainer:
                 problem = self.evaluation.sample(self.state)
         self.reporter.request_done(step, values if evaluates and values else {}, problem)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, is_recorded: bool = True) -> dict[str, float]:
         with self._evaluating():
-            return self.evaluation.evaluate(self.state, self.stepper.share.pass_size)
+            return self.evaluation.evaluate(self.state, self.stepper.share.pass_size, is_recorded)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

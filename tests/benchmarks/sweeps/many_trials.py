@@ -284,7 +284,9 @@ def driver_of_trials(total: int, ended: int, num: int) -> tuple[float, float]:
                 times, begun = process.cpu_times(), num_entries(home.root / "train", "*", -1 - ended)
                 found += [(times.user + times.system, time.monotonic())] * (begun - len(found))
                 if len(found) > num:
-                    driver.send_signal(signal.SIGINT)
+                    driver.send_signal(
+                        signal.SIGTERM
+                    )  # SIGINT stays ignored where it was, as in the background of a shell
                     break
                 time.sleep(SAMPLE_INTERVAL)
         assert len(found) > num, f"{len(found)} of {num} trials began"

@@ -1,6 +1,7 @@
 """Evaluations beside the training, and the early stop that follows from evaluations, inline and beside."""
 
 import math
+import shutil
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -84,6 +85,7 @@ def run_beside(experiment, folder, journal, hooks=(), **changes):
         ({"mode": "max"}, [0.1, 0.2, 0.2, 0.1], 4),
         ({}, [3, math.nan, math.nan], 3),
         ({}, [math.nan, 3, 2, 1], None),
+        ({}, [math.nan, math.nan, math.nan], 2),
     ],
 )
 def test_decision(changes, values, steps):
@@ -183,6 +185,11 @@ def test_stop_is_repeated_after_a_resume(where, tmp_path):
     for each in (tmp_path / "checkpoints").glob("step-*"):
         if int(each.name.removeprefix("step-")) > 4:
             each.rename(tmp_path / each.name)
+    if where == "inline":  # points between evaluations were asked for, and count for nothing
+        asked, folder = Recorder(), tmp_path / "asked"
+        asked.history = lambda metric: sorted([*journal.history(metric), (1, -99.0), (2, -99.0)])
+        shutil.copytree(tmp_path / "checkpoints", folder / "checkpoints")
+        assert run_plain(experiment, folder, asked, box).step == end
     again = Recorder(tagged=journal.tagged)
     again.recorded_tags, again.history = journal.recorded_tags, journal.history
     with evaluator(mailbox, lambda step: -float(step)):

@@ -94,6 +94,11 @@ def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> tuple[np.ndar
     an unknown class, and where no row is left to train on or none is held out.
     """
     held = np.logical_or.reduce([_of_classes(store, each) for each in classes])
+    if held.all() and len(classes) > 1:
+        raise UserError(
+            f"data.hold_out of {' and '.join(each.column for each in classes)} together holds out every row of "
+            f"{store.path}, so nothing is left to train on; name fewer classes."
+        )
     if held.all():
         raise _useless(store, classes[-1], "holds out every row, so nothing is left to train on")
     rows = np.flatnonzero(held)
