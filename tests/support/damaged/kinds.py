@@ -60,6 +60,8 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"train/\w+/media/.*\.parquet", "a table for people"),
     (STORE + r"left_out-\w+\.txt", "a list for people"),
     (r"comparisons/.*", "for people"),
+    (r"caches/device_hours\.json", "made again where it is damaged: tracking/journal/test_device_hours"),
+    (r"caches/features/.*", "verified, or made again, when it is loaded: tests of quality"),
     (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of data/remote"),
     (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
     (r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)", "the MLflow server's own: test_locks_and_keys, its tests"),
