@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +79,9 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
             raise UserError(f"{place} holds statistics and no images (arr_0); name a file with images.")
         yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
     elif path.is_dir() and (pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)):
-        for picture in pictures:
-            yield _picture(picture)
+        for _, same in groupby(map(_picture, pictures), attrgetter("shape")):
+            while batch := list(islice(same, BATCH)):
+                yield torch.cat(batch)
     else:
         store = open_named_store("PLACE", place, home)
         whole = View(store, hold_out_blocks(store, 0.0)[0], place)

@@ -21,7 +21,8 @@ from ditlab.runs.requests import POLL_INTERVAL, RequestAnswer, open_sentence, re
 
 _CHANNEL = "ask"
 _SIGN, _REQUEST, _ANSWER = "sign", "request-", "answer-"
-_SILENT = 20.0  # seconds without a sign of life after which the wait says so
+_SILENT = 20.0  # seconds without a sign of life after which the wait says so, and ends where the workers took leave
+_LOST = 600.0  # seconds without a sign of life after which it ends: lost workers may have to wait for a node
 
 
 class RequestRelay:
@@ -62,8 +63,8 @@ def ask_on_cluster(
 ) -> tuple[str, RequestAnswer]:  # fmt: skip
     """Ask a run of the cluster that this process is connected to; return its id and the answer.
 
-    `wait` None waits until the answer is there, and says for how long the run's workers have been silent.
-    Raises UserError where no worker of such a run is there.
+    `wait` None waits until the answer is there, says for how long the run's workers have been silent, and ends where
+    they have ended. Raises UserError where no worker of such a run is there.
     """
     run_id = _find(run)
     channel, key = KeyValueChannel(f"{_CHANNEL}/{run_id}"), secrets.token_hex(4)
@@ -79,9 +80,14 @@ def ask_on_cluster(
             sign, heard = latest, now
         silence = f"; its workers have given no sign for {now - heard:.0f} s" if now - heard > _SILENT else ""
         on_wait(f"waiting for run {run_id} to {verb}{silence}")
-        if wait is not None and now - begin >= wait:
+        is_over = now - heard > (_SILENT if latest is None else _LOST)
+        if is_over or (wait is not None and now - begin >= wait):
             number = (channel.get(_REQUEST + key) or {}).get("number", 0)
-            return run_id, RequestAnswer(number, verb, "open", message=open_sentence(run_id, verb, wait))
+            if not is_over:
+                return run_id, RequestAnswer(number, verb, "open", message=open_sentence(run_id, verb, wait or 0))
+            channel.remove(_REQUEST + key)
+            why = f"run {run_id} has ended, or is without workers{silence}; in its home `ditlab runs` says which."
+            return run_id, RequestAnswer(number, verb, "not done", message=why)
         time.sleep(POLL_INTERVAL)
 
 

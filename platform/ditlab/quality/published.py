@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ FIGURES = {
 }
 """Figures by kind of features, the Frechet distance first."""
 CLIP_SCORE = "clip_score"
+ARRAYS = ("mu", "sigma", "features", "arr_0")
+"""Arrays of an .npz file of statistics, and that of images."""
 LARGEST_ROWS = 5_000
 """Reference images whose features are kept one by one; mean and covariance are of all."""
 UNBIASED_FROM = 5
@@ -100,28 +103,45 @@ def features_named(fields: Mapping[str, str]) -> ImageFeatures:
         raise UserError(f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it.") from None
 
 
-def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
-    """Read the arrays `mu`, `sigma` and `features`, and `arr_0`, images (num, H, W, 3) uint8, that an .npz file holds.
+def npz_shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays `mu`, `sigma` and `features`, and of `arr_0`, images (num, H, W, 3) uint8, that
+    an .npz file holds, by its headers alone: ADM's files of images take gigabytes.
 
-    Nothing is unpickled. Raises UserError, naming the file as `name`, for one that is damaged or holds neither.
+    Raises UserError, naming the file as `name`, for one that is damaged or holds neither.
     """
-    try:
-        with open_regular_file(path, follow=True) as file, np.load(file, allow_pickle=False) as content:
-            found = {key: content[key] for key in ("mu", "sigma", "features", "arr_0") if key in content.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays.") from None
-    images, mu, sigma = (found.get(key) for key in ("arr_0", "mu", "sigma"))
-    if images is not None and (images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3)):
+    dtypes, shapes = dict[str, np.dtype](), dict[str, tuple[int, ...]]()
+    with _opened(path, name) as content:
+        for key in (key for key in ARRAYS if key in content.files):
+            with content.zip.open(f"{key}.npy") as file:
+                major, _ = np.lib.format.read_magic(file)
+                shapes[key], _, dtypes[key] = getattr(np.lib.format, f"read_array_header_{major}_0")(file)
+    images, mu, sigma = (shapes.get(key) for key in ("arr_0", "mu", "sigma"))
+    if images is not None and (dtypes["arr_0"] != np.uint8 or len(images) != 4 or images[3] not in (1, 3)):
         raise UserError(
-            f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, height, width, 3); "
+            f"{name} holds arr_0 of {dtypes['arr_0']} {images}, and images are uint8 (num, height, width, 3); "
             "write them so."
         )
     if images is None and (mu is None or sigma is None):
         raise UserError(f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that does.")
-    if mu is not None and (mu.ndim != 1 or sigma is None or sigma.shape != 2 * mu.shape):
-        shape = None if sigma is None else sigma.shape
-        raise UserError(f"{name} holds mu of {mu.shape} and sigma of {shape}, which do not fit; name a whole file.")
-    return found
+    if mu is not None and (len(mu) != 1 or sigma != 2 * mu):
+        raise UserError(f"{name} holds mu of {mu} and sigma of {sigma}, which do not fit; name a whole file.")
+    return shapes
+
+
+def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file that `npz_shapes` names, and raise as it does. Nothing is unpickled."""
+    shapes = npz_shapes(path, name)
+    with _opened(path, name) as content:
+        return {key: content[key] for key in shapes}
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    try:
+        with open_regular_file(path, follow=True) as file, np.load(file, allow_pickle=False) as content:
+            yield content
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays.") from None
 
 
 def npz_of_images(images: Tensor) -> bytes:
@@ -161,18 +181,23 @@ class PublishedFigures:
         return files
 
     @cached_property
-    def given(self) -> dict[str, np.ndarray]:
-        """Arrays of the file that takes the place of the run's real images; {} where none is named."""
+    def given(self) -> WeightFiles | None:
+        """File that takes the place of the run's real images; None where none is named."""
         if self.spec.reference is None:
-            return {}
-        name = f"evaluation.features: reference={self.spec.reference}"
-        return read_npz(resolve_user_file(self.spec.reference), name)
+            return None
+        path = resolve_user_file(self.spec.reference)
+        return WeightFiles(f"evaluation.features: reference={self.spec.reference}", (path,))
+
+    @cached_property
+    def arrays(self) -> Collection[str]:
+        """Names of the arrays of `given`, by its headers alone. Raises UserError for a file that cannot be used."""
+        return npz_shapes(self.given.paths[0], self.given.option) if self.given else ()
 
     def check(self) -> None:
         """Raise UserError for weights or a reference that cannot be used; the network itself is not opened."""
         if self.spec.kind != "inception":
             encoder_digest(str(self.files.folder), "fp32")
-        if self.files and self.given and not self.names(False):
+        if self.files and self.arrays and not self.names(False):
             raise UserError(
                 f"evaluation.features: reference={self.spec.reference} holds no images (arr_0), which figures of "
                 f"kind={self.spec.kind} need; name a file with images."
@@ -181,7 +206,7 @@ class PublishedFigures:
     def names(self, has_captions: bool) -> tuple[str, ...]:
         """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
         figures = FIGURES[self.spec.kind]
-        if self.given and "arr_0" not in self.given:
+        if self.arrays and "arr_0" not in self.arrays:
             figures = figures[:1] if self.spec.kind != "clip" else ()
         if self.spec.kind == "clip" and has_captions:
             figures = (*figures, CLIP_SCORE)
@@ -195,12 +220,9 @@ class PublishedFigures:
 
     def digest(self) -> str:
         """Digest of everything that decides the figures beside images: network, reference, neighbours, limits."""
-        arrays = {
-            name: hashlib.sha256(np.ascontiguousarray(each).data).hexdigest()
-            for name, each in sorted(self.given.items())
-        }
+        given = self.given.sha256 if self.given else ""
         limits = LARGEST_ROWS, estimates.LARGEST_NEIGHBOURS, estimates.K_PRECISION, estimates.K_DENSITY
-        return hashlib.sha256(json.dumps([self.network_digest, arrays, limits]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.network_digest, given, limits]).encode()).hexdigest()
 
     def features(
         self, batches: Iterable[Tensor], device: torch.device, tick: Callable[[], None] = ignore,
@@ -220,14 +242,16 @@ class PublishedFigures:
         self, key: str, real: Callable[[], Iterable[Tensor]], device: torch.device, tick: Callable[[], None] = ignore
     ) -> Statistics:
         """Return the reference statistics: of the named file, else of `real`, uint8 images in batches, which `key`
-        names. The latter are computed once and kept below DITLAB_HOME's caches; a damaged file is made again."""
-        if self.given:
-            return self._given_statistics(device, tick)
+        names. They are computed once and kept below DITLAB_HOME's caches; a damaged file is made again."""
+        key = self.given.sha256 if self.given else key
         place = hashlib.sha256(f"{key}/{self.network_digest}/{LARGEST_ROWS}/{device.type}".encode()).hexdigest()[:32]
         path = self.home.caches / "features" / f"{place}.npz"
         if (found := _kept(path)) is not None:
             return found
-        made = Statistics.of(self.features(real(), device, tick))
+        if self.given:
+            made = self._statistics_of(self.given, device, tick)
+        else:
+            made = Statistics.of(self.features(real(), device, tick))
         content = made.to_npz()
         with suppress(OSError):  # a full disk costs a second pass, no run
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,14 +259,15 @@ class PublishedFigures:
             write_durably(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest().encode())
         return made
 
-    def _given_statistics(self, device: torch.device, tick: Callable[[], None]) -> Statistics:
-        if (images := self.given.get("arr_0")) is not None:
+    def _statistics_of(self, given: WeightFiles, device: torch.device, tick: Callable[[], None]) -> Statistics:
+        arrays = read_npz(given.paths[0], given.option)
+        if (images := arrays.get("arr_0")) is not None:
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
             batches = (torch.from_numpy(images[order[start : start + BATCH]]) for start in range(0, len(images), BATCH))
             found = Statistics.of(self.features((each.permute(0, 3, 1, 2) for each in batches), device, tick))
-            if len(self.given.get("mu", ())) != len(found.mu):  # none, or those of another network
+            if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
-        mu, sigma = (torch.from_numpy(self.given[name]).double() for name in ("mu", "sigma"))
+        mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
         return Statistics(mu, sigma, found.features if images is not None else torch.zeros(0, len(mu)))
 
     def measure(

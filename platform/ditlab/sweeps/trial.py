@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +16,7 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, PAUSED, STOPPED,
 from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.workers import GroupSpec, WorkerPool
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
 from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store, weights_of
@@ -88,6 +88,8 @@ class TrialThread(threading.Thread):
                 if self._until is None or report["step"] < self._until:
                     return found
                 self.end()
+                if report["step"] > self._until:  # a worker was killed between the evaluation and its report
+                    found = {"step": self._until, **values_at(self._folder, self._until, self._sweep.metrics)}
                 status = "failed" if self._outcome is None else "paused"
                 return {**found, "done": True, "status": status}
             self.join(POLL_INTERVAL)
@@ -186,6 +188,13 @@ class TrialThread(threading.Thread):
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))
         self._sweep_channel.try_put(f"{WARNINGS}{self._trial.number}", self._warnings)
+
+
+def values_at(folder: RunFolder, step: int, names: Iterable[str]) -> dict[str, float]:
+    """Return a run's metrics at a step, as far as its journal has them there."""
+    history = metric_history(folder)
+    at = {name: history[name].values[history[name].steps == step] for name in names if name in history}
+    return {name: float(values[-1]) for name, values in at.items() if len(values)}
 
 
 def stop_trial(channel: KeyValueChannel, number: int) -> None:

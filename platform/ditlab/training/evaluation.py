@@ -317,15 +317,6 @@ def known_law(data: DataSplits, objective: Any) -> Any:
     return law if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law) else None
 
 
-def held_out_metrics(
-    network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress = ignore_progress, by_sample: BySample | None = None, law: Any = None,
-) -> dict[str, float]:  # fmt: skip
-    """Return the objective's metrics by name, over the first `limit` held-out samples of a view; none without any."""
-    sums = held_out_sums(network, objective, view, inputs, batch_size, limit, rank, channel, progress, by_sample, law)
-    return summary_of(sums, objective)
-
-
 def held_out_sums(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
     channel: ControlChannel, progress: Progress, by_sample: BySample | None = None, law: Any = None,

@@ -12,9 +12,9 @@ from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import held_out_metrics
 from ditlab.training.plan import RunPlan, plan_run
 from support.datasets.bucketed import bucketed
+from support.trainings.held_out import held_out_metrics
 from support.trainings.workers import tiny
 
 CPU = torch.device("cpu")

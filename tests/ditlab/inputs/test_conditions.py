@@ -11,8 +11,8 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import held_out_metrics
 from support.datasets.writing import StoreWriter
+from support.trainings.held_out import held_out_metrics
 
 CPU = torch.device("cpu")
 FIELDS = (BatchField("scores", (2, 3), "float32"),)

@@ -123,8 +123,8 @@ def test_measurement_knows_network_and_reference(store, dinov2, tmp_path) -> Non
     assert len({spec.content_hash() for spec in specs}) == 1
 
 
-def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path) -> None:
-    """Statistics out and in: the same Frechet distance, which they alone allow; images: all figures."""
+def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path, monkeypatch) -> None:
+    """Statistics out and in: the same Frechet distance, which they alone allow; images, embedded once: all figures."""
     home, images = Home(tmp_path), images_of(120, 3)
     plain = PublishedFigures(features_named(asked("dinov2", dinov2)), home)
     features = torch.cat(list(plain.features([to_bytes(images)], CPU)))
@@ -141,6 +141,9 @@ def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path) -> None:
         figures[name] = one.compare(one.reference("", list, CPU), generated)
     assert list(figures["moments"]) == ["fd_dinov2"] and list(figures["images"]) == ["fd_dinov2", "mmd_dinov2"]
     assert figures["moments"]["fd_dinov2"].mean == pytest.approx(figures["images"]["fd_dinov2"].mean, rel=1e-3)
+    monkeypatch.setattr(PublishedFigures, "features", None)
+    again = PublishedFigures(spec, home)
+    assert again.compare(again.reference("", list, CPU), generated) == figures["images"]
 
 
 def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, capfd, monkeypatch) -> None:

@@ -9,6 +9,7 @@ from ditlab.reports.sweep_records import MetricCurve, best, rank
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
+from ditlab.sweeps.trial import values_at
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
@@ -162,3 +163,10 @@ def test_scales_of_the_axes(home):
     table = ranking_table(found)
     kinds = table["schedule.kind"]
     assert [warmup is None for warmup in table["schedule.warmup"]] == [kind == "constant" for kind in kinds]
+
+
+def test_values_at_a_step_are_the_journal_s(home):
+    one = started(sweep_of())
+    folder = trial_run(home, one.sweep, planned(one)[0], "interrupted", {2: 1.0, 4: 0.5})
+    assert values_at(folder, 2, [METRIC, "eval/other"]) == {METRIC: 1.0}
+    assert values_at(folder, 3, [METRIC]) == {}

@@ -9,7 +9,8 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import draw_samples, held_out_metrics, read_by_sample, save_by_sample
+from ditlab.training.evaluation import draw_samples, read_by_sample, save_by_sample
+from support.trainings.held_out import held_out_metrics
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")

@@ -1,0 +1,11 @@
+"""Held-out metrics of a view as the training measures them."""
+
+from typing import Any
+
+from ditlab.progress import ignore_progress
+from ditlab.training.evaluation import held_out_sums, summary_of
+
+
+def held_out_metrics(network: Any, objective: Any, *arguments: Any, **options: Any) -> dict[str, float]:
+    """The objective's metrics by name, of what `held_out_sums` adds up."""
+    return summary_of(held_out_sums(network, objective, *arguments, ignore_progress, **options), objective)
