@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import stat
 import tempfile
 from contextlib import suppress
@@ -217,6 +218,11 @@ class RunFolder:
     def run_id(self) -> str:
         """Id of the run."""
         return self.path.name
+
+    @property
+    def resume_command(self) -> str:
+        """Command that goes on with the run."""
+        return f"ditlab train {shlex.quote(str(self.spec))} --resume {self.run_id}"
 
     spec = Below("spec.yaml")
     """The resolved YAML."""

@@ -87,7 +87,8 @@ def _values() -> list[str]:
     name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
     if name and password:  # as in a header
         found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
-    named = [(name, word) for name in _NAMED for word in {os.environ.get(name, ""), *os.environ.get(name, "").split()}]
+    texts = {name: os.environ.get(name, "") for name in _NAMED}  # several addresses may be parted by commas
+    named = [(name, word) for name, text in texts.items() for word in {text, *re.split(r"[\s,]+", text)}]
     for name, value in [*os.environ.items(), *named]:
         is_secret = name in _NAMED or (_NAMES.search(name) and not _HARMLESS.search(name))
         if is_secret and len(value) >= _MIN_LENGTH:

@@ -92,11 +92,6 @@ def watch(run: str, port: int | None, opens: bool | None, notify: bool, as_json:
         found = options.find_noted(run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
-    if notify:
-        from ditlab.runs.notifications import check_owed, follow_loss
-
-        check_owed(found.folder)
-        threading.Thread(target=follow_loss, args=(home, found.folder, output.say), daemon=True).start()
     if port is None:
         with socket.socket() as probe:
             port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
@@ -106,6 +101,11 @@ def watch(run: str, port: int | None, opens: bool | None, notify: bool, as_json:
             f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab runs show "
             f"{found.folder.run_id}` counts and `ditlab runs` lists."
         )
+    if notify:
+        from ditlab.runs.notifications import check_owed, follow_loss
+
+        check_owed(found.folder)
+        threading.Thread(target=follow_loss, args=(home, found.folder, output.say), daemon=True).start()
     with LivePage(home, found.folder, port, output.say) as page:
         shown = f"run {found.record.run_id} ({found.record.name})"
         output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)

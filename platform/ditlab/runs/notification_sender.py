@@ -14,6 +14,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 from urllib import error, request
@@ -22,8 +23,8 @@ from urllib.parse import urlsplit
 ORDER = "DITLAB_NOTIFICATION"
 """Environment variable of this process (JSON): `variable`, `limit` and `timeout` in seconds, `message`, null to look at
 the address alone."""
-SENT, FAILED, TRY_AGAIN = 0, 1, 75
-"""Exit codes: nothing of a message that may be tried again has arrived."""
+SENT, FAILED, SILENT, TRY_AGAIN = 0, 1, 2, 75
+"""Exit codes: what is SILENT may have the message, what FAILED or is to TRY_AGAIN has not."""
 _MEMORY = 2 << 30
 """Bytes of address space: a reply without end fills no more."""
 _REASONS = {"ConnectionRefusedError": "it refuses the connection", "gaierror": "its host is not known"}
@@ -75,22 +76,30 @@ def post(address: str, message: dict[str, Any], timeout: float) -> tuple[int, st
     except Exception as fault:  # their texts may hold the address
         cause = getattr(fault, "reason", fault)
         if isinstance(cause, TimeoutError):
-            return FAILED, f"no answer within {timeout:g} s"
+            return SILENT, f"no answer within {timeout:g} s"
         name = type(cause).__name__
-        return TRY_AGAIN if name in _REASONS else FAILED, _REASONS.get(name, name)
+        return (TRY_AGAIN, _REASONS[name]) if name in _REASONS else (SILENT, name)
     return SENT, ""
 
 
-def send_by_apprise(address: str, message: dict[str, Any]) -> tuple[int, str]:
-    """Send a message with its picture by apprise; return an exit code and why it failed."""
+def send_by_apprise(address: str, message: dict[str, Any], timeout: float) -> tuple[int, str]:
+    """Send a message with its picture by apprise; return an exit code and why it failed.
+
+    apprise tells of no reason: a failure that takes as long as `timeout` is a receiver without an answer.
+    """
     import apprise
 
     logging.disable()  # its warnings hold addresses
-    receiver = apprise.Apprise()
+    receiver, begin = apprise.Apprise(), time.monotonic()
+    is_known = receiver.add(address)
+    for service in receiver:
+        service.socket_connect_timeout = service.socket_read_timeout = timeout
     state = apprise.NotifyType(_STATES.get(message["event"], "failure"))
-    is_sent = receiver.add(address) and receiver.notify(
+    is_sent = is_known and receiver.notify(
         body=message["text"], title=message["title"], notify_type=state, attach=message["picture"] or None
     )
+    if not is_sent and time.monotonic() - begin >= timeout:
+        return SILENT, f"no answer within {timeout:g} s"
     return (SENT, "") if is_sent else (TRY_AGAIN, "apprise could not send it")
 
 
@@ -108,7 +117,7 @@ def main() -> None:
     elif is_webhook(address):
         code, reason = post(address, message, order["timeout"])
     else:
-        code, reason = send_by_apprise(address, message)
+        code, reason = send_by_apprise(address, message, order["timeout"])
     sys.stdout.write(reason)
     sys.stdout.flush()
     os._exit(code)

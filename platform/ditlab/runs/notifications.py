@@ -8,12 +8,12 @@ command in the home sends the word of its loss. Imports no torch.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import queue
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.progress import ignore
 from ditlab.reports.formatting import format_clock
-from ditlab.runs.locks import running_state
-from ditlab.runs.notification_sender import ORDER, SENT, TRY_AGAIN, addresses
+from ditlab.runs.locks import is_locked, running_state
+from ditlab.runs.notification_sender import FAILED, ORDER, SENT, TRY_AGAIN, addresses
 from ditlab.secrets import hide, hide_variable
 from ditlab.spec.engine import Notification, NotifyEvent
+from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
 from ditlab.tracking.history import RESULT_PREFIXES, RunResults
 from ditlab.tracking.journal import (
@@ -58,8 +60,10 @@ TIMEOUT, LIMIT = 10.0, 20.0
 """Seconds for a connection and for each read; after which a sending process ends."""
 PAUSES = (2.0, 8.0)
 """Seconds before a second and a third try."""
-END_WAIT = 30.0
-"""Seconds for which the end of a run waits for its messages."""
+END_WAIT, LEAST_WAIT = 30.0, 1.0
+"""Seconds for which the end of a run waits for the word of it, and for other messages."""
+OWED_FOR, OWED_LOOK = 86_400.0, 60.0
+"""Seconds for which the word of a loss is tried again, and between the tries of `watch --notify`."""
 _MOST_WAITING = 16
 _REPEATED = ("best", "lost")
 _LARGEST_PICTURE = 2 * MIB
@@ -141,11 +145,6 @@ def newest_picture(folder: RunFolder) -> Path | None:
     return found if found and found.stat().st_size <= _LARGEST_PICTURE else None
 
 
-def resume_command(folder: RunFolder) -> str:
-    """Return the command that goes on with a run."""
-    return f"ditlab train {shlex.quote(str(folder.spec))} --resume {folder.run_id}"
-
-
 def run_message(
     folder: RunFolder, event: NotifyEvent, results: RunResults, reason: str = "",
     progress: TrainingProgress | None = None, following: str = "",
@@ -157,14 +156,14 @@ def run_message(
     record, run_id = read_record(folder), folder.run_id
     result, facts = result_of(folder, results)
     step = max([record.step, progress.step if progress else 0, *(span.last.step for span in results.values())])
-    titles = {"best": "better than before", "lost": "lost a worker, goes on", "failed": "failed"}
+    titles = {"best": "better than before", "lost": "lost a worker", "failed": "failed"}
     left = progress.seconds_left if progress and event == "best" else None
     lines = [
         f"step {step:,} of {record.total_steps:,}" + (f", {format_clock(left)} left" if left is not None else ""),
         result,
         reason,
     ]
-    commands = {"failed": resume_command(folder), "best": f"ditlab watch {run_id}",
+    commands = {"failed": folder.resume_command, "best": f"ditlab watch {run_id}",
                 "lost": f"ditlab runs log {run_id} --follow"}  # fmt: skip
     facts |= {"step": step, "total_steps": record.total_steps, "seconds_left": left}
     title = f"{record.name}: {titles.get(event, event)}"
@@ -216,7 +215,7 @@ class Notifier:
     def __enter__(self) -> Self:
         if variables := self.variables("lost"):
             with suppress(OSError):
-                content = {"variables": variables, "next": self.resume}
+                content = {"left": dict.fromkeys(variables), "next": self.resume}
                 self.folder.owed_notification.write_text(json.dumps(content), encoding="utf-8")
         if self._notify:
             self.look()  # before anything is measured: the values so far are what later ones are compared with
@@ -233,11 +232,11 @@ class Notifier:
         if not self._notify:
             return
         self._waiting.put(None)
-        self._thread.join(END_WAIT)
-        if self._thread.is_alive():
-            self._is_over = True
-            for event in self._unsent:
-                self._report(event, f"given up {END_WAIT:g} s after the end")
+        wait = END_WAIT if {*self._unsent} - {*_REPEATED} else min(END_WAIT, LEAST_WAIT)
+        self._thread.join(wait)
+        self._is_over = True
+        for event in self._unsent:
+            self._report(event, f"given up {wait:g} s after the end")
 
     def _send_all(self) -> None:
         wait = LOOK if self.variables("best") else None
@@ -245,15 +244,19 @@ class Notifier:
             try:
                 found = self._waiting.get(timeout=wait)
             except queue.Empty:
-                self.look()
+                try:
+                    self.look()
+                except Exception as error:  # the other events are still to be sent
+                    wait = None
+                    self._report("best", f"{type(error).__name__}: {first_line(error)}")
                 continue
             if found is None:
                 return
             event, reason = found
             try:
                 content = self.message(event, reason).content()
-                failures = {name: send(name, content) for name in self.variables(event)}
-            except (OSError, UserError) as error:
+                failures = {name: send(name, content)[0] for name in self.variables(event)}
+            except Exception as error:
                 failures = dict.fromkeys(self.variables(event), first_line(error))
             if self._is_over:
                 return
@@ -264,10 +267,9 @@ class Notifier:
     def _report(self, event: NotifyEvent, failure: str, variable: str = "") -> None:
         """Record what became of a message, and warn of the first that could not be sent and of those of the end."""
         for name in [variable] if variable else self.variables(event):
-            record_notification(self.folder, event, name, failure)
-            if failure and not (self._has_warned and event in _REPEATED):
-                self._has_warned = True
-                self._warn(_unsent_sentence(self.folder, event, name, failure))
+            warn = ignore if self._has_warned and event in _REPEATED else self._warn
+            self._has_warned = self._has_warned or bool(failure)
+            report(self.folder, event, name, failure, warn)
 
 
 class RunNotifier(Notifier):
@@ -277,7 +279,7 @@ class RunNotifier(Notifier):
     """Latest progress, which the launcher sets."""
 
     def __init__(self, folder: RunFolder, notify: Sequence[Notification], warn: Callable[[str], None]) -> None:
-        super().__init__(folder, notify, warn, resume_command(folder))
+        super().__init__(folder, notify, warn, folder.resume_command)
         self._reader, self._best, self._is_first = ResultReader(folder), math.inf, True
 
     def message(self, event: NotifyEvent, reason: str) -> Message:
@@ -317,21 +319,28 @@ def check_receivers(notify: Sequence[Notification], is_resumed: bool, warn: Call
             warn(sentence)
 
 
-def send(variable: str, content: Mapping[str, Any], tries: int = 1 + len(PAUSES)) -> str:
-    """Send a message to every address in an environment variable; return why that failed, without any part of an
-    address, and "" where each has it. What may have arrived is not sent again. Raises OSError where no process starts.
+def send(
+    variable: str, content: Mapping[str, Any], tries: int = 1 + len(PAUSES), indices: Sequence[int] | None = None
+) -> tuple[str, list[int]]:
+    """Send a message to every address in an environment variable, or to those with `indices`.
+
+    Return why that failed, without any part of an address, "" where each has it; and the indices of addresses that
+    have not got it for sure: what may have arrived is not sent again. Raises OSError where no process starts.
     """
-    left: Sequence[int] = range(len(addresses(variable)))
-    reasons = {} if left else {0: f"{variable} is not set"}
+    known = range(len(addresses(variable)))
+    left = [index for index in (known if indices is None else indices) if index in known]
+    reasons, missed = {} if left else {0: f"{variable} is not set"}, list[int]()
     for attempt in range(tries if left else 0):
         if attempt:
             time.sleep(PAUSES[attempt - 1])
         ended = call(variable, left, content)
         reasons |= {index: why for index, (_, why) in ended.items()}
+        missed += [index for index, (code, _) in ended.items() if code == FAILED]
         if not (left := [index for index, (code, _) in ended.items() if code == TRY_AGAIN]):
             break
     several = len(reasons) > 1
-    return "; ".join(f"address {index + 1}: {why}" if several else why for index, why in reasons.items() if why)
+    text = "; ".join(f"address {index + 1}: {why}" if several else why for index, why in reasons.items() if why)
+    return text, sorted([*missed, *left])
 
 
 def call(variable: str, indices: Sequence[int], content: Mapping[str, Any] | None) -> dict[int, tuple[int, str]]:
@@ -361,75 +370,78 @@ def call(variable: str, indices: Sequence[int], content: Mapping[str, Any] | Non
     return ended
 
 
-def record_notification(folder: RunFolder, event: NotifyEvent, variable: str, failure: str) -> None:
-    """Append a line on a message to a run's `notifications.jsonl`; `failure` is empty where it was sent."""
+def report(folder: RunFolder, event: NotifyEvent, variable: str, failure: str, warn: Callable[[str], None]) -> None:
+    """Append a line on a message to a run's `notifications.jsonl`, and warn of a `failure`, empty where it was sent."""
     fields = {"time": current_time(), "event": event, "to": f"env:{variable}", "failure": hide(failure)}
     with suppress(OSError), os.fdopen(open_for_append(folder.notifications), "ab") as file:
         file.write(json.dumps(fields).encode() + b"\n")
-
-
-def _unsent_sentence(folder: RunFolder, event: str, variable: str, failure: str) -> str:
-    return f"notify: word of `{event}` of run {folder.run_id} did not reach env:{variable} ({failure})."
+    if failure:
+        warn(f"notify: word of `{event}` of run {folder.run_id} did not reach env:{variable} ({failure}).")
 
 
 def send_owed(home: Home, warn: Callable[[str], None], run_id: str = "") -> int:
     """Send the word of runs and sweeps whose leading process is gone without an end, once each, and return how many
-    were sent; `run_id` names one, else all. Where an address cannot be reached the word stays owed, and the rest waits
-    for the next command; where its variable is not set here, it waits for a command that has it.
+    were sent; `run_id` names one, else all.
+
+    To an address that has not got it the word stays owed for a day, and the rest waits for the next command; where its
+    variable is not set here, it waits for a command that has it.
     """
     if home.unsettled():  # a copy: the original sends it
         return 0
     num = 0
     for owed in [home.run(run_id).owed_notification] if run_id else sorted(home.runs.glob("*/notify-lost.json")):
         folder = RunFolder(owed.parent)
-        with suppress(OSError, ValueError, KeyError, UserError):
-            record, content = read_record(folder), json.loads(read_plain(owed, MIB))
-            state = running_state(folder, record) if record.status == "running" else None
-            variables = [name for name in content["variables"] if addresses(name)]
-            if state and (state.state != "lost" or not variables):
+        with suppress(OSError, ValueError, KeyError, UserError), open_regular_file(owed, MIB) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another command that sends it has it
+            record, content = read_record(folder), json.loads(file.read())
+            if is_locked(folder) or owed.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                continue  # it is started again, or another command has just sent it
+            if record.status != "running":
+                owed.unlink()
                 continue
-            taken = owed.replace(owed.with_name(f".{owed.name}"))  # one process alone can
-            failures = {}
-            if state:
-                reason = f"lost {state.text}: the process that led it is gone"
-                message = run_message(folder, "lost", ResultReader(folder).read(), reason, following=content["next"])
-                failures = _send_loss(folder, variables, replace(message, title=f"{record.name}: lost"), warn)
-            if failures:
-                taken.replace(owed)
+            if (state := running_state(folder, record)).state != "lost":
+                continue
+            reason = f"lost {state.text}: the process that led it is gone"
+            message = run_message(folder, "lost", ResultReader(folder).read(), reason, following=content["next"])
+            fields, left = replace(message, title=f"{record.name}: lost").content(), dict(content["left"])
+            for variable, indices in content["left"].items():
+                if addresses(variable):
+                    hide_variable(variable)
+                    failure, left[variable] = send(variable, fields, 1, indices)
+                    report(folder, "lost", variable, failure, warn)
+            has_failed = any(left.values())
+            left = {variable: indices for variable, indices in left.items() if indices is None or indices}
+            if left and time.time() < (until := content.get("until", time.time() + OWED_FOR)):
+                write_whole(owed, json.dumps({**content, "left": left, "until": until}).encode())
+            else:
+                owed.unlink()
+                num += 1
+            if has_failed:
                 return num
-            taken.unlink()
-            num += state is not None
     return num
-
-
-def _send_loss(
-    folder: RunFolder, variables: Sequence[str], message: Message, warn: Callable[[str], None]
-) -> dict[str, str]:
-    """Send the word of a loss by one try; return why it failed, by variable."""
-    failures = {}
-    for variable in variables:
-        hide_variable(variable)
-        failure = send(variable, message.content(), tries=1)
-        record_notification(folder, "lost", variable, failure)
-        if failure:
-            failures[variable] = failure
-            warn(_unsent_sentence(folder, "lost", variable, failure))
-    return failures
 
 
 def check_owed(folder: RunFolder) -> None:
     """Raise UserError where no word of a run's loss is owed, or nothing can be sent from here."""
     try:
-        variables = json.loads(read_plain(folder.owed_notification, MIB))["variables"]
+        variables = json.loads(read_plain(folder.owed_notification, MIB))["left"]
     except (OSError, ValueError, KeyError):
         raise UserError(
             f"--notify: run {folder.run_id} is not in training, or `notify` of its spec does not ask for `lost`; leave "
             "--notify out."
         ) from None
-    check_receivers([Notification(on=("lost",), to=f"env:{name}") for name in variables], False, lambda _: None)
+    if (state := running_state(folder, read_record(folder))).state == "unseen":
+        raise UserError(f"--notify: run {folder.run_id} was {state.text}; watch it there, or leave --notify out.")
+    check_receivers([Notification(on=("lost",), to=f"env:{name}") for name in variables], False, ignore)
 
 
 def follow_loss(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
     """Look every few seconds whether the process that leads a run is gone, and send the word of it once."""
-    while not send_owed(home, warn, folder.run_id):
-        time.sleep(LOOK)
+    has_failed = threading.Event()
+
+    def warned(text: str) -> None:
+        has_failed.set()
+        warn(text)
+
+    while not send_owed(home, warned, folder.run_id):
+        time.sleep(OWED_LOOK if has_failed.is_set() else LOOK)

@@ -315,8 +315,7 @@ def _commands(run: RunContent) -> str:
         "weights as safetensors": f"ditlab export {name} --out export-{name}",
     }
     if run.status in ("failed", "interrupted", "running"):
-        resume = f"ditlab train {shlex.quote(str(run.folder.spec))} --resume {name}"
-        commands = {"go on from the last checkpoint": resume, **commands}
+        commands = {"go on from the last checkpoint": run.folder.resume_command, **commands}
     if run.is_live:
         commands = {"this page, live": f"ditlab watch {name}", "its events": f"ditlab runs log {name} --follow"}
     return "\n".join(f"{command}   # {purpose}" for purpose, command in commands.items())

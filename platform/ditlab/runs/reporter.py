@@ -265,8 +265,8 @@ class TrackedReporter(Reporter):
         try:
             picture, text = _save_grid(figure, self._folder.media / f"asked-{step:08d}.png")
         except OSError as error:
-            self.warn(f"the samples asked for at step {step} cannot be stored ({error.strerror}); training goes on.")
-            return
+            sentence = f"the samples asked for at step {step} cannot be stored ({error.strerror}); make room there."
+            raise UserError(sentence) from None  # the answer says so
         self._tracker.log_image("asked-samples", step, picture)
         if text:
             self._tracker.log_artifact(text, "samples")

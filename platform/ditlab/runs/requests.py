@@ -61,8 +61,6 @@ class Request:
     number: Annotated[int, Field(ge=1, lt=10**8)]
     """Number in the run, from 1."""
     verb: Literal["sample", "evaluate", "checkpoint", "stop-after-evaluation"]
-    time: Annotated[int, Field(ge=0, lt=1 << 53)]
-    """Milliseconds since 1970."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -104,7 +102,7 @@ def write_request(folder: RunFolder, verb: str) -> Request:
         for request in open_requests(folder):
             if request.verb == verb:
                 return request
-        request = Request(max([0, *_numbers(folder)]) + 1, verb, int(time.time() * 1000))  # type: ignore[arg-type]
+        request = Request(max([0, *_numbers(folder)]) + 1, verb)  # type: ignore[arg-type]
         _write(_path(folder, request.number, ".json"), asdict(request))
     return request
 
@@ -162,7 +160,7 @@ def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
             return ""
         status = f"lost ({running.text})"
     begin = f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
-    goes_on = f"; `ditlab train {folder.spec} --resume {folder.run_id}` goes on" if status != "finished" else ""
+    goes_on = f"; `{folder.resume_command}` goes on" if status != "finished" else ""
     return f"{begin}: {_INSTEAD[verb].format(folder.run_id)}{goes_on}."
 
 

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -102,7 +103,8 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        shown = override if "notify" not in path.split(".") else f"{path}=..."  # it may be an address with a token
+        is_address = get_close_matches("notify", path.split("."))  # which may hold a token
+        shown = f"{path}=..." if is_address else override
         source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
@@ -275,7 +277,10 @@ def _unknown_field(
 ) -> str:
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    remedy, name = nearest(key, _known_names(cls, keys[:-1], fields)), f"{shorten(key)}{value}"
+    remedy, name = (
+        nearest(key, _known_names(cls, keys[:-1], fields)),
+        f"{'...' if '://' in key else shorten(key)}{value}",
+    )
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:
         return f"{above + '.' if above else ''}{name} is no known field; {remedy}"

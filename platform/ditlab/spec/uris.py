@@ -19,7 +19,7 @@ _PATH_FIELD = re.compile(
     r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
     r"model\.init\.from|evaluation\.(features\.(weights|reference)|scorer\.model))"
 )
-_NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.\w+)?$")
+_NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.[\w.]+)?$")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from ditlab.analysis.evaluation import follow_checkpoints
 from ditlab.api.run import open_run
+from ditlab.api.training import train
 from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -13,9 +14,11 @@ from ditlab.runs.evaluator import EvaluatorTask, evaluated_beside
 from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
-from ditlab.tracking.history import metric_history
+from ditlab.tracking.history import JournalFacts, metric_history
+from ditlab.tracking.journal import read_content
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, EvaluationRequest
 from support.clusters.faults import wait_until
+from support.command import run_here
 from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
 
@@ -115,3 +118,20 @@ def test_race_needs_its_rungs(run_home):
     race = {"scheduler": {"kind": "race", "grace": 2}, "seeds": {"min": 2, "max": 3}}
     with pytest.raises(UserError, match=r"training.stop ends runs before the rungs"):
         prepared(sweep_of(base={**BASE, "training": stop}, **race))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["inline", "beside"])
+def test_an_early_stop_is_replayed_and_verified_to_the_bit(where, run_home, capfd, monkeypatch):
+    """The loss falls, so that a run which wants it to rise ends at its first due evaluations."""
+    stop = {"metric": "eval/velocity", "mode": "max", "patience": 1}
+    evaluation = {**BESIDE, "where": where}
+    spec = tiny(training__steps=3000, training__stop=stop, evaluation=evaluation, checkpoint={"every": None})
+    result = train(spec, local=True)
+    assert result.status == "finished" and 2 <= result.step < 3000
+    folder = run_home.run(result.run_id)
+    assert JournalFacts.of(read_content(folder.journal)).tags["ditlab.early_stop"].startswith(f"{result.step}: ")
+    to = str(min(40, result.step))
+    for check in (("replay", result.run_id, "--step", "1", "--to", to, "--check"), ("verify", result.run_id)):
+        said = run_here(capfd, monkeypatch, *check, "--json")
+        assert said.code == 0, said.err

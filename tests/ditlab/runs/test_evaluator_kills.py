@@ -34,11 +34,15 @@ def evaluators(of: psutil.Process) -> list[psutil.Process]:
     return found
 
 
+def evaluators_or_end(of: psutil.Popen) -> bool:
+    return of.poll() is not None or bool(evaluators(of))
+
+
 def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     home = seed(tmp_path / "home", mlflow_template)
     experiment = tiny(
         name="killed", training__steps=STEPS, checkpoint={"every": 20, "keep": 1},
-        evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 2},
+        evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 500},
     )  # fmt: skip
     spec = tmp_path / "spec.yaml"
     spec.write_text(dump_yaml(experiment.to_dict()))
@@ -48,11 +52,12 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
         command = [sys.executable, "-m", "ditlab", "train", str(spec), "--local", "--resume", "auto", "--json"]
         return psutil.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
-    ages = iter([0.0, 1.0, 2.0, 3.0, 4.0])  # seconds of life: in imports, at the checkpoint, in the evaluation
+    ages = iter([0.0, 0.6, 1.2, 1.8, 2.4])  # seconds of life: in imports, at the checkpoint, in the evaluation
     for kills in (2, 4, 5):  # evaluators that are killed before the trainer is, which goes on to its end at last
         trainer = start()
         while killed < kills:
-            wait_until(partial(evaluators, trainer), 200, "an evaluator")
+            wait_until(partial(evaluators_or_end, trainer), 200, "an evaluator")
+            assert trainer.poll() is None, "an evaluator was faster than its kill"
             time.sleep(next(ages, 0.0))
             for each in evaluators(trainer):
                 each.kill()

@@ -1,5 +1,6 @@
 """`notify`: messages about a run's events reach webhooks and apprise, hold no step, and show no address."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -217,13 +218,13 @@ def test_apprise_sends_the_picture(run, receiver, monkeypatch):
     )
     assert notification_sender.problem_of(address) == ""
     assert notification_sender.problem_of(f"nothing://{TOKEN}").startswith("is none that apprise knows")
-    assert notification_sender.send_by_apprise(address, content) == (notification_sender.SENT, "")
+    assert notification_sender.send_by_apprise(address, content, 9.0) == (notification_sender.SENT, "")
     (got,) = receiver.got
     assert got["title"] == content["title"] and "eval/velocity 2" in got["message"]
     assert [each["filename"] for each in got["attachments"]] == ["samples-00000000.png"]
     receiver.manner = "refuses"
     again = (notification_sender.TRY_AGAIN, "apprise could not send it")
-    assert notification_sender.send_by_apprise(address, content) == again
+    assert notification_sender.send_by_apprise(address, content, 9.0) == again
 
 
 def lose(run) -> None:
@@ -253,6 +254,42 @@ def test_the_next_command_in_the_home_tells_of_a_lost_run_once(ditlab, run, rece
     assert got["event"] == "lost" and f"--resume {run.folder.run_id}" in got["next"]
     assert "the process that led it is gone" in got["text"]
     assert [why for _, _, why in events_of(run.folder)] == ["it answers 403", ""]
+
+
+def test_an_address_that_has_the_word_gets_it_once_and_another_until_a_day_is_over(run, receiver, monkeypatch):
+    monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
+    lose(run)
+    home, warnings, owed = Home(run.home.root), [], run.folder.owed_notification
+    for _ in range(3):
+        assert send_owed(home, warnings.append) == 0 and owed.exists()
+    assert [each["event"] for each in receiver.got] == ["lost"] and len(warnings) == 3
+    assert hide(f"to {receiver.address}") == "to ***"
+    with owed.open() as held:  # by another command, which sends it
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert send_owed(home, pytest.fail) == 0 and owed.exists()
+    monkeypatch.setattr(notifications, "call", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # nothing is lost with the process
+        send_owed(home, pytest.fail)
+    monkeypatch.undo()
+    monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
+    monkeypatch.setattr(notifications.time, "time", lambda: 1e12)
+    assert send_owed(home, warnings.append) == 1 and not owed.exists() and len(receiver.got) == 1
+
+
+def test_a_fault_of_one_message_costs_itself_alone(run, receiver, monkeypatch):
+    made, warnings = notifications.run_message, []
+
+    def broken(folder, event, *arguments, **options):
+        if event == "lost":
+            raise RuntimeError("no message")
+        return made(folder, event, *arguments, **options)
+
+    monkeypatch.setattr(notifications, "run_message", broken)
+    with RunNotifier(run.folder, EVERY, warnings.append) as notifier:
+        notifier.offer("lost")
+        notifier.offer("finished")
+    assert [each["event"] for each in receiver.got] == ["finished"]
+    assert [event for event, _, why in events_of(run.folder) if why] == ["lost"] and "no message" in warnings[0]
 
 
 def test_a_run_that_trains_or_has_ended_is_not_lost(run, receiver, monkeypatch):

@@ -81,7 +81,8 @@ HOOK = f"https://hooks.example/{SECRET}"
 
 @pytest.mark.parametrize(
     "notify", [f"[{{on: [best], to: '{HOOK}'}}]", f"[{{on: [best], url: '{HOOK}'}}]", f"['{HOOK}']", HOOK,
-               f"[{{on: ['{HOOK}'], to: env:HOOK}}]", f"[{{on: [best], to: 'xoxb {SECRET}'}}]"]
+               f"[{{on: ['{HOOK}'], to: env:HOOK}}]", f"[{{on: [best], to: 'xoxb {SECRET}'}}]",
+               f"[{{on: [best], to: {{a: '{HOOK}'}}}}]"]
 )  # fmt: skip
 def test_an_address_of_notify_stands_in_the_environment_alone(say, tmp_path, notify):
     sentence = "notify.to=... is no env:NAME; write the address into an environment variable and name that"
@@ -89,6 +90,9 @@ def test_an_address_of_notify_stands_in_the_environment_alone(say, tmp_path, not
     for arguments in (["validate", "notify.yaml"], ["train", "spec.yaml", "--set", f"notify={notify}"]):
         check(say(*arguments), sentence)
     check(say("show", "spec.yaml", "--set", f"notify.to={HOOK}"), "--set notify.to=...: notify is a plain value")
+    check(say("show", "spec.yaml", "--set", f"notfy={HOOK}"), "--set notfy=...: notfy is no known field; did you mean")
+    (tmp_path / "keyed.yaml").write_text(f"extends: spec.yaml\nnotify: [{{on: [best], {HOOK}: 3}}]\n")
+    check(say("show", "keyed.yaml"), "notify.0....=3 is no known field")
     sweep = "name: s\nbase: notify.yaml\nspace: {optimizer.lr: {kind: choice, values: [0.1]}}\nmetric: eval/loss\n"
     (tmp_path / "sweep.yaml").write_text(f"{sweep}trials: 1\n")
     check(say("tune", "sweep.yaml"), sentence)

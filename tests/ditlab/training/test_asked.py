@@ -106,6 +106,15 @@ def test_the_weights_are_those_of_a_run_that_was_not_asked(trained, plain):
     assert outcome.metrics["eval/velocity"] == plain[0].metrics["eval/velocity"] and not outcome.is_asked
 
 
+@pytest.mark.slow
+def test_parameters_that_are_partitioned(trained):
+    changes = {"engine__zero": {"stage": 3}}
+    expected, asked = trained({}, **changes)[3], trained({1: "sample", 2: "evaluate", 5: "checkpoint"}, **changes)
+    assert asked[3].steps() == [3, 5, 6] and asked[1].grids == [1] and len(asked[1].done) == 6
+    with expected.open(6) as one, asked[3].open(6) as two:
+        assert same_state(one, two)
+
+
 def test_a_run_that_is_asked_to_stop_evaluates_saves_and_ends_resumably(trained, plain):
     outcome, _, hook, store, _, _ = trained({2: STOP})
     assert (outcome.status, outcome.step, outcome.is_asked) == ("interrupted", 2, True)
