@@ -208,7 +208,8 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """A laboratory for diffusion models: one typed experiment spec, from a laptop to a GPU cluster.
 
-    Exit codes: 0 done, 1 a run failed, 2 the input is wrong, 130 interrupted after a final checkpoint.
+    Exit codes: 0 done; 1 a run failed, or a check found something off; 2 the input is wrong, or a budget refuses; 130
+    interrupted after a final checkpoint.
     """
     with suppress(OSError, UserError):  # the command itself says what is wrong with the home
         home = Home.named_by_environment()

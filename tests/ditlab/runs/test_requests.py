@@ -1,6 +1,8 @@
 """Requests to a run in training, from the command to the answer, whatever phase the run is in and however it ends."""
 
+import errno
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,7 +10,7 @@ from ditlab.api.training import train
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
-from ditlab.runs import local, requests
+from ditlab.runs import local, reporter, requests
 from ditlab.runs.events import EventReader
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.requests import STOP, RequestDesk, ask, open_requests, read_answer, write_request
@@ -215,6 +217,15 @@ def test_what_comes_too_late_and_what_fails_is_said(run_home, asked, monkeypatch
     folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
     assert answers(folder) == [("sample", "not done", 1)]  # a resume goes on without it
     assert "out of memory while sampling" in read_answer(folder, 1).message
+
+
+def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch):
+    asked("sample")
+    refusal = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(reporter, "_save_grid", Mock(side_effect=refusal))
+    result = train(tiny(**SPEC), local=True)
+    answer = read_answer(run_home.run(result.run_id), 1)
+    assert (answer.status, answer.files) == ("not done", []) and "No space left on device); make room" in answer.message
 
 
 @pytest.mark.slow
