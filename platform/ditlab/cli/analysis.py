@@ -23,7 +23,7 @@ from ditlab.errors import UserError
     help=f"Number of samples; with several prompts, of each [default: 64, or {SAMPLES_PER_PROMPT} of each prompt; "
     "all rows that `sampling` selects, such as those that overlap a BED file].",
 )  # fmt: skip
-@click.option("--solver", help="Solver, by the family's name for it, such as heun, ddim, dpmpp_2m, analytic: a wrong one lists them.")
+@click.option("--solver", help="Solver by its name in the family, such as heun, ddim, analytic; a wrong one lists all.")
 @click.option("--steps", type=int, help="Solver steps.")
 @click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
 @click.option(
@@ -113,10 +113,10 @@ class SampleNumber(click.IntRange):
 @click.option(
     "--quality", metavar="NUM", type=SampleNumber(),
     help="Draw NUM samples (100 to 50000) and measure their quality, `quality/...`, added to the run where training "
-    "measured as many, or none [default: as many as in training; 0 for none]: distances to the real images on features of DiTLab's own classifier of this data set, "
-    "which cannot be compared with published FID; FID and others by the networks that evaluation.features names; and, "
-    "for captions, the share of samples that a "
-    "classifier assigns to the classes of their captions.",
+    "measured as many, or none [default: as many as in training; 0 for none]: distances to the real images on features "
+    "of DiTLab's own classifier of this data set, which cannot be compared with published FID; FID and others by the "
+    "networks that evaluation.features names; and, for captions, the share of samples that a classifier assigns to the "
+    "classes of their captions.",
 )  # fmt: skip
 @click.option(
     "--rows", metavar="N", type=click.IntRange(min=1),
