@@ -1,4 +1,5 @@
-"""Denoisers: networks, noising processes and samplers for diffusion models. Needs torch and pydantic, nothing else.
+"""Denoisers: networks, noising processes and samplers for diffusion models. Needs torch, NumPy and pydantic, and SciPy
+for intervals of evaluations.
 
 A family is a folder `denoisers/NAME/` whose `family.py` defines `FAMILY` (see `denoisers.contract.Family`). Folders
 named `denoisers` anywhere on the Python path are searched, so a family can be outside this source tree.
