@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from ditlab.errors import UserError
-from ditlab.intervals import Interval, paired_interval
+from ditlab.intervals import Interval, paired_interval, student_quantile
 from ditlab.quality.features import frechet_of_moments, moments, root
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
@@ -48,7 +47,7 @@ def check_number(num: int, figure: str, side: str) -> None:
 
 def interval(value: float, error: float, df: float, num: int) -> Interval:
     """Student's t interval of a value by its standard error with `df` degrees of freedom."""
-    half = float(stdtrit(df, (1 + CONFIDENCE) / 2)) * error
+    half = float(student_quantile(df, CONFIDENCE)) * error
     return Interval(value, value - half, value + half, num, error * math.sqrt(num), CONFIDENCE)
 
 
@@ -110,7 +109,7 @@ def mmd(real: Tensor, generated: Tensor, kernel: Kernel = polynomial, scale: flo
     noise = float((second + 4 * between / (m * n)).clamp(min=0))
     estimate = float(value)
     slope = max(0.0, float(first) - 2 * noise) / max(estimate, math.sqrt(noise), 1e-300)
-    t2 = float(stdtrit(min(m, n) - 1, (1 + CONFIDENCE) / 2)) ** 2
+    t2 = float(student_quantile(min(m, n) - 1, CONFIDENCE)) ** 2
     centre = estimate + t2 * slope / 2
     half = math.sqrt(max(0.0, t2 * slope * estimate + (t2 * slope) ** 2 / 4 + t2 * noise))
     low, high = scale * (centre - half), scale * (centre + half)
@@ -210,7 +209,7 @@ def _neighbours(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
 
 def _wilson(share: float, spread: float, num: int) -> Interval:
     """Wilson's score interval (1927) of a share whose variance is `spread` times share (1 - share)."""
-    t = float(stdtrit(HALVINGS, (1 + CONFIDENCE) / 2))
+    t = float(student_quantile(HALVINGS, CONFIDENCE))
     spread = spread * t**2
     centre = (share + spread / 2) / (1 + spread)
     half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)

@@ -29,13 +29,10 @@ from ditlab.quality import eligibility
 from ditlab.quality.evaluator import QualityEvaluator, draw_reported
 from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
-from ditlab.reports.sampling_report import ENTROPY, PERPLEXITY, entropy_fell
 from ditlab.spec.experiment import Experiment
 
 GROUP = "quality/"
 """Group of the metrics of samples, of families that measure their own too."""
-SCORED = (PERPLEXITY, f"{PERPLEXITY}_low", f"{PERPLEXITY}_high", f"{PERPLEXITY}_held_out")
-"""Metrics under a scorer: of samples, the ends of the 95 % interval over them, and of as many held-out rows."""
 FEWEST_HELD_OUT = 20
 PROTOCOL = "text 1"
 """Version of how text is scored: numbers of two versions do not compare."""
@@ -91,9 +88,17 @@ def find_scorer(experiment: Experiment, data: DataSplits) -> CausalScorer | None
     return None if spec is None else CausalScorer(spec, data.text, model.vocabulary)
 
 
+def scored_names() -> tuple[str, str, str, str]:
+    """Return the names of metrics under a scorer: of samples, the ends of the 95 % interval over them, and of as many
+    held-out rows."""
+    from ditlab.reports.sampling_report import PERPLEXITY  # imports matplotlib, for which no training waits
+
+    return PERPLEXITY, f"{PERPLEXITY}_low", f"{PERPLEXITY}_high", f"{PERPLEXITY}_held_out"
+
+
 def samples_names(experiment: Experiment, evaluator: SamplesEvaluator) -> tuple[str, ...]:
-    """Return the names of what `samples_measure` gives."""
-    scored = SCORED if draws_text(experiment) and experiment.evaluation.scorer else ()
+    """Return the names of what `samples_measure` gives: under a scorer also those of `scored_names`."""
+    scored = scored_names() if draws_text(experiment) and experiment.evaluation.scorer else ()
     return (*scored, *(f"{GROUP}{name}" for name in evaluator.sample_metrics))
 
 
@@ -124,8 +129,8 @@ def samples_measure(
         if scorer is None:
             return found
         num, length = samples.values.shape
-        scored = perplexity(samples.values.numpy()).named(PERPLEXITY)
-        return {**scored, SCORED[-1]: of_held_out(length, num), **found}
+        name, *_, of_real = scored_names()
+        return {**perplexity(samples.values.numpy()).named(name), of_real: of_held_out(length, num), **found}
 
     return measure
 
@@ -166,6 +171,8 @@ class TextQuality:
 
     def measure(self, drawn: Samples) -> dict[str, float]:
         """Return the metrics of `samples_names`; the first fall of the entropy is a warning."""
+        from ditlab.reports.sampling_report import ENTROPY, entropy_fell
+
         found = self._measure(drawn)
         if entropy_fell(found) and not self._warned:
             self._warned = True

@@ -9,10 +9,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 from denoisers.figures import Figure
-from ditlab.intervals import Interval, paired_interval, unpaired_interval
+from ditlab.intervals import Interval, paired_interval, student_quantile, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 
@@ -309,7 +308,7 @@ class Comparison:
         num = len(values[0]) if values else 0
         if len(values) < 2 or len(values[1]) != num or num < 2:
             return None
-        return float(stdtrit(num - 1, 0.975) * (values[0] - values[1]).std(ddof=1) / np.sqrt(num))
+        return float(student_quantile(num - 1, 0.95) * (values[0] - values[1]).std(ddof=1) / np.sqrt(num))
 
     def difference(self, budget: EqualBudget) -> Interval | None:
         """Interval over seeds of the lowest minus the next at a budget; None unless both are groups measured there.

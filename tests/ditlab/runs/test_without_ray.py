@@ -58,8 +58,13 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     assert done.stdout.endswith("done without ray\n")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small"])
+SLOW = [
+    pytest.param(each, marks=pytest.mark.slow)
+    for each in ("digits/unet", "region/small", "dlm/small", "pixelhdm/small")
+]
+
+
+@pytest.mark.parametrize("family", ["digits/dit", *SLOW])
 def test_what_the_first_step_waits_for(family, tmp_path):
     """Without evaluation, nothing that draws or writes pages is imported before the first step."""
     spec = TESTS.parent / "experiments" / f"{family}.yaml"
