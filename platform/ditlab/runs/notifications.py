@@ -399,7 +399,8 @@ def send_owed(home: Home, warn: Callable[[str], None], run_id: str = "") -> int:
             if record.status != "running":
                 owed.unlink()
                 continue
-            if (state := running_state(folder, record)).state != "lost":
+            state = running_state(folder, record)
+            if state.state != "lost" or not any(map(addresses, content["left"])):
                 continue
             reason = f"lost {state.text}: the process that led it is gone"
             message = run_message(folder, "lost", ResultReader(folder).read(), reason, following=content["next"])

@@ -277,10 +277,8 @@ def _unknown_field(
 ) -> str:
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    remedy, name = (
-        nearest(key, _known_names(cls, keys[:-1], fields)),
-        f"{'...' if '://' in key else shorten(key)}{value}",
-    )
+    remedy = nearest(key, _known_names(cls, keys[:-1], fields))
+    name = f"{'...' if '://' in key else shorten(key)}{value}"  # it may be an address with a token
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:
         return f"{above + '.' if above else ''}{name} is no known field; {remedy}"

@@ -260,6 +260,10 @@ def test_an_address_that_has_the_word_gets_it_once_and_another_until_a_day_is_ov
     monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
     lose(run)
     home, warnings, owed = Home(run.home.root), [], run.folder.owed_notification
+    before = owed.read_bytes()
+    with monkeypatch.context() as unset:
+        unset.delenv("SOME_HOOK")
+        assert send_owed(home, pytest.fail) == 0 and owed.read_bytes() == before  # a day begins with the first try
     for _ in range(3):
         assert send_owed(home, warnings.append) == 0 and owed.exists()
     assert [each["event"] for each in receiver.got] == ["lost"] and len(warnings) == 3
