@@ -38,8 +38,16 @@ UNREADABLE = (
 )  # fmt: skip
 """Errors of pyarrow and NumPy for a file that is no Arrow file of a manifest's columns."""
 REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
-Rows = Mapping[str, np.ndarray]
-"""Rows of a block by column, (rows, *shape) each, in the stored dtype."""
+
+
+class Rows(dict[str, np.ndarray]):
+    """Rows of a block by column, (rows, *shape) each, in the stored dtype."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]):
+        super().__init__(columns)
+        # asked for at every batch, they would take a third of a microsecond a row, which no other thread computes in
+        self.begins = {name: int(values.__array_interface__["data"][0]) for name, values in columns.items()}
+        """Address of each column's first row."""
 
 
 class Store:
@@ -135,30 +143,35 @@ class Store:
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
+        if not len(rows):
+            return out
         # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team of OpenMP threads
         # beside the step's, whose barriers were seen to wait for milliseconds. Nor can torch index uint16.
         target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
         blocks, row_bytes = self.layout.blocks_of(rows), stored.row_bytes
         numbers = np.flatnonzero(np.bincount(blocks))
         firsts, loaded = self.layout.first_row(numbers), self._load(numbers)
-        if self.verifies_blocks and len(numbers):
+        if self.verifies_blocks:
             starts = np.empty(int(numbers[-1]) + 1, np.int64)
             starts[numbers] = firsts
             self._verify(blocks, rows - starts[blocks], loaded)
         if len(numbers) == 1:  # mode="raise" goes through a copy
             np.take(loaded[int(numbers[0])][column], rows - firsts[0], axis=0, out=target, mode="clip")
-        elif len(numbers):
-            arrays = [loaded[number][column] for number in numbers.tolist()]
-            begins = np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
+        else:
+            begins = np.array([loaded[number].begins[column] for number in numbers.tolist()], np.int64)
             zeros = np.empty(int(numbers[-1]) + 1, np.int64)  # where row 0 would lie, if all were in the row's block
             zeros[numbers] = begins - firsts * row_bytes
-            copy_rows(arrays[begins.argmin()], zeros[blocks] + rows * row_bytes - begins.min(), target)
+            copy_rows(
+                loaded[int(numbers[begins.argmin()])][column], zeros[blocks] + rows * row_bytes - begins.min(), target
+            )
         return out
 
     def _load(self, blocks: np.ndarray) -> Mapping[int, Rows]:
-        """Return blocks by number, over maps of their shards. Raises UserError for one that cannot be read."""
+        """Return blocks (ascending) by number, over maps of their shards. Raises UserError for one that cannot be
+        read."""
         found: dict[int, Rows] = {}
-        for number, shard in zip(blocks.tolist(), self.layout.shard_of(blocks).tolist(), strict=True):
+        shards, starts = np.unique(self.layout.shard_of(blocks), return_index=True)
+        for shard, numbers in zip(shards.tolist(), np.split(blocks, starts[1:]), strict=True):
             try:
                 if (mapped := self._mapped.get(shard)) is None:
                     with opened(self._file(shard)) as content:
@@ -167,15 +180,15 @@ class Store:
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
-                inside = number - int(self.layout.first_blocks[shard])
-                entry = entries[inside]
-                if number not in known:
-                    known[number] = self._read(number, memory.slice(entry.offset, entry.length))
+                for number in numbers.tolist():
+                    if (rows := known.get(number)) is None:
+                        entry = entries[number - int(self.layout.first_blocks[shard])]
+                        rows = known[number] = self._read(number, memory.slice(entry.offset, entry.length))
+                    found[number] = rows
             except UNREADABLE as error:
                 raise UserError(
                     f"{self._file(shard)} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
                 ) from error
-            found[number] = known[number]
         return found
 
     @cached_property
@@ -184,8 +197,11 @@ class Store:
 
     @cached_property
     def _verified(self) -> np.ndarray:
-        """True for the pieces that were hashed, bool (blocks * pieces of a whole block,)."""
-        return np.zeros(self.layout.num_blocks * self._block_pieces, bool)
+        """True for the pieces that were hashed or, in a shorter block, hold no row, bool (blocks * pieces of a whole
+        block,)."""
+        rows = self.layout.rows_of(np.arange(self.layout.num_blocks))
+        verified: np.ndarray = np.arange(self._block_pieces) >= -(-rows // self._piece_rows)[:, None]
+        return verified.reshape(-1)
 
     @property
     def _block_pieces(self) -> int:
@@ -235,7 +251,7 @@ class Store:
         return self.path / self.manifest.shards[shard].file
 
     def _read(self, block: int, content: pa.Buffer) -> Rows:
-        return read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
+        return Rows(read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0])))
 
     def entries(self, shard: int) -> list[BlockEntry]:
         """Return the entries of a shard's blocks. Raises UserError where the index was altered."""

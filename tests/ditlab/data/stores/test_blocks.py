@@ -135,6 +135,16 @@ def test_a_flipped_byte_costs_its_piece_and_rows_of_others_are_read(large: Path)
         store.verify()
 
 
+def test_pieces_are_hashed_until_all_of_them_were(tmp_path: Path) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (2100, 1000), dtype=np.uint8)
+    columns = {"image": Column(dtype="uint8", shape=(1000,))}
+    write_batches(tmp_path / "s", columns, [{"image": image}], name="s", source=Source(kind="t"), rows_per_block=1000)
+    store = verifying(tmp_path / "s")  # 16 pieces of 65 rows each, and 2 of the last block's 100
+    for first, stop, left in ((0, 1000, True), (1000, 2000, True), (2000, 2065, True), (2065, 2100, False)):
+        assert np.array_equal(store.gather("image", np.arange(first, stop)).numpy(), image[first:stop])
+        assert store.verifies_blocks == left
+
+
 def test_altered_digests_of_pieces_are_found(large: Path) -> None:
     (pieces,) = large.glob("*.pieces")
     content = bytearray(pieces.read_bytes())
