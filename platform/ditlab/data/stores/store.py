@@ -45,7 +45,7 @@ class Rows(dict[str, np.ndarray]):
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
         super().__init__(columns)
-        # asked for at every batch, they would take a third of a microsecond a row, which no other thread computes in
+        # Asked for by every gather, the addresses of 250 blocks took 280 us in which no other thread could run Python.
         self.begins = {name: int(values.__array_interface__["data"][0]) for name, values in columns.items()}
         """Address of each column's first row."""
 
