@@ -20,7 +20,7 @@ from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, StoreManifest, read_manifest
-from ditlab.data.stores.store import Rows, Store
+from ditlab.data.stores.store import StoredBlock, Store
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
@@ -46,7 +46,7 @@ class StreamedStore(Store):
         """
         super().__init__(path, manifest)
         self._ahead, self._folder = ahead, folder
-        self._loaded: OrderedDict[int, Rows] = OrderedDict()
+        self._loaded: OrderedDict[int, StoredBlock] = OrderedDict()
         self._lock = threading.Lock()
 
     def expect(self, blocks: np.ndarray) -> None:
@@ -67,12 +67,12 @@ class StreamedStore(Store):
         for block in range(self.layout.num_blocks):
             self._load(np.array([block]))
 
-    def _load(self, blocks: np.ndarray) -> dict[int, Rows]:
+    def _load(self, blocks: np.ndarray) -> dict[int, StoredBlock]:
         """Return blocks by number, fetched together where they are not mapped.
 
         Raises UserError for a block that was altered, Unreachable where the place does not answer for long.
         """
-        found: dict[int, Rows] = {}
+        found: dict[int, StoredBlock] = {}
         with self._lock:
             for number in blocks.tolist():
                 if number in self._loaded:

@@ -40,7 +40,7 @@ UNREADABLE = (
 REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
 
-class Rows(dict[str, np.ndarray]):
+class StoredBlock(dict[str, np.ndarray]):
     """Rows of a block by column, (rows, *shape) each, in the stored dtype."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
@@ -64,7 +64,7 @@ class Store:
         self.verifies_blocks = False
         """True where each piece of a block is hashed when it is first read, until all of them were."""
         self._pieces = lru_cache(MAPPED_SHARDS)(self._read_pieces)
-        self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, Rows]]] = OrderedDict()
+        self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, StoredBlock]]] = OrderedDict()
         """Map of each shard that is mapped, entries of its blocks, and the blocks that were read."""
 
     @classmethod
@@ -166,10 +166,10 @@ class Store:
             )
         return out
 
-    def _load(self, blocks: np.ndarray) -> Mapping[int, Rows]:
+    def _load(self, blocks: np.ndarray) -> Mapping[int, StoredBlock]:
         """Return blocks (ascending) by number, over maps of their shards. Raises UserError for one that cannot be
         read."""
-        found: dict[int, Rows] = {}
+        found: dict[int, StoredBlock] = {}
         shards, starts = np.unique(self.layout.shard_of(blocks), return_index=True)
         for shard, numbers in zip(shards.tolist(), np.split(blocks, starts[1:]), strict=True):
             try:
@@ -207,7 +207,7 @@ class Store:
     def _block_pieces(self) -> int:
         return -(-self.layout.block_rows // self._piece_rows)
 
-    def _verify(self, blocks: np.ndarray, inside: np.ndarray, loaded: Mapping[int, Rows]) -> None:
+    def _verify(self, blocks: np.ndarray, inside: np.ndarray, loaded: Mapping[int, StoredBlock]) -> None:
         """Hash the pieces that hold rows (their blocks, and places in these), unless they were.
 
         Where a shard has no digests of pieces, the whole block is hashed. Two threads may hash the same piece. Raises
@@ -250,8 +250,8 @@ class Store:
     def _file(self, shard: int) -> Path:
         return self.path / self.manifest.shards[shard].file
 
-    def _read(self, block: int, content: pa.Buffer) -> Rows:
-        return Rows(read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0])))
+    def _read(self, block: int, content: pa.Buffer) -> StoredBlock:
+        return StoredBlock(read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0])))
 
     def entries(self, shard: int) -> list[BlockEntry]:
         """Return the entries of a shard's blocks. Raises UserError where the index was altered."""
