@@ -4,9 +4,9 @@
 
 The same rows of (1, 28, 28) uint8, 1 GB, are written in the format of each. Each side takes shuffled batches of 128 and
 maps them to float32 in -1 to 1, from a new iterator in every turn; of first batches a round takes the median of nine
-turns. Each is shuffled as it does it: ours beside plain torch (numpy.memmap, RandomSampler, a batch by one index) in the
-full order; beside litdata (chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order of
-lanes. Neither peer of these takes worker processes.
+turns. Each is shuffled as it does it: ours beside plain torch (numpy.memmap, RandomSampler, a batch by one index) in
+the full order; beside litdata (chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order
+of lanes. Neither peer of these takes worker processes.
 Peers that are not installed are left out; `pip install --no-deps litdata==0.2.76 lightning-utilities obstore tifffile`
 leaves out the torchvision that litdata names, and does not need here.
 """

@@ -20,7 +20,7 @@ from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, StoreManifest, read_manifest
-from ditlab.data.stores.store import StoredBlock, Store
+from ditlab.data.stores.store import Store, StoredBlock
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size

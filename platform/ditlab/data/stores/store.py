@@ -251,7 +251,9 @@ class Store:
         return self.path / self.manifest.shards[shard].file
 
     def _read(self, block: int, content: pa.Buffer) -> StoredBlock:
-        return StoredBlock(read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0])))
+        return StoredBlock(
+            read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
+        )
 
     def entries(self, shard: int) -> list[BlockEntry]:
         """Return the entries of a shard's blocks. Raises UserError where the index was altered."""
