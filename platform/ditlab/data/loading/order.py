@@ -157,10 +157,11 @@ class FullOrder(Order):
     @classmethod
     def from_view(cls, view: View, batch_size: int, seed: int) -> FullOrder:
         """Return the order of a view's samples. Those of a single bucket come as those of a plain store do."""
-        buckets = view.buckets
-        parts = np.flatnonzero(np.bincount(buckets)).tolist()
+        counts = view.bucket_counts
+        parts = np.flatnonzero(counts).tolist()
+        buckets = view.buckets if len(parts) > 1 else ()
         split = [np.flatnonzero(buckets == part) for part in parts] if len(parts) > 1 else ()
-        return cls(len(buckets), batch_size, seed, split, parts or (0,))
+        return cls(int(counts.sum()), batch_size, seed, split, parts or (0,))
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
         pieces, stop = [], first + count

@@ -76,8 +76,8 @@ def read_block(
     found = {}
     for name, column in columns.items():
         array, dtype, num = batch.column(name), column.stored_dtype, rows * column.row_elements
-        elements = array.storage.flatten() if column.shape else array
-        if len(elements) != num or elements.null_count:
+        elements = array.storage.values if column.shape else array
+        if len(elements) != num or elements.null_count or array.null_count:
             raise ValueError(f"{len(elements):,} elements, not {num:,}")
         values = np.frombuffer(elements.buffers()[1], dtype, num, elements.offset * dtype.itemsize)
         found[name] = values.reshape(rows, *column.shape)

@@ -180,11 +180,11 @@ class Store:
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
-                for number in numbers.tolist():
-                    if (rows := known.get(number)) is None:
-                        entry = entries[number - int(self.layout.first_blocks[shard])]
-                        rows = known[number] = self._read(number, memory.slice(entry.offset, entry.length))
-                    found[number] = rows
+                missing = [number for number in numbers.tolist() if number not in known]
+                for number, rows in zip(missing, self.layout.rows_of(np.array(missing, np.int64)), strict=True):
+                    entry = entries[number - int(self.layout.first_blocks[shard])]
+                    known[number] = self._read(memory.slice(entry.offset, entry.length), int(rows))
+                found |= {number: known[number] for number in numbers.tolist()}
             except UNREADABLE as error:
                 raise UserError(
                     f"{self._file(shard)} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
@@ -215,11 +215,11 @@ class Store:
         """
         num = self._block_pieces
         pieces = blocks * num + inside // self._piece_rows
-        for piece in np.unique(pieces[~self._verified[pieces]]).tolist():
+        pieces = np.unique(pieces[~self._verified[pieces]])
+        for piece, shard in zip(pieces.tolist(), self.layout.shard_of(pieces // num).tolist(), strict=True):
             if self._verified[piece]:  # with its block
                 continue
             block, in_block = divmod(piece, num)
-            shard = int(self.layout.shard_of(np.array([block]))[0])
             in_shard, hashed = block - int(self.layout.first_blocks[shard]), slice(piece, piece + 1)
             if table := self._pieces(shard):
                 held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
@@ -250,10 +250,8 @@ class Store:
     def _file(self, shard: int) -> Path:
         return self.path / self.manifest.shards[shard].file
 
-    def _read(self, block: int, content: pa.Buffer) -> StoredBlock:
-        return StoredBlock(
-            read_block(content, self.columns, self._schema, int(self.layout.rows_of(np.array([block]))[0]))
-        )
+    def _read(self, content: pa.Buffer, rows: int) -> StoredBlock:
+        return StoredBlock(read_block(content, self.columns, self._schema, rows))
 
     def entries(self, shard: int) -> list[BlockEntry]:
         """Return the entries of a shard's blocks. Raises UserError where the index was altered."""

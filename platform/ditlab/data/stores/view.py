@@ -91,6 +91,8 @@ class View:
         """Rows of each of the store's `parts`, int64 (parts,)."""
         if isinstance(self.rows, RowSequence):
             return self.rows.bucket_counts
+        if len(self.store.parts) == 1:
+            return np.array([len(self)])
         return np.bincount(self.buckets, minlength=len(self.store.parts))
 
     @property

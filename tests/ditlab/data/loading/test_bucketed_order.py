@@ -23,7 +23,7 @@ mixtures = st.lists(st.integers(0, 2), min_size=1, max_size=120)
 
 def view_of(buckets) -> SimpleNamespace:
     """Return the part of a view that an order reads, with rows in these buckets."""
-    return SimpleNamespace(buckets=np.array(buckets))
+    return SimpleNamespace(buckets=np.array(buckets), bucket_counts=np.bincount(buckets))
 
 
 def batches_of(buckets, batch_size: int) -> int:
