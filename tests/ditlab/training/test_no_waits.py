@@ -21,9 +21,6 @@ SHORT = (
 READING = {*DATA_DEPENDENT, torch.ops.aten._local_scalar_dense, torch.ops.aten.item}
 REGION = {"tensors.py:masked_rows": 2, "region/network.py:present_or_none": 2}
 """On the host, once in each of a step's two micro-batches: what `prepare` of the region loss decides shapes by."""
-CLIPPING = {"engine/update.py:Update.prepare": 2}
-"""Adaptive clipping computes with the norm as a number, and asks first whether it is finite."""
-
 CAPTIONS = {"inputs/model_inputs.py:cut_padding": 4}
 """On the host: captions are cut to the longest of a micro-batch before they are moved."""
 HOST_NORM = {"engine/engine.py:Engine.step": 1}
@@ -70,13 +67,13 @@ def reads_of_a_step(name: str, home: Path, template: Path, monkeypatch: pytest.M
                 ("digits/dit", ["engine.zero.stage=0"], {}),
                 ("digits/dit", ["engine.zero.stage=2", "training.precision=bf16"], {}),
                 ("digits/dit", ["engine.zero.stage=3"], HOST_NORM),
-                ("digits/dit", ["training.clip={kind: zclip}"], CLIPPING),
+                ("digits/dit", ["training.clip={kind: zclip}"], {}),
                 ("digits/unet_class", [], {}),
                 ("region/small", [], REGION),
                 ("region/small_ddpm", [], REGION),
                 ("dlm/small", [], {}),
                 ("dlm/small_block", [], {}),
-                ("pixelhdm/small", [], CLIPPING | CAPTIONS),
+                ("pixelhdm/small", [], CAPTIONS),
             )
         ),
     ],

@@ -124,6 +124,7 @@ def test_a_loader_is_ready_once_its_rows_are_there_and_not_at_its_end(batches):
         futures.wait(loader._pending)
         assert loader.is_ready
         next(loader)
+        futures.wait(loader._pending)
         assert loader.is_ready
         next(loader)
         assert not loader.is_ready
