@@ -180,10 +180,10 @@ class Store:
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
-                missing = [number for number in numbers.tolist() if number not in known]
-                for number, rows in zip(missing, self.layout.rows_of(np.array(missing, np.int64)), strict=True):
-                    entry = entries[number - int(self.layout.first_blocks[shard])]
-                    known[number] = self._read(memory.slice(entry.offset, entry.length), int(rows))
+                if missing := [number for number in numbers.tolist() if number not in known]:
+                    for number, rows in zip(missing, self.layout.rows_of(np.array(missing)), strict=True):
+                        entry = entries[number - int(self.layout.first_blocks[shard])]
+                        known[number] = self._read(memory.slice(entry.offset, entry.length), int(rows))
                 found |= {number: known[number] for number in numbers.tolist()}
             except UNREADABLE as error:
                 raise UserError(
