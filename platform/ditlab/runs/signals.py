@@ -67,6 +67,7 @@ def command_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    _cancel_timers()  # of an interrupted command before this one: they would end this one
     before, hook = _handle(_interrupt), sys.unraisablehook
     sys.unraisablehook = _show_unraisable
     _command.is_running, _command.is_interrupted, _command.last_signal = True, False, 0.0
@@ -82,8 +83,7 @@ def command_signals() -> Iterator[None]:
         sys.unraisablehook = hook
         if not is_ending():  # else they bound what libraries do at the process's end as well
             _command.is_running = False
-            while _command.timers:
-                _command.timers.pop().cancel()
+            _cancel_timers()
         _restore(before)
 
 
@@ -198,6 +198,11 @@ def _is_same_request(number: int) -> bool:
                     os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
     before, _command.last_signal = _command.last_signal, time.monotonic()
     return _command.last_signal - before < _SAME
+
+
+def _cancel_timers() -> None:
+    while _command.timers:
+        _command.timers.pop().cancel()
 
 
 def _call_later(seconds: float, act: Callable[[], object]) -> threading.Timer:
