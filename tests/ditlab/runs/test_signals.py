@@ -121,6 +121,15 @@ def test_handlers_are_put_back_for_a_notebook():
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
+def test_what_would_end_an_interrupted_training_does_not_end_a_later_command():
+    code = (
+        "import os, signal, time\nfrom ditlab.runs.signals import command_signals, stop_signals\n"
+        "with stop_signals(grace=0.3): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "with command_signals(): time.sleep(0.6)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_a_process_is_told_from_another_of_its_number():
     here = this_process()
     assert is_process_there(here)
