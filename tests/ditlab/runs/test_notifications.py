@@ -170,6 +170,7 @@ def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
         notifier.offer("finished")
     assert len(warnings) == 1 and "given up 0.1 s after the end" in warnings[0]
     assert events_of(run.folder) == [("finished", "env:SOME_HOOK", "given up 0.1 s after the end")]
+    wait_for(lambda: receiver.got)  # begun later, its sender would read the address of the next test's receiver
 
 
 def test_a_whole_run_tells_of_its_end_and_shows_no_address(run_home, receiver, capfd):
