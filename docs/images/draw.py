@@ -30,11 +30,11 @@ HOME = CHECKOUT / "build" / "figures"
 os.environ |= {"DITLAB_HOME": str(HOME), "DITLAB_FIGURES": "off", "OMP_NUM_THREADS": "1"}
 
 import ditlab
-from denoisers.figures import Bars, Diagram, Figure, Lines, Points
 from ditlab.analysis.evaluation import CheckpointEvaluation
 from ditlab.analysis.figures import FigureSet
 from ditlab.analysis.plot import Plot
 from ditlab.reports.rendering.render import png_texts, save_formats, to_svg
+from ditlab_models.figures import Bars, Diagram, Figure, Lines, Points
 
 FOLDER = CHECKOUT / "docs" / "images" / "figures"
 EXPERIMENTS = CHECKOUT / "experiments"

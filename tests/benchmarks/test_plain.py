@@ -10,8 +10,8 @@ from benchmarks.plain.dit import flow_matching_loss
 from benchmarks.plain.dlm import HandDLM, score_entropy_loss
 from benchmarks.plain.networks import plain_network
 from benchmarks.plain.training import PlainTraining
-from denoisers.processes.score_entropy import score_entropy
 from ditlab.spec.files import load_experiment
+from ditlab_models.processes.score_entropy import score_entropy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from benchmarks.plain.networks import plain_network
 from benchmarks.plain.pixelhdm import HandFrequencyLoss, HandPixelHDM
-from denoisers.contract import ModelSpec
-from denoisers.dit.spec import DiTSpec
-from denoisers.dlm.spec import DLMSpec
-from denoisers.families import family_of
-from denoisers.pixelhdm.spec import PixelHDMSpec
-from denoisers.processes.frequency_loss import frequency_error, frequency_weights
-from denoisers.region.spec import RegionSpec
-from denoisers.unet.spec import UNetSpec
+from ditlab_models.contract import ModelSpec
+from ditlab_models.dit.spec import DiTSpec
+from ditlab_models.dlm.spec import DLMSpec
+from ditlab_models.families import family_of
+from ditlab_models.pixelhdm.spec import PixelHDMSpec
+from ditlab_models.processes.frequency_loss import frequency_error, frequency_weights
+from ditlab_models.region.spec import RegionSpec
+from ditlab_models.unet.spec import UNetSpec
 
 
 def assert_same(

@@ -7,9 +7,9 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice_count\(")
 BRANCHES = {
-    "models/denoisers/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
-    "models/denoisers/tensors.py": (2, "autocast is by device type, and the meta device has none"),
-    "models/denoisers/processes/score_entropy.py": (
+    "models/ditlab_models/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
+    "models/ditlab_models/tensors.py": (2, "autocast is by device type, and the meta device has none"),
+    "models/ditlab_models/processes/score_entropy.py": (
         3,
         "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
     ),
@@ -59,7 +59,7 @@ BRANCHES = {
 
 def test_code_asks_for_the_device_where_the_list_says():
     found: Counter[str] = Counter()
-    for root in ("models/denoisers", "platform/ditlab"):
+    for root in ("models/ditlab_models", "platform/ditlab"):
         for path in (CHECKOUT / root).rglob("*.py"):
             if number := sum(bool(ASKS.search(line)) for line in path.read_text().splitlines()):
                 found[path.relative_to(CHECKOUT).as_posix()] = number

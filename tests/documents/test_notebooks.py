@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from denoisers.families import family_names
+from ditlab_models.families import family_names
 from support.documents import CHECKOUT
 from support.plain_html import PlainHtml
 

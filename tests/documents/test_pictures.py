@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from denoisers.figures import Curve, Figure, ImageGrid, Lines
 from ditlab.reports.page import read_description
 from ditlab.spec.files import load_experiment
+from ditlab_models.figures import Curve, Figure, ImageGrid, Lines
 from support.documents import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

@@ -46,7 +46,7 @@ SWEEPS = (
 def _texts() -> list[list[str]]:
     """Texts of the code, each the pieces between its values."""
     found = []
-    for root in ("platform/ditlab", "models/denoisers"):
+    for root in ("platform/ditlab", "models/ditlab_models"):
         for path in sorted((CHECKOUT / root).rglob("*.py")):
             for literals in _LITERALS.finditer(path.read_text(encoding="utf-8")):
                 whole = "".join(_LITERAL.findall(literals[0])).replace('\\"', '"').replace("`", "'")

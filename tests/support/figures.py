@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from denoisers.figures import Bars, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel, Points, Text
+from ditlab_models.figures import Bars, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel, Points, Text
 
 
 def check_figure(figure: Figure) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).parents[2]
-SOURCES = (CHECKOUT / "platform" / "ditlab", CHECKOUT / "models" / "denoisers")
+SOURCES = (CHECKOUT / "platform" / "ditlab", CHECKOUT / "models" / "ditlab_models")
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
 SHORT = (
     "training.steps=40", "schedule.warmup=0", "evaluation.every=null", "evaluation.samples=0", "checkpoint.every=null",
@@ -32,12 +32,12 @@ ROOMS = (
     "cli", "api", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
     "engine data checkpoints tracking reports planning", "encoders weights", "spec", "storage receipts averages",
     "home secrets errors numerics notebook_html progress",
-    "denoisers",
+    "ditlab_models",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""
 UPLOAD = ("ditlab/tracking/backend.py", "ditlab/tracking/mlflow_backend.py", "ditlab/tracking/upload.py")
 """Files of the thread that sends the journal to MLflow at a pace of its own."""
-BASE = ("ditlab/spec/", "ditlab/errors", "ditlab/home", "ditlab/secrets", "ditlab/__main__", "denoisers/contract")
+BASE = ("ditlab/spec/", "ditlab/errors", "ditlab/home", "ditlab/secrets", "ditlab/__main__", "ditlab_models/contract")
 BASE_NAMES = ("spec.py", "model_spec.py")
 
 
@@ -114,7 +114,7 @@ def _upward(folder: Path) -> Iterator[str]:
 def _level(file: str) -> int:
     """The line of ROOMS that a file belongs to."""
     package, room = Path(file).with_suffix("").parts[:2]
-    name = "denoisers" if package == "denoisers" else room
+    name = "ditlab_models" if package == "ditlab_models" else room
     return next(level for level, rooms in enumerate(ROOMS) if name in rooms.split())
 
 

@@ -103,7 +103,7 @@ def _held(frame: FrameType) -> Iterator[Any]:
     """The arguments of a call, and the fields of those that are records or objects of ours."""
     for value in _arguments(frame):
         yield value
-        if type(value).__module__.startswith(("ditlab", "denoisers")):
+        if type(value).__module__.startswith(("ditlab", "ditlab_models")):
             yield from list(getattr(value, "__dict__", {}).values())
 
 

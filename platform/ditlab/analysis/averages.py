@@ -13,7 +13,6 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from denoisers.figures import Curve, Figure, Lines
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.plot import Plot
@@ -28,6 +27,7 @@ from ditlab.spec.values import format_value
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import write_adapter, write_export
 from ditlab.training.standalone_export import MEASURED, CardFacts, write_standalone
+from ditlab_models.figures import Curve, Figure, Lines
 
 _DECAY = "decay="
 ROUGH = 0.05

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import Samples
-from denoisers.parameters import count_parameters
 from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records, open_found
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.errors import UserError, first_line
@@ -46,6 +44,8 @@ from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
 from ditlab.training.evaluation import read_by_sample
+from ditlab_models.contract import Samples
+from ditlab_models.parameters import count_parameters
 
 FEWEST_SAMPLES = 100
 """Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""

@@ -24,18 +24,6 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from denoisers.contract import (
-    Picture,
-    PicturingSampler,
-    Prompt,
-    RealRows,
-    Sampler,
-    SampleRequest,
-    Samples,
-    TextCodec,
-)
-from denoisers.figures import Figure, ImageGrid
-from denoisers.figures import Text as TextPanel
 from ditlab.analysis.averages import with_average
 from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device
 from ditlab.analysis.plot import Plot
@@ -67,6 +55,18 @@ from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
 from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
+from ditlab_models.contract import (
+    Picture,
+    PicturingSampler,
+    Prompt,
+    RealRows,
+    Sampler,
+    SampleRequest,
+    Samples,
+    TextCodec,
+)
+from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.figures import Text as TextPanel
 
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
@@ -515,7 +515,7 @@ class ExportedModel:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The family's sampler (`denoisers.contract.Sampler`) under the spec's sampling settings."""
+        """The family's sampler (`ditlab_models.contract.Sampler`) under the spec's sampling settings."""
         return self._sampler(self.spec)
 
     def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:

@@ -14,7 +14,6 @@ import torch
 from rich.console import RenderableType
 from rich.text import Text
 
-from denoisers.contract import EvaluationResult
 from ditlab.analysis.opened_run import OpenedRun, SavedRun, chosen_rows, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
@@ -46,6 +45,7 @@ from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
 from ditlab.training.mailbox import EvaluationMailbox
+from ditlab_models.contract import EvaluationResult
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""

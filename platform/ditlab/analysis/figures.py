@@ -10,11 +10,6 @@ from typing import Any
 
 import torch
 
-from denoisers.contract import ModelSpec
-from denoisers.families import families
-from denoisers.figure_kinds.embeddings import embedding_figures
-from denoisers.figures import Figure
-from denoisers.parameters import count_parameters
 from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder, writing
@@ -25,6 +20,11 @@ from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.reports.rendering.theme import ThemeName
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
+from ditlab_models.contract import ModelSpec
+from ditlab_models.families import families
+from ditlab_models.figure_kinds.embeddings import embedding_figures
+from ditlab_models.figures import Figure
+from ditlab_models.parameters import count_parameters
 
 Maker = Figure | Callable[[], Figure | None]
 """A figure, or a function that draws it; None where the run has nothing to draw it from."""

@@ -3,9 +3,9 @@ of requests.
 
 A discrete diffusion model has no exact likelihood. What is returned for a continuation is a lower bound on its log
 likelihood under the process that the sampler uses with prompts: the context stands clean and the continuation's tokens
-alone are noised, so that the variational bound of `denoisers.dlm.objective`, summed over these tokens, is one of theirs
-given the context. Training noised all tokens alike, so a bound given a clean context may be loose. It is a mean over
-keyed draws of noise (`errors` holds their standard errors); the options of one question share times and context.
+alone are noised, so that the variational bound of `ditlab_models.dlm.objective`, summed over these tokens, is one of
+theirs given the context. Training noised all tokens alike, so a bound given a clean context may be loose. It is a mean
+over keyed draws of noise (`errors` holds their standard errors); the options of one question share times and context.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from denoisers.processes.score_entropy import LossTargets, TokenLosses
 from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.errors import UserError
 from ditlab.inputs.noise import RowNoise, derived_seed
+from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
 
 MAX_NEW_TOKENS = 256
 """Tokens of a generated text where a task names no number."""

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField
 from ditlab.data.images.decoding import BROKEN, TooManyPixels, in_rgb, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
@@ -25,6 +24,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches
 from ditlab.quality.published import BATCH, ORDER, PublishedFigures, Statistics, read_npz, to_bytes
 from ditlab.spec.engine import ImageFeatures
+from ditlab_models.contract import BatchField
 
 NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import BatchField, RetiringObjective, TextCodec
 from ditlab.analysis.user_errors import building
 from ditlab.checkpoints.kept_averages import RebuiltAverage
 from ditlab.checkpoints.reader import CheckpointReader
@@ -42,6 +41,7 @@ from ditlab.tracking.names import SPEC_HASH
 from ditlab.tracking.records import FoundRun, RunRecord
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import load_network
+from ditlab_models.contract import BatchField, RetiringObjective, TextCodec
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 
 from PIL import Image
 
-from denoisers.figures import Figure
 from ditlab.analysis.user_errors import writing
 from ditlab.reports.figures import metric_panel
 from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 from ditlab.tracking.history import Series
+from ditlab_models.figures import Figure
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from denoisers.figures import Bars, Figure
-from denoisers.finetuning import fine_tune
 from ditlab.data.loading.transfer import send
 from ditlab.data.processes import in_processes
 from ditlab.data.splits import DataSplits, open_data
@@ -36,6 +34,8 @@ from ditlab.planning.meta_step import DTYPES
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import plan_run
+from ditlab_models.figures import Bars, Figure
+from ditlab_models.finetuning import fine_tune
 
 MOST_PASSES = 2
 """Micro-batches of a step; the rest of an accumulation is like them, and the trace as large again."""

@@ -18,9 +18,6 @@ import numpy as np
 from safetensors.torch import load_file, save
 from torch import nn
 
-from denoisers.contract import Samples, SamplesEvaluator
-from denoisers.figures import Figure, ImageGrid, Panel
-from denoisers.figures import Text as TextPanel
 from ditlab.analysis.averages import kept_averages, requested_profiles, with_average
 from ditlab.analysis.drawing import SampleSet, draw
 from ditlab.analysis.opened_run import SavedRun, default_device
@@ -40,6 +37,9 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.sampling_sweep import Point, SamplingSweep, check_sampling_sweep
 from ditlab.spec.sweep_axes import Choice, Grid
 from ditlab.storage.files import append_json_line, read_json_lines, write_durably
+from ditlab_models.contract import Samples, SamplesEvaluator
+from ditlab_models.figures import Figure, ImageGrid, Panel
+from ditlab_models.figures import Text as TextPanel
 
 COLUMNS, ROWS = 8, 12
 """Samples of a point, and points, in the picture."""

@@ -9,13 +9,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from denoisers.contract import ANY
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_bytes
+from ditlab_models.contract import ANY
 
 TEXT_SHOWN = 600
 """Characters of a row of text in a table."""

@@ -225,7 +225,7 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
     `evaluation.samples: 0`, and for large networks without a GPU. A figure that fails is a warning."""
     import torch
 
-    from denoisers.parameters import count_parameters
+    from ditlab_models.parameters import count_parameters
 
     is_slow = not torch.cuda.is_available() and count_parameters(run.spec.model).total > LARGEST_ON_CPU
     if is_slow or not run.spec.evaluation.samples:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from denoisers.contract import Spec
 from ditlab.cluster.session import cluster_address
 from ditlab.data.importing import ImportRequest, find_importer, run_import
 from ditlab.data.stores.writing import WrittenStore
@@ -21,6 +20,7 @@ from ditlab.spec.uris import is_uri
 from ditlab.storage.files import folder_size, writing_into
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.records import scan_runs
+from ditlab_models.contract import Spec
 
 SPEC_BYTES = 16 * MIB
 """Most bytes of a run's spec."""

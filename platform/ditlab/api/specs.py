@@ -25,8 +25,8 @@ from ditlab.spec.sweep_space import check_sweep
 from ditlab.tracking.records import find_run, find_training_run
 
 if TYPE_CHECKING:
-    from denoisers.parameters import ParameterCount
-    from denoisers.shape_trace import ShapeRow
+    from ditlab_models.parameters import ParameterCount
+    from ditlab_models.shape_trace import ShapeRow
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -76,8 +76,8 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
 def count_parameters(spec: Experiment) -> ParameterCount:
     """Count an experiment's parameters by component, on the meta device: no memory is taken, whatever the size. Raises
     UserError for a network or objective that cannot be built."""
-    from denoisers.parameters import count_parameters as count
     from ditlab.analysis.user_errors import building
+    from ditlab_models.parameters import count_parameters as count
 
     with building():
         return count(spec.model, spec.objective, spec.training)
@@ -85,7 +85,7 @@ def count_parameters(spec: Experiment) -> ParameterCount:
 
 def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:
     """Trace the forward pass of `batch` samples on the meta device: every module's input and output shapes."""
-    from denoisers.shape_trace import trace_shapes as trace
+    from ditlab_models.shape_trace import trace_shapes as trace
 
     return trace(spec.model, batch)
 

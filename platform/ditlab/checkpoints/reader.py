@@ -14,15 +14,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from denoisers.layers.lora import merge
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.plain_files import check_plain, open_regular_file
 from ditlab.storage.remote import RemoteFiles
+from ditlab_models.layers.lora import merge
 
 LABEL_TABLE = "label.vectors.weight"
-"""End of the names of tables of class vectors (`denoisers.layers.embeddings.LabelEmbedding`)."""
+"""End of the names of tables of class vectors (`ditlab_models.layers.embeddings.LabelEmbedding`)."""
 MOMENTS = ("exp_avg", "momentum")
 """Beginnings of the names of an optimiser's fields."""
 

@@ -20,8 +20,8 @@ from ditlab.spec.values import format_bytes
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from denoisers.contract import Spec
     from ditlab.data.stores.writing import WrittenStore
+    from ditlab_models.contract import Spec
 
 
 class Importers(click.Group):

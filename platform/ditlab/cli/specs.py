@@ -17,9 +17,9 @@ from ditlab.reports.formatting import terminal_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from denoisers.parameters import ParameterCount, RoledParameters
-    from denoisers.shape_trace import Shape, ShapeRow
     from ditlab.spec.experiment import Experiment
+    from ditlab_models.parameters import ParameterCount, RoledParameters
+    from ditlab_models.shape_trace import Shape, ShapeRow
 
 
 @click.command()
@@ -150,9 +150,9 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.api.specs import load
 
     experiment = load(spec, overrides)
-    from denoisers.parameters import count_by_role
     from ditlab.analysis.user_errors import building
     from ditlab.api.specs import count_parameters, trace_shapes
+    from ditlab_models.parameters import count_by_role
 
     counts, terminal = count_parameters(experiment), output.console(as_json)
     with building():

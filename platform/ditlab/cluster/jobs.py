@@ -92,7 +92,7 @@ def runtime_env(root: Path) -> dict[str, Any]:
     """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
     variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - 10)}
     source = Path(__file__).resolve().parents[3]
-    modules = [source / "platform" / "ditlab", source / "models" / "denoisers"]
+    modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
     if source == root:
         variables["PYTHONPATH"] = "platform:models"

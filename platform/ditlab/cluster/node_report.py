@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ditlab", "denoisers")  # imported by name: a node may lack them
+PACKAGES = ("ditlab", "ditlab_models")  # imported by name: a node may lack them
 LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
 FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems cache that it did not exist
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from denoisers.contract import Spec
 from ditlab.data.import_blocks import BlockReceipt, InputBlock
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.sources.lines import lines_between
@@ -22,6 +21,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
+from ditlab_models.contract import Spec
 
 FIRST = 1000
 """Images, members, rows or documents that a dry run looks at."""

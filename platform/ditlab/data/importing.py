@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from denoisers.contract import Spec
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, MnistOptions, TextOptions
+from ditlab_models.contract import Spec
 
 if TYPE_CHECKING:
     from ditlab.data.import_blocks import BlockExecutor

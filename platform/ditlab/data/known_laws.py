@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from denoisers.processes.known_laws import GaussianMixture, MarkovChain
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
+from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain
 
 VERSION = 1
 """Version of the laws below, part of a store's name: stores of another law are not used for this one."""

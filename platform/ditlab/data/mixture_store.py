@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import ANY
 from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
@@ -24,6 +23,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, RowSequence, View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
+from ditlab_models.contract import ANY
 
 Draw = Literal["sample", "batch"]
 """Unit that draws a part: each sample, or each batch."""

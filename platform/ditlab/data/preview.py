@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from denoisers.contract import TextCodec
-from denoisers.figures import Figure, ImageGrid
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import store_tokenizer
+from ditlab_models.contract import TextCodec
+from ditlab_models.figures import Figure, ImageGrid
 
 LONGEST_SIDE = 160
 """Pixels of a shown image's longer side: larger images are shrunk to less than twice as many."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from denoisers.contract import TextCodec
 from ditlab.data.builtin import (
     chromosome_names,
     open_captioned_digits,
@@ -63,6 +62,7 @@ from ditlab.spec.encoders import LATENTS
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.values import num_bytes
+from ditlab_models.contract import TextCodec
 
 _FULL = FullOrderSpec()
 NAMED = 6

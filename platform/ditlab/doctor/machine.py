@@ -85,7 +85,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _rest() -> Iterator[Finding]:
-    from denoisers.families import families
+    from ditlab_models.families import families
 
     found = cpp_compiler()
     remedy = "" if found else "only engine.compile=true or auto needs one: install g++"

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from denoisers.contract import BatchField
 from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT, Encoders
+from ditlab_models.contract import BatchField
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row, by column."""

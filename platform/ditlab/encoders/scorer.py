@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from denoisers.contract import TextCodec
 from ditlab.encoders.checkpoint import FETCHED, EncoderCheckpoint
 from ditlab.errors import UserError
 from ditlab.home import resolve_user_path
 from ditlab.spec.encoders import Scorer
 from ditlab.storage.plain_files import open_regular_file
+from ditlab_models.contract import TextCodec
 
 OPTION = "evaluation.scorer.model"
 LOGITS_AT_ONCE = 2**27

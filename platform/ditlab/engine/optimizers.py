@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim.adamw import adamw
 
-from denoisers.finetuning import parameter_label
-from denoisers.parameters import ParameterRole, parameter_roles
 from ditlab.engine.deepspeed_internals import Partitions
 from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
+from ditlab_models.finetuning import parameter_label
+from ditlab_models.parameters import ParameterRole, parameter_roles
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring 0.01 to 1 near 1."""

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
 from ditlab.data.splits import DataSplits, classes_with_samples
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise, fixed_noise
+from ditlab_models.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
 
 DEFAULT_NUM_SAMPLES = 64
 """Samples where no number is given, and no sampler selects rows."""

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import ANY, BatchField, NoiseSource, Samples
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Autoencoder
 from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.errors import UserError
 from ditlab.spec.encoders import LATENTS
+from ditlab_models.contract import ANY, BatchField, NoiseSource, Samples
 
 DRAW = "latents"
 """Name of the random numbers of the posterior."""
@@ -67,7 +67,7 @@ def check_latents(data: DataSplits, image: BatchField, autoencoder: FrozenAutoen
 
 
 class DecodingSampler:
-    """Sampler of latents (`denoisers.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
+    """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
 
     def __init__(self, sampler: Any, autoencoder: FrozenAutoencoder) -> None:
         self._sampler, self._autoencoder = sampler, autoencoder

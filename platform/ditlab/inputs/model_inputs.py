@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.contract import ANY, BatchField, NoiseSource, PreparingObjective
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import check_fields, to_device
 from ditlab.data.loading.transfer import send
@@ -31,6 +30,7 @@ from ditlab.planning.meta_step import DataShape
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective
 
 CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
 """Field that an encoder of captions reads."""

@@ -18,7 +18,7 @@ def derived_seed(*key: str | int) -> int:
 
 
 class _Drawn:
-    """Base of the noise sources (`denoisers.contract.NoiseSource`)."""
+    """Base of the noise sources (`ditlab_models.contract.NoiseSource`)."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1), float32, of a shape."""

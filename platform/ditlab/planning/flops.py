@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from denoisers.parameters import ParameterRole
 from ditlab.planning.meta_step import DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
+from ditlab_models.parameters import ParameterRole
 
 NUM_ITERATIONS = 5
 """As many as `orthogonalise` in `engine/optimizers.py` does."""

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from denoisers.contract import ANY, TextCodec
-from denoisers.finetuning import fine_tune
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import ANY, TextCodec
+from ditlab_models.finetuning import fine_tune
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,7 +54,7 @@ class DataShape:
 
 
 class MetaNoise:
-    """Random numbers without values (`denoisers.contract.NoiseSource`)."""
+    """Random numbers without values (`ditlab_models.contract.NoiseSource`)."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Return a tensor of a shape, float32."""

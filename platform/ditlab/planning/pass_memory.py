@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from denoisers.contract import ANY
 from ditlab.planning.meta_step import DTYPES, DataShape, FusedKernels, MetaStep
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import ANY
 
 
 class LiveBytes(TorchDispatchMode):

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Literal, NamedTuple
 
-from denoisers.finetuning import parameter_label
-from denoisers.parameters import parameter_roles
 from ditlab.encoders.autoencoder import IMAGES_AT_A_TIME
 from ditlab.planning.flops import newton_schulz_flops
 from ditlab.planning.frozen_encoders import AT_ONCE, EncoderWork
@@ -17,6 +15,8 @@ from ditlab.planning.pass_memory import PassMemory, evaluation_memory
 from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import GATHERED_VALUES, GroupRates
+from ditlab_models.finetuning import parameter_label
+from ditlab_models.parameters import parameter_roles
 
 MASTER = 4
 """Bytes of a master weight, a moment and an averaged weight: float32 always."""

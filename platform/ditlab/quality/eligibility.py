@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from denoisers.contract import ANY, BatchField
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -14,6 +13,7 @@ from ditlab.quality.features import ImageEncoder
 from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
 from ditlab.quality.published import PublishedFigures
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import ANY, BatchField
 
 SIZES = range(8, 65)
 """Heights and widths that the classifier supports, in pixels."""

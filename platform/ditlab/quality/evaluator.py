@@ -17,9 +17,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from denoisers.contract import Samples
-from denoisers.figures import Figure, Heatmap
-from denoisers.processes.draws import draw_samples
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
@@ -59,6 +56,9 @@ from ditlab.quality.measurement import quality_measurement
 from ditlab.quality.published import PublishedFigures, Statistics, to_bytes
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import Samples
+from ditlab_models.figures import Figure, Heatmap
+from ditlab_models.processes.draws import draw_samples
 
 Classes = Mapping[str, Tensor]
 """Class indices of some images by column, int64 (num,) each."""

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField
 from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.permutations import keyed_permutation
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import RowSequence, View
+from ditlab_models.contract import BatchField
 
 RANGE = (-1.0, 1.0)
 """Range of an image's values, the same for every image model."""

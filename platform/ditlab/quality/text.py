@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from denoisers.contract import Samples, SamplesEvaluator
-from denoisers.intervals import Estimate, ratio_estimate
 from ditlab.data.splits import DataSplits
 from ditlab.encoders.scorer import CausalScorer
 from ditlab.errors import UserError
@@ -30,6 +28,8 @@ from ditlab.quality.evaluator import QualityEvaluator, draw_reported
 from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import Samples, SamplesEvaluator
+from ditlab_models.intervals import Estimate, ratio_estimate
 
 GROUP = "quality/"
 """Group of the metrics of samples, of families that measure their own too."""

@@ -127,7 +127,7 @@ class RecordedAttempt:
     versions: dict[str, str]
     """Versions of Python, torch, deepspeed, numpy and ditlab."""
     code: str
-    """SHA-256 over the Python sources of ditlab, denoisers and the plugin packages of the run."""
+    """SHA-256 over the Python sources of ditlab, ditlab_models and the plugin packages of the run."""
     data: str
     """Fingerprint of the training data."""
     spec_hash: str

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from denoisers.figures import Tick
 from ditlab.reports.formatting import format_number, shorten
+from ditlab_models.figures import Tick
 
 WIDTH, HEIGHT = 420, 250
 """Size of a chart in its own units; a page shows it at 350 to 580 pixels of width."""

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from denoisers.figures import Figure
 from ditlab.intervals import Interval, paired_interval, student_quantile, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
+from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
 TRAIN_LOSS = "train/loss"

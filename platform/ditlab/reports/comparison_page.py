@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from denoisers.figures import Curve, Figure, ImageGrid, Lines
 from ditlab.intervals import describe_difference, seed_band
 from ditlab.reports.comparison import (
     AXES,
@@ -33,6 +32,7 @@ from ditlab.reports.formatting import Cell, format_duration, format_number
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
+from ditlab_models.figures import Curve, Figure, ImageGrid, Lines
 
 LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""

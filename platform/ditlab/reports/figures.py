@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from denoisers.figures import Bars, Curve, Figure, Lines, Tick
 from ditlab.reports.charts import running_median
 from ditlab.reports.formatting import format_number
 from ditlab.spec.optimization import (
@@ -17,6 +16,7 @@ from ditlab.spec.optimization import (
     WarmupCosineSchedule,
     WarmupStableDecaySchedule,
 )
+from ditlab_models.figures import Bars, Curve, Figure, Lines, Tick
 
 MOST_TIMES = 5.0
 """Largest ratio of the sizes of curves in one panel."""

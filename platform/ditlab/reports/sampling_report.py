@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
-from denoisers.figures import Figure
 from ditlab.intervals import Interval, describe_difference, paired_interval
 from ditlab.reports.formatting import (
     Cell,
@@ -32,6 +31,7 @@ from ditlab.reports.sweep_axes import importance
 from ditlab.reports.sweep_figures import effects_figure, frontier_figure, objective_figure
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, pareto, rank
 from ditlab.reports.sweep_report import better
+from ditlab_models.figures import Figure
 
 EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from denoisers.figures import Tick
 from ditlab.reports.charts import AxisScale, number_label
 from ditlab.reports.formatting import describe_value, shorten
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
+from ditlab_models.figures import Tick
 
 _WIDE = 3.0
 _FENCE = 3.0

@@ -10,7 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from denoisers.figures import (
+from ditlab.reports.formatting import format_number, shorten
+from ditlab.reports.sweep_axes import Importance, PlotAxis, metric_axis, plot_axis
+from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, pareto
+from ditlab_models.figures import (
     ColourScale,
     Curve,
     Figure,
@@ -22,9 +25,6 @@ from denoisers.figures import (
     Tick,
     Weight,
 )
-from ditlab.reports.formatting import format_number, shorten
-from ditlab.reports.sweep_axes import Importance, PlotAxis, metric_axis, plot_axis
-from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, pareto
 
 TRAIN_LOSS = "train/loss"
 CURVES_CAPTION = (

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from denoisers.figures import Figure, ImageGrid
 from ditlab.reports.formatting import shorten
 from ditlab.reports.page import Slide, data_uri
 from ditlab.reports.rendering.render import save_figure
 from ditlab.secrets import hide
 from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
+from ditlab_models.figures import Figure, ImageGrid
 
 COLUMNS = 8
 """Samples of a row."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from denoisers.figures import Figure
 from ditlab.reports.formatting import (
     Cell,
     describe_value,
@@ -67,6 +66,7 @@ from ditlab.reports.sweep_records import (
 )
 from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
+from ditlab_models.figures import Figure
 
 BEST_SAMPLES = "best-samples.png"
 ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.storage.files import replacing, write_whole
+from ditlab_models.figures import Figure, ImageGrid, Text
 
 _LONGEST_LABEL = 3
 """Characters of a class label, which a picture shows well enough; a longer caption is words."""

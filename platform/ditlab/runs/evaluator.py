@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from denoisers.contract import RetiringObjective
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -35,6 +34,7 @@ from ditlab.secrets import hide
 from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
 from ditlab.training.plan import TrainingRun
+from ditlab_models.contract import RetiringObjective
 
 POLL_INTERVAL = 0.5
 """Seconds between looks for a request."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from denoisers.layers.lora import A, B
-from denoisers.parameters import MetaModel
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
@@ -21,6 +19,8 @@ from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
 from ditlab.training.state import named_tensors
+from ditlab_models.layers.lora import A, B
+from ditlab_models.parameters import MetaModel
 
 MOST_LISTED = 12
 """Tensors of other shapes that a message lists."""

@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from denoisers.parameters import MetaModel
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.remote.copies import Notify, write_to_stderr
@@ -27,6 +26,7 @@ from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
 from ditlab.weights.initial import InitialWeights
+from ditlab_models.parameters import MetaModel
 
 
 @dataclass(frozen=True)

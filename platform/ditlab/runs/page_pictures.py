@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from denoisers.figure_kinds import SENTENCES
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.formatting import shorten
@@ -19,6 +18,7 @@ from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, d
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent
+from ditlab_models.figure_kinds import SENTENCES
 
 MOST_STEPS = 60
 """Steps whose samples a page shows."""

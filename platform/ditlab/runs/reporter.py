@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from denoisers.figures import Figure
 from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
@@ -53,6 +52,7 @@ from ditlab.training.metrics import metric_names
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import AgreedRequest, Reporter, RunOutcome, TrainingProgress
 from ditlab.training.stepping import Stepper
+from ditlab_models.figures import Figure
 
 
 def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from denoisers.contract import Spec
 from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import SizeText
+from ditlab_models.contract import Spec
 
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 Packing = Literal["joined", "masked"]

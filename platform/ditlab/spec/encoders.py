@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from denoisers.contract import ANY, BatchField, Spec
+from ditlab_models.contract import ANY, BatchField, Spec
 
 Place = Annotated[str, Field(min_length=1)]
 

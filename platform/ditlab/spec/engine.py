@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from denoisers.contract import Spec
 from ditlab.spec.encoders import Scorer
 from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_address, refuse_storage
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
 
 LARGEST_BUCKET = 500_000_000
 """Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""

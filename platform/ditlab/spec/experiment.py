@@ -15,10 +15,6 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
-from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from denoisers.extensions import extended_objective, kinds_of
-from denoisers.families import AnyFamily, family_names, family_of, find_family
-from denoisers.plugins import PluginError
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
 from ditlab.spec.cards import differing_fields
@@ -43,6 +39,10 @@ from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
+from ditlab_models.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from ditlab_models.extensions import extended_objective, kinds_of
+from ditlab_models.families import AnyFamily, family_names, family_of, find_family
+from ditlab_models.plugins import PluginError
 
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
 """Sections that came after the first runs, with the content under which a run is what it was without them."""
@@ -299,7 +299,7 @@ def class_for(mapping: Any) -> type[Experiment]:
             raise UserError(
                 f"model.family={format_value(name)} is no known family; {hint}{'' if hint.endswith('?') else '.'} A "
                 "family of another package needs that package installed here (an entry point in the group "
-                "denoisers.families), or its folder denoisers/NAME on the Python path."
+                "ditlab.families), or its folder ditlab_models/NAME on the Python path."
             )
         process, known = value_at(top, ["objective", "process"]), [*family.objectives()]
         if family.processes and process is not None and process not in known:

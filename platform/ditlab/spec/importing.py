@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from denoisers.checks import check_multiple
-from denoisers.contract import Spec
 from ditlab.spec.uris import refuse_storage
+from ditlab_models.checks import check_multiple
+from ditlab_models.contract import Spec
 
 SMALLEST_RESOLUTION = 8
 CAPTION_ORIGINS = ("txt", "json", "folder", "stem", "metadata", "column", "none")

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from denoisers.contract import Spec
-from denoisers.extensions import with_kinds
 from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
 from ditlab.spec.optimization import ScheduleSpec, SteppedCosineRestartSchedule, Training
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
+from ditlab_models.extensions import with_kinds
 
 PART_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from denoisers.contract import Role, Spec
-from denoisers.finetuning import LoRA, Pattern, matches
+from ditlab_models.contract import Role, Spec
+from ditlab_models.finetuning import LoRA, Pattern, matches
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from denoisers.contract import Spec
-from denoisers.extensions import LOSS_COMPONENTS, TIME_DENSITIES
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
 from ditlab.spec.plugins import DATA_SOURCES
 from ditlab.spec.values import format_value, printable, printable_sentence, shorten
 from ditlab.spec.yaml_text import parse_yaml
+from ditlab_models.contract import Spec
+from ditlab_models.extensions import LOSS_COMPONENTS, TIME_DENSITIES
 
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
 """Gives the spec class that a mapping is written for."""

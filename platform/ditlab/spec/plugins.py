@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from denoisers.contract import Spec
-from denoisers.extensions import added_parts, check_kind, kinds_of
-from denoisers.families import FAMILIES, find_family
-from denoisers.plugins import BUILT_IN, Plugin, PluginGroup
 from ditlab.errors import UserError
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
+from ditlab_models.contract import Spec
+from ditlab_models.extensions import added_parts, check_kind, kinds_of
+from ditlab_models.families import FAMILIES, find_family
+from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup
 
 FOLDER = "folder"
-"""Version of a family that lies in a folder on the Python path and belongs to no package: `denoisers/NAME`."""
+"""Version of a family that lies in a folder on the Python path and belongs to no package: `ditlab_models/NAME`."""
 
 
 class DataSource(Spec):
@@ -79,8 +79,8 @@ def check_installed(packages: Mapping[str, str], what: str) -> None:
 
 def installed_version(name: str) -> str:
     """Return the version of a package as `plugin_packages` names it; "" where it is not installed here."""
-    if name.startswith("denoisers/"):
-        plugin = FAMILIES.find(name.removeprefix("denoisers/"))
+    if name.startswith("ditlab_models/"):
+        plugin = FAMILIES.find(name.removeprefix("ditlab_models/"))
         return FOLDER if plugin and plugin.folder else ""
     try:
         return importlib.metadata.version(name)
@@ -91,10 +91,10 @@ def installed_version(name: str) -> str:
 def _package(plugin: Plugin) -> tuple[str, str]:
     if plugin.package:
         return plugin.package, plugin.version
-    # A package may install a folder of families: its list of files then lies beside `denoisers/`.
-    site, module = Path(plugin.folder).parent.parent, f"denoisers/{plugin.name}/family.py"
+    # A package may install a folder of families: its list of files then lies beside `ditlab_models/`.
+    site, module = Path(plugin.folder).parent.parent, f"ditlab_models/{plugin.name}/family.py"
     for record in site.glob("*.dist-info/RECORD"):
         if any(line.startswith(f"{module},") for line in record.read_text(encoding="utf-8").splitlines()):
             distribution = importlib.metadata.Distribution.at(record.parent)
             return distribution.metadata["Name"], distribution.version
-    return f"denoisers/{plugin.name}", FOLDER
+    return f"ditlab_models/{plugin.name}", FOLDER

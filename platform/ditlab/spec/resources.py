@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from denoisers.contract import Spec
 from ditlab.secrets import hide
 from ditlab.spec.optimization import Count
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
 
 NAMED = {
     "NCCL_SOCKET_IFNAME": "interface",

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from denoisers.contract import Spec
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import build_experiment, read_with_parents, spec_name
@@ -23,6 +22,7 @@ from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
 from ditlab.spec.sweep_axes import Axis, combinations
 from ditlab.spec.sweep_space import axis_problems, in_order_of_kinds, written
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
 
 AVERAGE = "ema"
 """Path of an axis over averages of other lengths: the option of `ditlab sample`."""

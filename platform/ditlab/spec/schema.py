@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from denoisers.extensions import fully_extended_objective
-from denoisers.families import families
 from ditlab.spec.experiment import experiment_class
 from ditlab.spec.plugins import DATA_SOURCES
 from ditlab.spec.sampling_sweep import SamplingSweep
 from ditlab.spec.sweep import Sweep
+from ditlab_models.extensions import fully_extended_objective
+from ditlab_models.families import families
 
 
 def experiment_schema() -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from denoisers.contract import Spec
 from ditlab.errors import UserError
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
 
 _RUN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from textwrap import indent, wrap
 from typing import Any
 
-from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
 from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, value_at, values_of
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab_models.contract import Spec
 
 FIRST = ("seed", "batch.size", "checkpoint.every", "evaluation.every", "resources.workers", "resources.gpus_per_worker")
 """Fields that one would change first, written out where a spec leaves them at their defaults, too."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from denoisers.contract import Spec
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
 from ditlab.spec.cards import differing_fields, value_text
@@ -21,6 +20,7 @@ from ditlab.spec.overrides import Assignment, assign, explain, field_at, parse_o
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence
+from ditlab_models.contract import Spec
 
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
 MAX_SEEDS = 1000

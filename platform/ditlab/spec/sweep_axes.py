@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from denoisers.contract import Spec
 from ditlab.spec.optimization import Count, Positive
 from ditlab.spec.values import format_value
+from ditlab_models.contract import Spec
 
 Whole = Annotated[int, Field(ge=-(10**12), le=10**12)]
 Values = Annotated[tuple[Any, ...], Field(strict=False)]

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from denoisers.finetuning import fine_tune
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import open_data
 from ditlab.errors import BudgetUsedUp, UserError
@@ -28,6 +27,7 @@ from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
+from ditlab_models.finetuning import fine_tune
 
 TIMED_PASSES = 3  # after a first one that is not counted
 MAX_SEARCHED_RUNS = 50  # newest runs that are searched for one with the same speed

@@ -18,9 +18,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor, nn
 
-from denoisers.contract import KnownOptimumObjective, Samples, TextCodec
-from denoisers.figures import Figure
-from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -43,6 +40,9 @@ from ditlab.storage.files import write_whole
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
+from ditlab_models.contract import KnownOptimumObjective, Samples, TextCodec
+from ditlab_models.figures import Figure
+from ditlab_models.finetuning import fine_tune
 
 ASKED_SAMPLES = 16
 """Samples of a grid that is asked for, where evaluations draw none."""

@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from denoisers.layers.lora import A, B, adapted_names
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
@@ -35,6 +34,7 @@ from ditlab.spec.plugins import check_installed, plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
+from ditlab_models.layers.lora import A, B, adapted_names
 
 WEIGHTS_NAME, SPEC_NAME = "weights.safetensors", "spec.yaml"
 PEFT_WEIGHTS, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"

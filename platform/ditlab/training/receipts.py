@@ -39,7 +39,7 @@ from ditlab.training.stepping import Stepper
 
 LIBRARIES = ("torch", "deepspeed", "numpy")
 """Libraries that a step's numbers come from."""
-OWN_PACKAGES = ("ditlab", "denoisers")
+OWN_PACKAGES = ("ditlab", "ditlab_models")
 
 
 class StepReceipts(StepHook):
@@ -167,14 +167,14 @@ def library_versions() -> dict[str, str]:
 
 @cache
 def code_digest(packages: tuple[str, ...] = ()) -> str:
-    """Return a SHA-256 over the Python sources of ditlab and denoisers, and of other packages by their names.
+    """Return a SHA-256 over the Python sources of ditlab and ditlab_models, and of other packages by their names.
 
     Comments count, as a digest of the text cannot tell them from code.
     """
     digest = hashlib.sha256()
     for name in (*OWN_PACKAGES, *packages):
         sources: list[tuple[str, Path]] = []
-        if name in OWN_PACKAGES or name.startswith("denoisers/"):
+        if name in OWN_PACKAGES or name.startswith("ditlab_models/"):
             spec = importlib.util.find_spec(name.replace("/", "."))
             for folder in (spec and spec.submodule_search_locations) or []:
                 sources += [(path.relative_to(folder).as_posix(), path) for path in Path(folder).rglob("*.py")]

@@ -7,12 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from denoisers.figures import Figure
 from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
+from ditlab_models.figures import Figure
 
 _NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
 Phase = Literal["training", "compiling", "evaluating", "saving"]

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from denoisers.families import find_family
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError, first_line
 from ditlab.spec.plugins import plugin_packages
@@ -24,6 +23,7 @@ from ditlab.weights.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
 from ditlab.weights.formats.diffusers_dit import configuration
 from ditlab.weights.rules import write_published
 from ditlab.weights.standalone import code
+from ditlab_models.families import find_family
 
 StandaloneFormat = Literal["torch", "diffusers"]
 CARD, CONFIG = "README.md", "config.json"

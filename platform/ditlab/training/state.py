@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from denoisers.finetuning import fine_tune
 from ditlab.averages import START
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.shard import TensorKey
@@ -22,6 +21,7 @@ from ditlab.errors import UserError
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, WorkerShare
 from ditlab.training.reporting import ProgressMarker
+from ditlab_models.finetuning import fine_tune
 
 
 class TrainingState:

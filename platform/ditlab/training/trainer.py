@@ -16,7 +16,6 @@ from typing import Self
 
 import torch
 
-from denoisers.contract import RetiringObjective
 from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.loading.transfer import TransferredSteps, copy_stream
 from ditlab.data.mixture_order import MixtureOrder
@@ -38,6 +37,7 @@ from ditlab.training.reporting import AgreedRequest, Reporter, RunOutcome
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.stepping import Stepper
 from ditlab.training.timing import PhaseLog
+from ditlab_models.contract import RetiringObjective
 
 
 def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()) -> RunOutcome:

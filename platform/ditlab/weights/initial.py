@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from denoisers.contract import ModelSpec, WeightsInit
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.values import format_value
 from ditlab.weights.published import MOST_LISTED, PublishedWeights
 from ditlab.weights.rules import Fit
+from ditlab_models.contract import ModelSpec, WeightsInit
 
 OPTION = "model.init.from"
 

@@ -17,11 +17,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from denoisers.families import find_family
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
+from ditlab_models.families import find_family
 
 MOST_LISTED = 5
 """Tensors that a message lists."""

@@ -33,7 +33,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Timed, beside, report_beside, timed
-from denoisers.contract import BatchField
 from ditlab.data.loading.batches import to_device
 from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.orders import open_order
@@ -42,6 +41,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, FullOrderSpec, LanesOrderSpec, OrderSpec
+from ditlab_models.contract import BatchField
 
 SHAPE, BATCH = (1, 28, 28), 128
 FIELD = BatchField("image", SHAPE, "float32", value_range=(-1, 1))

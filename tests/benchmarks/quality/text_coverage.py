@@ -18,7 +18,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import report
-from denoisers.intervals import correlation_ends, mean_estimate, ratio_estimate
+from ditlab_models.intervals import correlation_ends, mean_estimate, ratio_estimate
 
 Repeat = Callable[[np.random.Generator, int], tuple[float, float]]
 """One repeat: the ends of the interval of a figure of so many samples."""

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from denoisers.dlm.family import FAMILY
-from denoisers.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
+from ditlab_models.dlm.family import FAMILY
+from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 
 FULL = DLMSpec(length=1024, vocabulary=256, block_size=128)
 QUICK = DLMSpec(length=64, vocabulary=64, depth=2, num_heads=2, width=32, block_size=8)

@@ -27,11 +27,11 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.families import CASES, QUICK, generated_batch
 from benchmarks.rounds import Measured, beside, report
-from denoisers.contract import RealRows, SampleRequest
 from ditlab.inputs.noise import fixed_noise
 from ditlab.progress import ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import RealRows, SampleRequest
 
 EVALUATED, EVALUATION_STEPS = 200, 2
 """Pictures that an evaluation draws at once, and steps of their sampler."""

@@ -22,10 +22,10 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.text_encoder import caption_bytes
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
+from ditlab_models.pixelhdm.family import FAMILY
+from ditlab_models.pixelhdm.text_encoder import caption_bytes
 
 SCALE, T = 3.0, torch.tensor(0.5)
 

@@ -23,8 +23,8 @@ from torch.nn import functional
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from denoisers.processes.score_entropy import LossTargets, chunked_score_entropy, score_entropy
-from denoisers.processes.uniform_graph import corrupt
+from ditlab_models.processes.score_entropy import LossTargets, chunked_score_entropy, score_entropy
+from ditlab_models.processes.uniform_graph import corrupt
 
 FULL = (4, 1024, 512, 50257)  # batch, tokens, width, vocabulary
 QUICK = (2, 128, 64, 4001)

@@ -50,8 +50,6 @@ from benchmarks.plain.training import MixedTraining
 from benchmarks.rounds import Measured, Timed, report, report_beside, timed
 from benchmarks.run_all import is_installed
 from benchmarks.step.family_step import PRODUCT, product_rate
-from denoisers.contract import PreparingObjective
-from denoisers.parameters import count_parameters
 from ditlab.data.loading.transfer import send
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.distributed import single_process
@@ -65,6 +63,8 @@ from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSett
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.values import format_bytes
+from ditlab_models.contract import PreparingObjective
+from ditlab_models.parameters import count_parameters
 
 ROOT = Path(__file__).parents[3]
 AIMS = {"region": 0.5, "dit": 0.5, "dlm": 0.45, "pixelhdm": 0.4}
@@ -78,7 +78,7 @@ PROVED = {
 }
 """Experiment and changes of the parts that `ditlab prove` decides."""
 TESTED = {"flex": "test_attention_by_tiles", "gradients": "test_loss_and_gradients"}
-"""Tests of tests/denoisers/devices/test_cuda.py, by the beginning of their names."""
+"""Tests of tests/ditlab_models/devices/test_cuda.py, by the beginning of their names."""
 PARTS = (*FULL, *PROVED, *TESTED)
 LIMIT = 300
 """Seconds of a part."""
@@ -289,7 +289,7 @@ def run_test(name: str, options: argparse.Namespace) -> None:
         raise Skipped("needs a GPU")
     if not is_installed("pytest"):
         raise Skipped("needs pytest")
-    tests = ROOT / "tests" / "denoisers" / "devices" / "test_cuda.py"
+    tests = ROOT / "tests" / "ditlab_models" / "devices" / "test_cuda.py"
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-rs", "-k", TESTED[name], str(tests)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = (done.stdout or done.stderr or "pytest printed nothing").splitlines()

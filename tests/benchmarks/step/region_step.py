@@ -23,12 +23,12 @@ sys.path.append(str(Path(__file__).parents[2]))
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from denoisers.region.family import FAMILY
-from denoisers.region.objective import draw_mask, errors
-from denoisers.region.spec import RegionSpec
-from denoisers.tensors import masked_rows
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.files import load_experiment
+from ditlab_models.region.family import FAMILY
+from ditlab_models.region.objective import draw_mask, errors
+from ditlab_models.region.spec import RegionSpec
+from ditlab_models.tensors import masked_rows
 from support.models.plain_region import plain_forward
 from support.peak_memory import peak_bytes
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from denoisers.contract import Picture
 from ditlab.analysis.drawing import save_pictures, start_image
 from ditlab.errors import UserError
+from ditlab_models.contract import Picture
 from support.special_files import KINDS, put
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from denoisers.contract import Samples
 from ditlab.quality.evaluator import BATCHES, FIRST_BATCH, draw_reported
+from ditlab_models.contract import Samples
 
 
 class Halving:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from denoisers.contract import Prompt, SampleRequest
 from ditlab.analysis.drawing import class_number, compiling_pays, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
 from ditlab.errors import UserError
 from ditlab.spec.files import load_experiment
+from ditlab_models.contract import Prompt, SampleRequest
 from support.special_files import KINDS, put
 from support.watchdog import watchdog
 

@@ -12,7 +12,6 @@ from rich.text import Text
 from torch import nn
 
 import ditlab
-from denoisers.processes.score_entropy import TokenLosses, score_entropy
 from ditlab.analysis.harness import BoundedTexts
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.errors import UserError
@@ -20,6 +19,7 @@ from ditlab.home import Home
 from ditlab.receipts.records import differing_parts
 from ditlab.spec.importing import TextOptions
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab_models.processes.score_entropy import TokenLosses, score_entropy
 from support.datasets.tiny_scorers import write_gpt2
 from support.trainings.family_specs import smallest
 

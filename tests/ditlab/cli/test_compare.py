@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from denoisers.figures import Figure, Text
 from ditlab.analysis.comparison import draw, open_groups, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
 from ditlab.storage.files import add_checksum, without_checksum
+from ditlab_models.figures import Figure, Text
 from support.command import Said, run_here, run_inside
 from support.homes import settled
 

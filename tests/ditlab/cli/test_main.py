@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from denoisers.families import families
 from ditlab import __version__
 from ditlab.cli.main import COMMANDS, main
 from ditlab.cli.output import emit
 from ditlab.cli.results import RESULTS, result_type
 from ditlab.doctor import machine
 from ditlab.storage.files import stamped
+from ditlab_models.families import families
 from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
 from support.trainings.endings import handles_sigterm
@@ -213,7 +213,7 @@ def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
 
 
 def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
-    for name in ("platform", "inspect", "click", "yaml", "denoisers"):
+    for name in ("platform", "inspect", "click", "yaml", "ditlab_models"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")
     said = run_process("validate", finished.spec, home=finished.home, cwd=tmp_path)
     assert said.code == 0, said.err

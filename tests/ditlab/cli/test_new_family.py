@@ -8,7 +8,7 @@ from pkgutil import extend_path
 import pytest
 from safetensors.torch import load_file
 
-import denoisers
+import ditlab_models
 from support.command import run_inside, run_process
 
 SPEC = '''
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from denoisers.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
+from ditlab_models.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
 
 
 class ToySpec(ModelSpec):
@@ -57,8 +57,8 @@ class ToySamplingSpec(SamplingSpec):
 FAMILY = '''
 """The toy family."""
 
-from denoisers.contract import Family
-from denoisers.toy.spec import ToyObjectiveSpec, ToySamplingSpec, ToySpec
+from ditlab_models.contract import Family
+from ditlab_models.toy.spec import ToyObjectiveSpec, ToySamplingSpec, ToySpec
 
 
 class ToyFamily(Family[ToySpec, ToyObjectiveSpec, ToySamplingSpec]):
@@ -68,17 +68,17 @@ class ToyFamily(Family[ToySpec, ToyObjectiveSpec, ToySamplingSpec]):
     sampling = ToySamplingSpec
 
     def build_network(self, model):
-        from denoisers.toy.network import Toy
+        from ditlab_models.toy.network import Toy
 
         return Toy(model.width)
 
     def build_objective(self, objective, model, text=None):
-        from denoisers.toy.network import ToyObjective
+        from ditlab_models.toy.network import ToyObjective
 
         return ToyObjective(objective.weights.model_dump())
 
     def build_sampler(self, sampling, model, objective, text=None):
-        from denoisers.toy.network import ToySampler
+        from ditlab_models.toy.network import ToySampler
 
         return ToySampler(sampling.steps)
 
@@ -97,9 +97,9 @@ NETWORK = '''
 import torch
 from torch import nn
 
-from denoisers.contract import Samples
-from denoisers.figures import Figure, ImageGrid
-from denoisers.processes.flow_figures import to_pictures
+from ditlab_models.contract import Samples
+from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.processes.flow_figures import to_pictures
 
 
 class Toy(nn.Module):
@@ -182,7 +182,7 @@ tracking: {system_metrics: false, uri: "http://127.0.0.1:9"}  # nothing answers:
 
 def test_a_folder_on_the_path_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It trains in this process, and another finds it on its Python path to sample the run."""
-    folder = tmp_path / "plugins" / "denoisers" / "toy"
+    folder = tmp_path / "plugins" / "ditlab_models" / "toy"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text('"""A toy."""\n')
     (folder / "spec.py").write_text(textwrap.dedent(SPEC))
@@ -196,13 +196,13 @@ def test_a_folder_on_the_path_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
     assert without.code == 2 and "model.family='toy' is no known family" in without.err
 
     monkeypatch.syspath_prepend(folder.parents[1])
-    monkeypatch.setattr(denoisers, "__path__", extend_path(denoisers.__path__, "denoisers"))
+    monkeypatch.setattr(ditlab_models, "__path__", extend_path(ditlab_models.__path__, "ditlab_models"))
     try:
         trained = run_inside("train", experiment, "--local", "--json", **place)
     finally:
-        for name in [name for name in sys.modules if name.startswith("denoisers.toy")]:
+        for name in [name for name in sys.modules if name.startswith("ditlab_models.toy")]:
             del sys.modules[name]
-        vars(denoisers).pop("toy", None)
+        vars(ditlab_models).pop("toy", None)
     assert trained.code == 0, trained.err
     assert trained.json["step"] == 3 and {"train/error", "eval/error"} <= set(trained.json["metrics"])
 

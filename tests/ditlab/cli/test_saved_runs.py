@@ -211,7 +211,7 @@ def test_one_kind_alone(finished, with_run, tmp_path):
 
 
 def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeypatch):
-    monkeypatch.setattr("denoisers.processes.flow_figures.input_gradient", None)
+    monkeypatch.setattr("ditlab_models.processes.flow_figures.input_gradient", None)
     said = ditlab("train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json")
     assert said.code == 0 and said.json["status"] == "finished"
     assert "figure receptive_field was not drawn" in said.err
@@ -236,7 +236,7 @@ def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(finished,
     assert said.code == 0 and said.err.rstrip().endswith("print(ditlab.load_export('exported').network)\""), said.err
     page = (CHECKOUT / "docs" / "exports.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "denoisers").symlink_to(CHECKOUT / "models" / "denoisers")
+    (tmp_path / "ditlab_models").symlink_to(CHECKOUT / "models" / "ditlab_models")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     absent = "import sys\nsys.modules.update(dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed')))\n"
     found = subprocess.run(

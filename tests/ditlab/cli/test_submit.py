@@ -71,7 +71,7 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
     assert sum(files.values()) < 8 * 2**20, sorted(files.items(), key=lambda item: -item[1])[:5]
     for needed in (
         "platform/ditlab/__main__.py",
-        "models/denoisers/contract.py",
+        "models/ditlab_models/contract.py",
         "experiments/digits/dit.yaml",
     ):
         assert needed in files
@@ -82,7 +82,7 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
 def test_from_another_folder_the_code_travels_beside_it(tmp_path):
     environment = runtime_env(tmp_path)
     assert environment["working_dir"] == str(tmp_path) and "PYTHONPATH" not in environment["env_vars"]
-    assert environment["py_modules"] == [str(CHECKOUT / "platform/ditlab"), str(CHECKOUT / "models/denoisers")]
+    assert environment["py_modules"] == [str(CHECKOUT / "platform/ditlab"), str(CHECKOUT / "models/ditlab_models")]
 
 
 def test_the_file_for_ray_job_submit_says_the_same():

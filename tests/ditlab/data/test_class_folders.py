@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from denoisers.contract import SampleRequest
-from denoisers.processes.flow_sampling import FlowSampler, FlowSamplingSpec
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.conditions import sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.data import ArrowData
 from ditlab.tracking.journal import recorded_dataset
+from ditlab_models.contract import SampleRequest
+from ditlab_models.processes.flow_sampling import FlowSampler, FlowSamplingSpec
 from support.command import Said, run_inside
 from support.datasets.photographs import captioned_folder, smooth
 

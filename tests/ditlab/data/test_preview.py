@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from denoisers.figures import ImageGrid
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.preview import sample_grid
 from ditlab.spec.importing import ImagesOptions
+from ditlab_models.figures import ImageGrid
 from support.datasets.photographs import captioned_folder, smooth
 
 

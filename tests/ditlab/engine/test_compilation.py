@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from denoisers.contract import ANY, RealRows, SampleRequest
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine
 from ditlab.inputs.noise import KeyedNoise, fixed_noise
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
+from ditlab_models.contract import ANY, RealRows, SampleRequest
 from support.garbage import exempt_imports
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
 from support.trainings.workers import newest, same_state, tiny, train_here

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from denoisers.layers.lora import A
+from ditlab_models.layers.lora import A
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
 from support.trainings.grouped import SCRIPT, assert_close, reference_training, small
 

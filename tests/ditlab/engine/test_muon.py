@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from denoisers.parameters import parameter_roles
 from ditlab.engine.optimizers import orthogonalise
 from ditlab.errors import UserError
+from ditlab_models.parameters import parameter_roles
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for
 from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
 from support.trainings.workers import train_here

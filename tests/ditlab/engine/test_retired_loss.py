@@ -5,12 +5,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.state import RootedNetwork
+from ditlab_models.pixelhdm.family import FAMILY
+from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from support.trainings.workers import tiny
 
 STEPS, ALIGNED = 6, 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from denoisers.dlm import network
+from ditlab_models.dlm import network
 from support.devices.reference_flex import use_reference_flex
 from support.trainings.workers import tiny, train_here
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import ANY, BatchField
 from ditlab.data.stores.view import View
 from ditlab.engine.distributed import Rank
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.training.plan import RunPlan, plan_run
+from ditlab_models.contract import ANY, BatchField
 from support.datasets.bucketed import bucketed
 from support.trainings.held_out import held_out_metrics
 from support.trainings.workers import tiny

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import BatchField, SampleRequest
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab_models.contract import BatchField, SampleRequest
 from support.datasets.writing import StoreWriter
 from support.trainings.held_out import held_out_metrics
 

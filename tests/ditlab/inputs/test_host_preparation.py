@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
-from denoisers.region.family import FAMILY
-from denoisers.region.spec import RegionObjectiveSpec, RegionSpec
 from ditlab.data.stores.manifest import Column
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
+from ditlab_models.region.family import FAMILY
+from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
 
 CPU = torch.device("cpu")
 MODEL = RegionSpec(num_features=3, num_regions=20, width=8, depth=1, num_heads=1, time_width=4)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from denoisers.parameters import ParameterRole
 from ditlab.data.splits import open_data
 from ditlab.engine import memory
 from ditlab.engine.optimizers import ParameterFacts
@@ -17,6 +16,7 @@ from ditlab.planning.meta_step import DataShape
 from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
+from ditlab_models.parameters import ParameterRole
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step
 

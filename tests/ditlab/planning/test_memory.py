@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from denoisers.parameters import MetaModel
 from ditlab.planning.meta_step import DataShape
 from ditlab.planning.pass_memory import pass_memory
 from ditlab.planning.plan import CPU_GAPS
@@ -20,6 +19,7 @@ from ditlab.planning.worker_memory import (
 )
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
+from ditlab_models.parameters import MetaModel
 from support.peak_memory import peak_bytes
 from support.trainings.predicted import predicted_memory
 from support.trainings.tracked import TrackedStep, first_step, track_step, track_workers

@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.contract import Samples, TextCodec
-from denoisers.intervals import Estimate, ratio_estimate
 from ditlab.data.splits import open_data
 from ditlab.encoders.scorer import CausalScorer
 from ditlab.errors import UserError
@@ -17,6 +15,8 @@ from ditlab.home import Home
 from ditlab.quality import check_quality, quality_names
 from ditlab.quality.text import TextQuality
 from ditlab.spec.encoders import Scorer
+from ditlab_models.contract import Samples, TextCodec
+from ditlab_models.intervals import Estimate, ratio_estimate
 from support.datasets.tiny_scorers import write_chain_scorer, write_gpt2
 from support.trainings.family_specs import smallest
 

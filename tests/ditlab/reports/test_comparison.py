@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from denoisers.figures import Figure, ImageGrid, Text
 from ditlab.receipts.records import Measurement
 from ditlab.reports.comparison import (
     ComparedRun,
@@ -25,6 +24,7 @@ from ditlab.reports.comparison import (
 from ditlab.reports.comparison_page import curves_figure, side_by_side, summary_text, write_comparison
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.rendering.theme import LIGHT
+from ditlab_models.figures import Figure, ImageGrid, Text
 
 
 def line(steps: list[float], start: float, slope: float, batch: int = 10, pace: float = 1.0) -> RunCurve:

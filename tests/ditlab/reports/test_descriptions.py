@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
 from ditlab.reports.figures import loss_figure
 from ditlab.reports.page import ImageFile, NamedPicture, read_description
 from ditlab.reports.rendering.charts import draw_lines
@@ -16,6 +15,7 @@ from ditlab.reports.rendering.panels import draw_panel
 from ditlab.reports.rendering.render import draw_canvas, save_figure, save_formats, to_image
 from ditlab.reports.rendering.theme import LIGHT, PanelSize, wrap
 from ditlab.tracking.history import Series
+from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
 
 ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from denoisers.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
 from ditlab.reports.rendering.image_grid import MARGIN, GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
 from ditlab.reports.rendering.theme import LIGHT
+from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
@@ -108,7 +108,7 @@ def test_threads_draw_the_same_as_one() -> None:
 
 def test_pyplot_is_not_imported_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
     code = (
-        "import sys, os, numpy as np\nfrom denoisers.figures import *\n"
+        "import sys, os, numpy as np\nfrom ditlab_models.figures import *\n"
         "from ditlab.reports.rendering.render import to_image\n"
         "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
     )

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from denoisers.figures import Figure, ImageGrid
 from ditlab.reports.formatting import short_names
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance, metric_axis, plot_axis
 from ditlab.reports.sweep_pictures import save_strip, strip_path, write_rows
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best
 from ditlab.reports.sweep_report import summary_text, write_sweep_report
+from ditlab_models.figures import Figure, ImageGrid
 
 LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
 FIGURES = ["effects.png", "parallel-coordinates.png", "objective.png", "curves.png"]

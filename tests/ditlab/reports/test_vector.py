@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from denoisers.figures import (
+from ditlab.reports.rendering.render import save_formats, to_pdf, to_svg
+from ditlab.reports.rendering.theme import THEMES, one_line, text_on
+from ditlab_models.figures import (
     Arrow,
     Bars,
     Box,
@@ -21,8 +23,6 @@ from denoisers.figures import (
     Points,
     Text,
 )
-from ditlab.reports.rendering.render import save_formats, to_pdf, to_svg
-from ditlab.reports.rendering.theme import THEMES, one_line, text_on
 
 MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
 HUGE = MARKUP * 400

@@ -2,11 +2,11 @@
 
 import pytest
 
-from denoisers.families import families
 from ditlab.errors import UserError
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import merge
 from ditlab.spec.values import format_value
+from ditlab_models.families import families
 
 GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process": "gaussian"}}
 MISTAKES = [

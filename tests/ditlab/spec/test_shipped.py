@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from denoisers.parameters import count_parameters
 from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for
 from ditlab.spec.files import is_sweep, load_experiment
@@ -13,6 +12,7 @@ from ditlab.spec.schema import experiment_schema, sweep_schema
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.spec.yaml_text import parse_yaml
+from ditlab_models.parameters import count_parameters
 
 FOLDER = Path(__file__).parents[3] / "experiments"
 SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]

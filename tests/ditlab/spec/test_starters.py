@@ -2,12 +2,12 @@
 
 import pytest
 
-from denoisers.dit.spec import DiTSpec
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.starters import describe, shipped, write_commented
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab_models.dit.spec import DiTSpec
 
 
 @pytest.mark.parametrize("like", shipped())

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from denoisers.contract import Samples
-from denoisers.processes.draws import draw_samples
+from ditlab_models.contract import Samples
+from ditlab_models.processes.draws import draw_samples
 
 
 class Numbers:

@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file
 
 import ditlab
-from denoisers.finetuning import fine_tune
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.checkpoints.store import CheckpointStore
@@ -19,6 +18,7 @@ from ditlab.spec.sweep_space import check_sweep
 from ditlab.tracking.history import JournalFacts
 from ditlab.tracking.journal import read_content
 from ditlab.training.export import write_adapter
+from ditlab_models.finetuning import fine_tune
 from support.trainings.engines import module_for
 from support.trainings.forks import small
 from support.trainings.workers import TINY, newest, tiny, train_here

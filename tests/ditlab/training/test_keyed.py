@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from denoisers.contract import ANY, BatchField
-from denoisers.families import families
-from denoisers.processes.flow import VelocityObjective
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import is_sweep, load_experiment
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.training import timing
+from ditlab_models.contract import ANY, BatchField
+from ditlab_models.families import families
+from ditlab_models.processes.flow import VelocityObjective
 from support.datasets.writing import StoreWriter
 from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from denoisers.processes.flow import VelocityObjective
 from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
+from ditlab_models.processes.flow import VelocityObjective
 from support.planted.faulty_losses import faulty, poison
 from support.trainings.workers import newest, same_state, tiny, train_here
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from denoisers.processes.score_entropy import LossTargets, TokenLosses, score_entropy
 from ditlab.data.known_laws import chain_of, mixture_of
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -18,6 +17,7 @@ from ditlab.spec.data import GaussianMixtureData, MarkovChainData
 from ditlab.spec.files import build_experiment
 from ditlab.training.evaluation import metrics_by_part
 from ditlab.training.metrics import metric_names
+from ditlab_models.processes.score_entropy import LossTargets, TokenLosses, score_entropy
 
 CPU = torch.device("cpu")
 REGION = {"family": "region", "num_regions": 8, "width": 16, "depth": 1, "num_heads": 2, "time_width": 8}

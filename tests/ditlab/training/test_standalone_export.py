@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import ditlab
-from denoisers.contract import WeightsInit
-from denoisers.families import find_family
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.training.standalone_export import CardFacts, write_standalone
 from ditlab.weights.initial import InitialWeights
+from ditlab_models.contract import WeightsInit
+from ditlab_models.families import find_family
 from support.command import run_inside
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
@@ -45,7 +45,7 @@ WITHOUT_DITLAB = """
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("ditlab", "denoisers"):
+        if name.split(".")[0] in ("ditlab", "ditlab_models"):
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Blocked())
 import torch
@@ -81,7 +81,7 @@ class Made:
 
 
 def run_blocked(code: str, cwd: Path) -> None:
-    """Run code in a process in which neither ditlab nor the installed denoisers can be imported."""
+    """Run code in a process in which neither ditlab nor the installed ditlab_models can be imported."""
     environment = {"PATH": "/usr/bin:/bin", "HF_HOME": str(cwd / "hub"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_DITLAB + code], cwd=cwd, env=environment, capture_output=True, text=True,
@@ -113,7 +113,7 @@ num, prompts = {2 if prompts else 4}, {prompts!r}
 found = {{"seeded": model.sample(num, **prompts).values, "given": model.sample(num, noise=noise, **prompts).values}}
 from safetensors.torch import save_file
 save_file(found, "found.safetensors")
-assert not any(name.split(".")[0] in ("ditlab", "denoisers", "pandas", "ray") for name in sys.modules)
+assert not any(name.split(".")[0] in ("ditlab", "ditlab_models", "pandas", "ray") for name in sys.modules)
 """,
         tmp_path,
     )

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from denoisers.families import find_family
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights, outline
 from ditlab.weights.rules import read_published, write_published
+from ditlab_models.families import find_family
 from support.models.published_dit import PublishedDiT
 
 DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-10)]

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from denoisers.families import find_family
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import PublishedWeights, known_formats, outline
 from ditlab.weights.rules import concatenate, permute, read_published, split, write_published
+from ditlab_models.families import find_family
 from support.models.published_networks import (
     get_forward,
     get_shapes,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import denoisers
+import ditlab_models
 from ditlab.cluster.session import ray_session
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -27,4 +27,4 @@ def ray() -> Iterator[Any]:
 @pytest.fixture
 def breaking_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """The family of `support/plugins`, in this process as in Ray's."""
-    monkeypatch.setattr(denoisers, "__path__", [*denoisers.__path__, str(PLUGINS / "denoisers")])
+    monkeypatch.setattr(ditlab_models, "__path__", [*ditlab_models.__path__, str(PLUGINS / "ditlab_models")])

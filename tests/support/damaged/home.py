@@ -8,7 +8,6 @@ from unittest import mock
 
 import torch
 
-from denoisers.contract import BatchField
 from ditlab.data.named_stores import StoreName
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.home import Home, RunFolder
@@ -19,6 +18,7 @@ from ditlab.sweeps.folder import SweepFolder, Takeover, record_takeover, trial_e
 from ditlab.sweeps.results import best_spec, summarize_sweep
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import update_record
+from ditlab_models.contract import BatchField
 from support.command import run_inside
 from support.datasets import bucketed
 from support.sweeps import planned, started, sweep_of, trial_run

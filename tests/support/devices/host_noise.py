@@ -1,11 +1,11 @@
-"""Random numbers that do not depend on the device (`denoisers.contract.NoiseSource`)."""
+"""Random numbers that do not depend on the device (`ditlab_models.contract.NoiseSource`)."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from denoisers.processes.draws import seeded_normal
+from ditlab_models.processes.draws import seeded_normal
 
 
 class HostNoise:

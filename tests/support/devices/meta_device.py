@@ -44,7 +44,7 @@ class AllowedRead:
 
 
 class MetaNoise:
-    """Random numbers without values (`denoisers.contract.NoiseSource`)."""
+    """Random numbers without values (`ditlab_models.contract.NoiseSource`)."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         return torch.empty(*shape, device="meta")

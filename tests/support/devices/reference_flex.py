@@ -3,8 +3,8 @@
 import pytest
 from torch.nn.attention import flex_attention as torchs
 
-from denoisers.dlm import network
-from denoisers.layers import attention
+from ditlab_models.dlm import network
+from ditlab_models.layers import attention
 
 
 def use_reference_flex(monkeypatch: pytest.MonkeyPatch) -> None:

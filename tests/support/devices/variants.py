@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.contract import BatchField, TextCodec
-from denoisers.families import families
+from ditlab_models.contract import BatchField, TextCodec
+from ditlab_models.families import families
 
 BATCH, SIDE = 3, 16
 MODELS: dict[str, dict[str, Any]] = {

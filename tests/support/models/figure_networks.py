@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import ModelSpec, TextCodec
-from denoisers.families import families
-from denoisers.figures import Figure
-from denoisers.pixelhdm.text_encoder import caption_bytes
+from ditlab_models.contract import ModelSpec, TextCodec
+from ditlab_models.families import families
+from ditlab_models.figures import Figure
+from ditlab_models.pixelhdm.text_encoder import caption_bytes
 from support.models.letters import letters
 
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {

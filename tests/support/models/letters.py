@@ -2,7 +2,7 @@
 
 from string import ascii_lowercase
 
-from denoisers.contract import TextCodec
+from ditlab_models.contract import TextCodec
 
 
 def letters(vocabulary: int = 11) -> TextCodec:

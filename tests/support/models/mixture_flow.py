@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from denoisers.processes.flow import gaussian_velocity
+from ditlab_models.processes.flow import gaussian_velocity
 
 STD = 0.5
 

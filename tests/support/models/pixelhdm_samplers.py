@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from denoisers.contract import Prompt
-from denoisers.pixelhdm.family import FAMILY
-from denoisers.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from denoisers.processes.flow import point_velocity
+from ditlab_models.contract import Prompt
+from ditlab_models.pixelhdm.family import FAMILY
+from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
+from ditlab_models.processes.flow import point_velocity
 
 LEARNED = {
     "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2,

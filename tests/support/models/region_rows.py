@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import RealRows, RowSet
+from ditlab_models.contract import RealRows, RowSet
 
 
 class RowKeyedNoise:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from denoisers.contract import RealRows, RowSet
+from ditlab_models.contract import RealRows, RowSet
 from support.models.region_rows import RowKeyedNoise
 
 

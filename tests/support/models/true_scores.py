@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from denoisers.processes.uniform_graph import log_ratio
+from ditlab_models.processes.uniform_graph import log_ratio
 
 PAIR = torch.tensor([[0.3, 0.02, 0.03], [0.05, 0.2, 0.05], [0.0, 0.05, 0.3]], dtype=torch.float64)
 """A law of two tokens that depend on each other."""

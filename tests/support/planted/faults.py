@@ -65,13 +65,13 @@ def _one(file: str, old: str, new: str) -> tuple[Replacement, ...]:
 FAULTS = (
     Fault(
         "detached branch",
-        _one("models/denoisers/dit/network.py", "x + self.attention(self.attention_norm(x, condition))",
+        _one("models/ditlab_models/dit/network.py", "x + self.attention(self.attention_norm(x, condition))",
              "x + self.attention(self.attention_norm(x, condition)).detach()"),
         "gradient.*attention",
     ),
     Fault(
         "detached branch behind a gate",
-        _one("models/denoisers/layers/adaln.py", "self.attention(normed, queries, attend_to(key_mask))",
+        _one("models/ditlab_models/layers/adaln.py", "self.attention(normed, queries, attend_to(key_mask))",
              "self.attention(normed, queries, attend_to(key_mask)).detach()"),
         "gradient.*attention", ("model.adaln=zero",),
     ),
@@ -258,13 +258,13 @@ FAULTS = (
     ),
     Fault(
         "dropout of conditions alike on all samples",
-        _one("models/denoisers/processes/flow.py", 'noise_source.uniform("label_dropout", label.shape)',
+        _one("models/ditlab_models/processes/flow.py", 'noise_source.uniform("label_dropout", label.shape)',
              'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)'),
         "dropout of conditions.*alike",
     ),
     Fault(
         "dropout of conditions at twice the rate",
-        _one("models/denoisers/layers/embeddings.py", "uniform < rate", "uniform < 2 * rate"),
+        _one("models/ditlab_models/layers/embeddings.py", "uniform < rate", "uniform < 2 * rate"),
         "dropout of conditions.*share",
     ),
     Fault(
@@ -286,7 +286,7 @@ FAULTS = (
     ),
     Fault(
         "a compiled graph that ignores a mask",
-        _one("models/denoisers/layers/attention.py", "(q, k, v, attn_mask=mask)",
+        _one("models/ditlab_models/layers/attention.py", "(q, k, v, attn_mask=mask)",
              "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)"),
         "gradient|loss", (), "dlm",
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from denoisers.processes.flow import VelocityObjective
+from ditlab_models.processes.flow import VelocityObjective
 
 ORIGINAL_LOSS = VelocityObjective.loss
 

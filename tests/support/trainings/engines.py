@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.finetuning import fine_tune
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab_models.finetuning import fine_tune
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from denoisers.finetuning import fine_tune
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank, current_rank, single_process
 from ditlab.engine.engine import Engine, TrainingModule
@@ -18,6 +17,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab_models.finetuning import fine_tune
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group
 

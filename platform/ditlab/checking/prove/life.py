@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import SampleRequest
 from ditlab.checking.process_group import report_done
 from ditlab.checking.prove.findings import Findings, ProofComparison, equal_values
 from ditlab.checking.prove.observing import BESIDE, RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
@@ -43,6 +42,7 @@ from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
+from ditlab_models.contract import SampleRequest
 
 FRESH, LATER, LOST = 4, 16, 2
 """Steps from fresh weights, steps from a perturbed state, and steps that a kill loses."""

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from denoisers.parameters import count_parameters
 from ditlab.checking.process_group import open_in_worker, run_workers
 from ditlab.checking.prove.findings import Proof, ProofComparison
 from ditlab.checking.prove.life import RunStages, prove_run
@@ -29,6 +28,7 @@ from ditlab.spec.plugins import plugin_packages
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.receipts import code_digest, library_versions
 from ditlab.training.recovery import OutOfMemory
+from ditlab_models.parameters import count_parameters
 
 LEAST_PROCESSES = 4
 """Worker processes that a machine of fewer cores starts too."""

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from denoisers.contract import TextCodec
-from denoisers.finetuning import fine_tune, matches
-from denoisers.parameters import parameter_roles
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.inputs.noise import derived_seed
 from ditlab.spec.experiment import Experiment
+from ditlab_models.contract import TextCodec
+from ditlab_models.finetuning import fine_tune, matches
+from ditlab_models.parameters import parameter_roles
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -105,7 +105,7 @@ class ParameterSettings:
     """True for Muon's own parameters, False for AdamW's."""
     num_parts: int
     is_transposed: bool
-    """Both as in `denoisers.parameters.ParameterRole`."""
+    """Both as in `ditlab_models.parameters.ParameterRole`."""
 
 
 def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[str, ParameterSettings]:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import DetachingObjective, RetiringObjective
 from ditlab.averages import START
 from ditlab.checking.prove.findings import Findings, equal_values
 from ditlab.checking.prove.observing import RecordingNoise, WholeStep, draw_key, prepared_digests, sample_digests
@@ -38,6 +37,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
+from ditlab_models.contract import DetachingObjective, RetiringObjective
 
 MARGIN = 4.0
 """Times that the engine may be as far off as the reference in the run's precision is from the exact one."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from denoisers.figures import Bars, Figure, Panel, PointGroup, Points
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
@@ -29,6 +28,7 @@ from ditlab.runs.launch import build_model
 from ditlab.spec.experiment import class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
+from ditlab_models.figures import Bars, Figure, Panel, PointGroup, Points
 
 MOST_LISTED = 6
 """Tensors of other shapes that a message lists."""

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from denoisers.contract import ANY, BatchField
 from ditlab.data.stores.manifest import Column, StoredColumn, format_shape
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab_models.contract import ANY, BatchField
 
 
 def to_device(

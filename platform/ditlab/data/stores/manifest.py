@@ -22,10 +22,10 @@ from pydantic import (
     model_validator,
 )
 
-from denoisers.contract import ANY
 from ditlab.data.stores.receipt import ManifestRecord, PlainName, SourceReceipt
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB, parse_json, read_plain
+from ditlab_models.contract import ANY
 
 MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"

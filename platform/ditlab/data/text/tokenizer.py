@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from denoisers.contract import TextCodec
 from ditlab.errors import UserError, first_line
 from ditlab.spec.data import Packing
 from ditlab.storage.plain_files import MIB, read_plain
+from ditlab_models.contract import TextCodec
 
 if TYPE_CHECKING:
     from ditlab.data.stores.bucketed_store import AnyStore

@@ -13,7 +13,6 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from denoisers.figures import Bars, ColourScale, Curve, Lines, Parallel, Points, Tick
 from ditlab.reports.charts import thin
 from ditlab.reports.formatting import format_number
 from ditlab.reports.rendering.theme import (
@@ -26,6 +25,7 @@ from ditlab.reports.rendering.theme import (
     one_line,
     style_axes,
 )
+from ditlab_models.figures import Bars, ColourScale, Curve, Lines, Parallel, Points, Tick
 
 MOST_INSIDE = 6
 """Labels of a legend that is drawn over the curves; one of more is beside them."""

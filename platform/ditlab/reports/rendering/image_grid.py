@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from denoisers.figures import ImageGrid
 from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, Theme, printable
+from ditlab_models.figures import ImageGrid
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from denoisers.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
 from ditlab.reports.rendering.charts import (
     BAR_INCHES,
     MANY_AXES,
@@ -40,6 +39,7 @@ from ditlab.reports.rendering.theme import (
     text_on,
     wrap,
 )
+from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
 
 _COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
 _BOX_INCHES = (2.75, 0.5)

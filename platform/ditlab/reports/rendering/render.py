@@ -1,4 +1,4 @@
-"""Rendering of `denoisers.figures.Figure` to PNG, GIF, an array, SVG or PDF, the latter two with the same bytes."""
+"""Rendering of `ditlab_models.figures.Figure` to PNG, GIF, an array, SVG or PDF, the latter two with the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from denoisers.figures import Figure, Heatmap
 from ditlab.reports.rendering.panels import draw_panel, panel_size
 from ditlab.reports.rendering.theme import (
     DPI,
@@ -36,6 +35,7 @@ from ditlab.reports.rendering.theme import (
     wrap,
 )
 from ditlab.storage.files import write_whole
+from ditlab_models.figures import Figure, Heatmap
 
 _PNG_LEVEL = 4
 """zlib's level: a third less time than at the usual 6, for files that are 3 % larger."""

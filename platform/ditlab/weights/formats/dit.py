@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.layers.embeddings import table_2d
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
+from ditlab_models.layers.embeddings import table_2d
 
 NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
 """Attention heads of the released sizes, S, B, L and XL, by width."""

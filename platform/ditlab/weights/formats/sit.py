@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denoisers.layers.embeddings import frequencies
 from ditlab.weights.formats.dit import BODY, CERTAIN, MARKS, released_model
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import Rule
+from ditlab_models.layers.embeddings import frequencies
 
 
 def _reverse_time(values: Sequence[Tensor]) -> list[Tensor]:

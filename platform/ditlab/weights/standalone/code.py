@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = "denoisers"
+ROOT = "ditlab_models"
 NOT_SAMPLED = ("build_objective", "build_evaluator", "static_figures", "example_inputs")
 """Methods of a family that no sampler calls: what they import is left out."""
 PLACE = "SOURCES: dict[str, str] = {}\n"
@@ -42,7 +42,7 @@ def _literal(text: str) -> str:
 
 
 def _sources(family: str) -> dict[str, str]:
-    """Return the source of each module below `denoisers` that network and sampler of a family import, by its name."""
+    """Return the source of each module of `ditlab_models` that network and sampler of a family import, by its name."""
     found: dict[str, str] = {}
     waiting = [f"{ROOT}.{family}.family", f"{ROOT}.contract", f"{ROOT}.processes.draws"]
     while waiting:
@@ -67,7 +67,7 @@ def _path(name: str) -> Path | None:
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of modules below `denoisers`, and perhaps others, that code imports."""
+    """Yield the names of modules below `ditlab_models`, and perhaps others, that code imports."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef) and node.name in NOT_SAMPLED:
             continue

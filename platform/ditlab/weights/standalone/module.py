@@ -7,8 +7,8 @@ it:
 
     samples = load("FOLDER").sample(4).values
 
-`SOURCES` holds the modules of DiTLab's package `denoisers` that the network and its sampler use, word for word; they
-are imported from this file, under a name of its own.
+`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word;
+they are imported from this file, under a name of its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 SOURCES: dict[str, str] = {}
-PACKAGE = "denoisers_" + hashlib.sha256(json.dumps(SOURCES, sort_keys=True).encode()).hexdigest()[:16]
+PACKAGE = "ditlab_models_" + hashlib.sha256(json.dumps(SOURCES, sort_keys=True).encode()).hexdigest()[:16]
 Config = Mapping[str, Any]
 """Sections `model`, `objective` and `sampling` of the run's spec, its `seed`, and the `classes` of its data."""
 
 
 class EmbeddedModules(MetaPathFinder, InspectLoader):
-    """Importer of the modules in `SOURCES`, those of `denoisers`, as those of `PACKAGE`."""
+    """Importer of the modules in `SOURCES`, those of `ditlab_models`, as those of `PACKAGE`."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
@@ -50,8 +50,8 @@ class EmbeddedModules(MetaPathFinder, InspectLoader):
 
     def get_source(self, fullname: str) -> str:
         source = SOURCES.get(fullname.partition(".")[2], "")
-        source = re.sub(r"^import denoisers$", f"import {PACKAGE} as denoisers", source, flags=re.M)
-        return re.sub(r"^(\s*)from denoisers\b", rf"\1from {PACKAGE}", source, flags=re.M)
+        source = re.sub(r"^import ditlab_models$", f"import {PACKAGE} as ditlab_models", source, flags=re.M)
+        return re.sub(r"^(\s*)from ditlab_models\b", rf"\1from {PACKAGE}", source, flags=re.M)
 
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = compile(self.get_source(fullname), f"<{fullname}>", "exec", dont_inherit=True)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.parameters import parameter_roles
 from ditlab.checking.prove.reference import (
     ParameterSettings,
     ReferenceNoise,
@@ -21,6 +20,7 @@ from ditlab.checking.prove.reference import (
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.optimization import AdamW, Muon, NoClip, NormClip, RatioZClip, ZClip
 from ditlab.training.plan import learning_rate
+from ditlab_models.parameters import parameter_roles
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import tiny
 

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from denoisers.dit.network import DiT
-from denoisers.processes.flow import VelocityObjective
-from denoisers.processes.flow_sampling import FlowSampler
 from ditlab.checking.prove.findings import Findings, Proof, ProofComparison
 from ditlab.checking.prove.life import PASSES, ROWS, RunStages, compare_decisions
 from ditlab.checking.prove.steps import gradient_groups
@@ -19,6 +16,9 @@ from ditlab.engine.update import Update
 from ditlab.spec.optimization import AdamW
 from ditlab.training import stepping
 from ditlab.training.plan import RunPlan
+from ditlab_models.dit.network import DiT
+from ditlab_models.processes.flow import VelocityObjective
+from ditlab_models.processes.flow_sampling import FlowSampler
 from support.trainings.family_specs import smallest
 from support.trainings.proven import prove_here
 from support.trainings.workers import tiny

@@ -19,7 +19,7 @@ PRINT_VERSION = "from ditlab.cluster.node_report import code_version; print(code
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The code in one folder, as in a wheel."""
-    for source in ("platform/ditlab", "models/denoisers"):
+    for source in ("platform/ditlab", "models/ditlab_models"):
         skip = shutil.ignore_patterns("__pycache__", "*.md", "*.j2")
         shutil.copytree(CHECKOUT / source, tmp_path / "wheel" / Path(source).name, ignore=skip)
     return tmp_path / "wheel"
@@ -32,7 +32,7 @@ def version_there(folder: Path) -> str:
 
 def test_a_copy_of_the_code_has_the_same_version_until_a_line_changes(copy):
     assert version_there(copy) == code_version()
-    with (copy / "denoisers" / "dit" / "network.py").open("a") as file:
+    with (copy / "ditlab_models" / "dit" / "network.py").open("a") as file:
         file.write("# another line\n")
     assert version_there(copy) != code_version()
 

@@ -92,7 +92,7 @@ def test_another_version_of_a_library_on_a_node(place, tmp_path):
 
 
 def test_another_version_of_the_code_on_a_node(place, tmp_path):
-    for source in ("platform/ditlab", "models/denoisers"):
+    for source in ("platform/ditlab", "models/ditlab_models"):
         shutil.copytree(CHECKOUT / source, tmp_path / Path(source).name)
     with (tmp_path / "ditlab" / "errors.py").open("a") as file:
         file.write("# an older line\n")

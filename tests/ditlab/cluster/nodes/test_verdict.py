@@ -111,7 +111,7 @@ def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
 
 
 def test_a_folder_of_a_family_must_be_on_every_nodes_path():
-    required = replace(REQUIRED, versions={**OWN, "denoisers/wave": "folder"})
-    report = replace(GOOD, versions={**OWN, "denoisers/wave": ""})
+    required = replace(REQUIRED, versions={**OWN, "ditlab_models/wave": "folder"})
+    report = replace(GOOD, versions={**OWN, "ditlab_models/wave": ""})
     (fault,) = node_faults([report], required)
-    assert fault.startswith("the folder denoisers/wave is not on the Python path of node gpu-1")
+    assert fault.startswith("the folder ditlab_models/wave is not on the Python path of node gpu-1")

@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from denoisers.contract import BatchField, FieldOptions, ModelSpec
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
@@ -20,6 +19,7 @@ from ditlab.data.text import text_import
 from ditlab.data.text.tokenizer import copy_tokenizer, open_tokenizer, store_tokenizer
 from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
+from ditlab_models.contract import BatchField, FieldOptions, ModelSpec
 from support.command import run_inside
 from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 from support.datasets.writing import StoreWriter

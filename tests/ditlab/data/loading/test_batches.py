@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import ANY, BatchField
 from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
+from ditlab_models.contract import ANY, BatchField
 from support.datasets.bucketed import bucketed
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))

@@ -6,13 +6,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from denoisers.contract import ANY, BatchField, FieldOptions, ModelSpec
-from denoisers.dit.spec import DiTSpec
 from ditlab.data.loading.batches import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab_models.contract import ANY, BatchField, FieldOptions, ModelSpec
+from ditlab_models.dit.spec import DiTSpec
 from support.datasets.bucketed import SIZES, bucketed
 from support.datasets.writing import StoreWriter
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from denoisers.contract import BatchField, ModelSpec
-from denoisers.families import family_names, find_family
+from ditlab_models.contract import BatchField, ModelSpec
+from ditlab_models.families import family_names, find_family
 
 
 def claims(field: BatchField) -> Iterator[tuple[str, int | None]]:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import ANY
 from ditlab.data.mixture_store import JoinedStore, joined_views
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
@@ -13,6 +12,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
 from ditlab.spec.mixture import MixtureData
+from ditlab_models.contract import ANY
 from support.datasets.bucketed import bucketed
 from support.datasets.writing import StoreWriter
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from denoisers.contract import ANY
 from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
@@ -20,6 +19,7 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
+from ditlab_models.contract import ANY
 from support.datasets.bucketed import CLASSES, SIZES, bucketed, write
 from support.datasets.manifests import edit_manifest
 

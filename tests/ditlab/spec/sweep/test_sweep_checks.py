@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from denoisers.families import families
 from ditlab.errors import UserError
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials
+from ditlab_models.families import families
 
 FAMILIES = ", ".join(families())
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}

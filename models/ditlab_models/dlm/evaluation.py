@@ -1,0 +1,363 @@
+"""Evaluation of language models on held-out text: the bound beside baselines without a network, in nats a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ditlab_models.contract import EvaluationResult, RowSet, Samples, TextCodec
+from ditlab_models.dlm.objective import QUARTERS, DLMObjective
+from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
+from ditlab_models.figures import Curve, Figure, Lines
+from ditlab_models.intervals import Estimate, mean_estimate
+from ditlab_models.processes.draws import batch_means
+from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
+from ditlab_models.processes.specs import NUM_QUARTERS, TokenNoiseSchedule
+from ditlab_models.processes.uniform_graph import kl_from_uniform
+
+NUM_TIMES = 16
+"""Equal parts of t in the figure."""
+LIKELIHOODS = ("bits_per_byte", "bits_per_token", "nats_per_token", "perplexity")
+"""Likelihoods by unit; `bits_per_byte` only if the bytes of a token are known."""
+NO_BOUND = "no bound (softmax)"
+Table = dict[str, np.ndarray]
+BUFFERED_PAIRS = 2**22
+"""Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
+MOST_COMPARED = 4096
+"""Most sequences whose distinct n-grams are counted, and compared with those of as many held-out ones."""
+INTERVALS = ("bigram_perplexity", "token_entropy")
+"""Metrics of samples with a 95 % interval."""
+DISTINCT = ("distinct_1", "distinct_2", "distinct_3")
+"""Different n-grams of all sequences together over all n-grams (Li et al. 2016, arXiv:1510.03055, section 5.2)."""
+
+
+@dataclass(frozen=True)
+class DLMEvaluator:
+    """The bound on held-out text beside bigram, unigram and uniform (`ditlab_models.contract.Evaluator`)."""
+
+    objective: DLMObjectiveSpec
+    model: DLMSpec
+    text: TextCodec | None
+
+    @torch.no_grad()
+    def evaluate(
+        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+    ) -> EvaluationResult:
+        """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first alone.
+
+        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, with the ends of its 95 % interval over
+        held-out rows (`bound_low`, `bound_high` ...), and `baseline/bigram/...` of others.
+        """
+        vocabulary, schedule = self.model.vocabulary, self.objective.noise
+        objective = DLMObjective(self.objective, self.model, self.text)
+        baselines = fit_baselines(train, vocabulary, batch_size)
+        sums: dict[str, float] = {}
+        integrals: list[np.ndarray] = []  # of each row
+        counts, by_time, evaluations = np.zeros(vocabulary, np.int64), np.zeros(NUM_TIMES), 0
+
+        def record(x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None) -> TokenLosses:
+            # Metrics evaluate the network at noise levels of all t; their mean over evaluations is the integral.
+            nonlocal evaluations
+            losses: TokenLosses = network(x, sigma, targets, documents=documents)
+            part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
+            weighted = len(x) * losses.per_token * targets.weight
+            by_time[:] += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)
+            evaluations += len(x)
+            return losses
+
+        for part in held_out.batches(batch_size):
+            tokens: Tensor = part.batch["tokens"]
+            of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
+            integrals.append(of_rows["score_entropy"].double().cpu().numpy())
+            for name, value in batch_means(of_rows).items():
+                sums[name] = sums.get(name, 0.0) + len(tokens) * value
+            counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
+        summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
+        exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}
+        bytes_per_token = self.text.bytes_per_token if self.text else None
+        likelihoods: dict[str, dict[str, float]] = {"model": {}}
+        if "bound" in summary:
+            own = {figure: summary[figure] for figure in LIKELIHOODS if figure in summary}
+            likelihoods["model"] = {**own, "nats_per_token": summary["bound"]}
+        for name, nats in exact.items():
+            bits = nats / math.log(2)
+            per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
+            per_token = {"bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
+            likelihoods[name] = per_byte | per_token
+        metrics = {
+            f"baseline/{name}/{figure}" if name != "model" else figure.replace("nats_per_token", "bound"): value
+            for name, figures in likelihoods.items()
+            for figure, value in figures.items()
+        }
+        if "bound" in summary:
+            metrics |= bound_ends(mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token)
+        kind = "upper bound" if "bound" in summary else NO_BOUND
+        table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
+        for figure in likelihoods["uniform"]:
+            values = [each.get(figure, math.nan) for each in likelihoods.values()]
+            table[figure.replace("_per_", " a ")] = np.array(values)
+        if "bound" not in summary:
+            return EvaluationResult(metrics, {"likelihood": table}, {})
+        frequencies = counts / counts.sum()
+        known = {"unigram_scores": baselines.unigram, "zero_scores": np.full(vocabulary, 1 / vocabulary)}
+        by_quarter, by_part = (
+            {name: known_losses(each, frequencies, noise_levels(schedule, num)) for name, each in known.items()}
+            for num in (NUM_QUARTERS, NUM_TIMES)
+        )
+        tables = {"likelihood": table, "bound_in_nats": parts_table(summary, by_quarter, schedule, vocabulary)}
+        losses = {"model": (by_time / evaluations).tolist(), **by_part}
+        figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
+        return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
+
+    @property
+    def sample_metrics(self) -> tuple[str, ...]:
+        """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
+        ends = [f"{name}{end}" for name in INTERVALS for end in ("_low", "_high")]
+        real = [f"{name}_held_out" for name in (*INTERVALS, *DISTINCT)]
+        of_real = ("token_entropy_held_out_low", "token_entropy_held_out_high")
+        return (*INTERVALS, *DISTINCT, *ends, *real, *of_real)
+
+    def measure_samples(
+        self, train: RowSet, held_out: RowSet, batch_size: int
+    ) -> Callable[[Samples], dict[str, float]]:
+        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training text, `token_entropy`,
+        in nats, of a sequence's own tokens, and the shares of DISTINCT n-grams.
+
+        They belong together: text that repeats itself has a low perplexity and a low entropy (Zheng et al. 2024,
+        arXiv:2409.02908, section 5). Held-out rows are cut to the samples' length, and as many of them as there are
+        samples have their n-grams counted, as both figures depend on the length, and `distinct` on the number.
+        """
+        bigram = fit_baselines(train, self.model.vocabulary, batch_size)
+
+        def of_text(batches: Iterable[np.ndarray]) -> dict[str, Estimate]:
+            nats, entropies = list[np.ndarray](), list[float]()
+            for tokens in batches:
+                nats.append(-bigram.log_probabilities(tokens).mean(1))
+                entropies += map(token_entropy, tokens)
+            perplexity = mean_estimate(np.concatenate(nats)).exp()
+            return dict(zip(INTERVALS, (perplexity, mean_estimate(np.array(entropies))), strict=True))
+
+        def cut(length: int) -> Iterable[np.ndarray]:
+            return (part.batch["tokens"][:, :length].cpu().numpy() for part in held_out.batches(batch_size))
+
+        @cache
+        def of_real(length: int, num: int) -> tuple[dict[str, Estimate], list[float]]:
+            rows = np.concatenate(list(held_out_rows(cut(length), num)))
+            return of_text(cut(length)), [distinct(rows, n) for n in (1, 2, 3)]
+
+        def measure(samples: Samples) -> dict[str, float]:
+            tokens = samples.values.numpy()
+            num = min(len(tokens), held_out.num, MOST_COMPARED)
+            real, distinct_real = of_real(tokens.shape[1], num)
+            found = {name: value for each, of in of_text([tokens]).items() for name, value in of.named(each).items()}
+            found |= dict(zip(DISTINCT, (distinct(tokens[:num], n) for n in (1, 2, 3)), strict=True))
+            found |= {f"{name}_held_out": value for name, value in zip(DISTINCT, distinct_real, strict=True)}
+            found |= {"bigram_perplexity_held_out": real["bigram_perplexity"].value}
+            found |= real["token_entropy"].named("token_entropy_held_out")
+            return {name: found[name] for name in self.sample_metrics if name in found}
+
+        return measure
+
+
+def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, float]:
+    """Return the ends of the bound's interval under the names and in the units of its figures."""
+    bits = Estimate(*(each / math.log(2) for each in bound))
+    units = {"bound": bound, "bits_per_token": bits, "perplexity": bound.exp()}
+    if bytes_per_token:
+        units["bits_per_byte"] = Estimate(*(each / bytes_per_token for each in bits))
+    return {key: end for name, each in units.items() for key, end in each.named(name).items() if key != name}
+
+
+def token_entropy(tokens: np.ndarray) -> float:
+    """Compute the entropy, in nats, of the shares of a sequence's own tokens (T,)."""
+    shares = np.unique(tokens, return_counts=True)[1] / len(tokens)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def distinct(tokens: np.ndarray, n: int) -> float:
+    """Compute the share of different n-grams among all of sequences (B, T); NaN where T < n."""
+    if tokens.shape[1] < n:
+        return math.nan
+    base, num = int(tokens.max()) + 1, tokens.shape[1] - n + 1
+    codes = np.zeros((len(tokens), num), np.int64)  # of trigrams below 2**21 different tokens
+    for place in range(n):
+        codes = codes * base + tokens[:, place : place + num]
+    return len(np.unique(codes)) / codes.size
+
+
+def held_out_rows(batches: Iterable[np.ndarray], num: int) -> Iterable[np.ndarray]:
+    """Yield the first `num` rows of batches."""
+    for tokens in batches:
+        yield tokens[:num]
+        num -= len(tokens[:num])
+        if not num:
+            return
+
+
+def parts_table(
+    summary: Mapping[str, float],
+    known: Mapping[str, Sequence[float]],
+    schedule: TokenNoiseSchedule,
+    vocabulary: int,
+) -> Table:
+    """Make a row for each part of the bound (last draw, loss by quarter of t, prior) in nats a token, and their sum."""
+    prior = kl_from_uniform(schedule.sigma_max, vocabulary)
+    last_draw = summary["bound"] - summary["score_entropy"] - prior
+    edges = noise_levels(schedule, NUM_QUARTERS)
+    quarters = [f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}" for quarter in range(NUM_QUARTERS)]
+    table = {
+        "part": np.array(["last draw", *quarters, "prior", "bound"]),
+        "sigma from": np.array([0.0, *edges, 0.0]),
+        "sigma to": np.array([*edges, math.inf, math.inf]),
+    }
+    for name, losses in {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS], **known}.items():
+        parts = [last_draw, *losses, prior]
+        table[name.replace("_", " ")] = np.array([*parts, sum(parts)])
+    return table
+
+
+def known_losses(probabilities: np.ndarray, frequencies: np.ndarray, sigmas: Sequence[float]) -> list[float]:
+    """Compute the loss's integrals over sigma, from each of `sigmas` to the next, of scores that are known.
+
+    They are the true scores of text whose tokens are drawn independently from `probabilities` (V,), none of them 0, on
+    a text whose tokens have the shares `frequencies` (V,), float64 both. Uniform ones are the all-zero log scores of an
+    untrained network. An integral is the decrease of the mean over tokens x0 of KL(q_sigma(x | x0) || q_sigma(x)).
+    """
+    vocabulary = len(probabilities)
+    kl = []
+    for sigma in sigmas:
+        stays, spread = math.exp(-sigma), -math.expm1(-sigma) / vocabulary
+        entropy = math.log(vocabulary) - kl_from_uniform(sigma, vocabulary)
+        kl.append(float(-(stays * frequencies + spread) @ np.log(stays * probabilities + spread)) - entropy)
+    return [low - high for low, high in pairwise(kl)]
+
+
+def noise_levels(schedule: TokenNoiseSchedule, num: int) -> list[float]:
+    """Compute sigmas at t = 0, 1/num, ..., 1."""
+    return [schedule.sigma_at(part / num) for part in range(num + 1)]
+
+
+@dataclass(frozen=True)
+class Bigram:
+    """A distribution of tokens given the token before, with that of independent tokens."""
+
+    unigram: np.ndarray
+    """(V,), none of them 0: independent tokens, and a row's first token."""
+    codes: np.ndarray
+    """(P + 1,) int64, ascending: context * V + token of the pairs in training, then V * V."""
+    pair_probabilities: np.ndarray
+    """(P + 1,): a pair's discounted share of its context; 0 at the end."""
+    backoff: np.ndarray
+    """(V,): each context's weight of `lower`; 1 for contexts without a successor in training."""
+    lower: np.ndarray
+    """(V,), none of them 0."""
+
+    def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
+        """Compute ln p, (B, T)."""
+        context, token = tokens[:, :-1], tokens[:, 1:]
+        code = context * len(self.backoff) + token
+        index = np.searchsorted(self.codes, code)
+        pair = np.where(self.codes[index] == code, self.pair_probabilities[index], 0.0)
+        rest = np.log(pair + self.backoff[context] * self.lower[token])
+        return np.concatenate((np.log(self.unigram)[tokens[:, :1]], rest), axis=1)
+
+
+def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
+    """Fit unigram and bigram from one pass over the rows' `tokens` (int64), `size` rows at a time.
+
+    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3).
+    Memory grows with the different pairs.
+    """
+    tokens = np.zeros(vocabulary, np.int64)
+    codes = counts = np.zeros(0, np.int64)
+    buffer: list[np.ndarray] = []
+    for rows in train.batches(size):
+        batch = rows.batch["tokens"].cpu().numpy()
+        tokens += np.bincount(batch.ravel(), minlength=vocabulary)
+        buffer.append((batch[:, :-1] * vocabulary + batch[:, 1:]).ravel())
+        if sum(map(len, buffer)) >= max(BUFFERED_PAIRS, len(codes)):
+            codes, counts = _merge_pairs(codes, counts, buffer)
+            buffer = []
+    assert tokens.any(), "a run has training rows"
+    codes, counts = _merge_pairs(codes, counts, buffer)
+    # The counts of pairs, discounted by Chen and Goodman's equation 26, are interpolated with those of second tokens.
+    unigram = _unigram(tokens)
+    ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
+    lower = _unigram(ends) if len(codes) else unigram
+    once, twice, *_ = num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
+    share = once / (once + 2 * twice) if once else 0.0
+    discounts = []
+    for times in (1, 2, 3):
+        here, more = num[times - 1 : times + 1]
+        estimate = times - (times + 1) * share * more / here if here else 0.0
+        discounts.append(estimate if 0 < estimate < times else times / 2)
+    context = codes // vocabulary
+    total = np.bincount(context, counts, vocabulary)
+    discount = np.array(discounts)[np.minimum(counts, 3) - 1]
+    backoff = np.bincount(context, discount, vocabulary)
+    backoff = np.divide(backoff, total, out=np.ones(vocabulary), where=total > 0)
+    pairs = np.subtract(counts, discount, out=discount)
+    pairs /= total[context]
+    return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
+
+
+def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Count further pairs: ascending codes of all pairs, and how often each occurs."""
+    every, place = np.unique(np.concatenate((codes, *more)), return_inverse=True)
+    weights = np.ones(len(place), np.int64)
+    weights[: len(counts)] = counts
+    return every, np.bincount(place, weights, len(every)).astype(np.int64)
+
+
+def _unigram(counts: np.ndarray) -> np.ndarray:
+    """Interpolate counts (V,) with uniform by Witten and Bell's weight: one more for every different token."""
+    different = np.count_nonzero(counts)
+    shares: np.ndarray = (counts + different / len(counts)) / (counts.sum() + different)
+    return shares
+
+
+def nats_per_token(baselines: Bigram, rows: RowSet, size: int) -> dict[str, float]:
+    """Compute the mean negative log likelihood over all tokens of the rows, by `bigram` and by `unigram`."""
+    bigram = unigram = 0.0
+    num = 0
+    for part in rows.batches(size):
+        tokens = part.batch["tokens"].cpu().numpy()
+        num += tokens.size
+        bigram -= float(baselines.log_probabilities(tokens).sum())
+        unigram -= float(np.log(baselines.unigram)[tokens].sum())
+    return {"bigram": bigram / num, "unigram": unigram / num}
+
+
+def draw_bound(
+    summary: Mapping[str, float],
+    losses: Mapping[str, Sequence[float]],
+    exact: Mapping[str, float],
+    schedule: TokenNoiseSchedule,
+    bytes_per_token: float | None,
+) -> Figure:
+    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0."""
+    unit, scale = ("bits a byte", 1 / (math.log(2) * bytes_per_token)) if bytes_per_token else ("nats a token", 1.0)
+    rest = summary["bound"] - summary["score_entropy"]
+    edges = np.linspace(0, 1, NUM_TIMES + 1)
+    by_time, sums = [], []
+    for name, by_part in losses.items():
+        label, each = name.replace("_", " "), scale * np.array(by_part)
+        by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(NUM_TIMES * each, 2), label))
+        sums.append(Curve(edges, scale * rest + np.append(each[::-1].cumsum()[::-1], 0.0), label))
+    for name in ("unigram", "bigram"):  # uniform's level is the end of the zero scores' integral
+        sums.append(Curve(np.array([0.0, 1.0]), np.full(2, scale * exact[name]), name))
+    time = f"t (sigma {schedule.sigma_min:g} at 0, {schedule.sigma_max:g} at 1)"
+    panels = [
+        Lines(by_time, "Loss times d sigma/dt", time, f"{unit} per unit of t"),
+        Lines(sums, "Bound at t = 0, added up from t = 1", time, unit),
+    ]
+    levels = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in exact.items())
+    return Figure(panels, title=f"Held-out text, {unit}: model at most {scale * summary['bound']:.3f}, {levels}")

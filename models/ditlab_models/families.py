@@ -1,0 +1,77 @@
+"""Model families by name. No central list, no torch.
+
+A family is a folder `ditlab_models/NAME/` on the Python path whose `family.py` defines `FAMILY`, or an entry point NAME
+of the group `ditlab.families` in any installed package, which names such an object.
+"""
+
+from collections.abc import Iterator
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import ditlab_models
+from ditlab_models.contract import Family, ModelSpec
+from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup
+
+AnyFamily = Family[Any, Any, Any]
+
+
+def families() -> dict[str, AnyFamily]:
+    """Return every family by name, sorted. Warns of those whose code cannot be used."""
+    return FAMILIES.load_all()
+
+
+def family_names() -> list[str]:
+    """Return the names of all families, sorted, without importing their code."""
+    return FAMILIES.names()
+
+
+def find_family(name: str) -> AnyFamily | None:
+    """Return the family of a name; None where there is none. Raises PluginError where its code cannot be used."""
+    return FAMILIES.load(name)
+
+
+def family_of(model: ModelSpec) -> AnyFamily:
+    """Return the family of a model spec."""
+    family = find_family(model.family)
+    assert family is not None, f"there is no family {model.family}"
+    return family
+
+
+def built_in_families() -> list[AnyFamily]:
+    """Return the families of this package."""
+    return [family for name in _built_in() if (family := find_family(name))]
+
+
+def _folders(only: str | None = None) -> Iterator[Plugin]:
+    """Yield the families in folders of the package's path, or the one of a name; the first folder of a name hides those
+    after it."""
+    own, known = Path(ditlab_models.__file__).parent, set()
+    for folder in map(Path, ditlab_models.__path__):
+        for module in sorted(folder.glob("*/family.py" if only is None else f"{escape(only)}/family.py")):
+            name = module.parent.name
+            if name not in known:
+                known.add(name)
+                package = BUILT_IN if folder == own else ""
+                yield Plugin(name, f"ditlab_models.{name}.family:FAMILY", package, folder=str(module.parent))
+
+
+def _check(name: str, family: Any) -> AnyFamily:
+    if not isinstance(family, Family):
+        raise ValueError(f"it is a {type(family).__name__}, not an instance of ditlab_models.contract.Family")
+    if family.name != name or family.model.model_fields["family"].default != name:
+        raise ValueError(
+            f"its name is '{family.name}' and its model.family '{family.model.model_fields['family'].default}', which "
+            f"must both be '{name}'"
+        )
+    family.objective(), family.sampling()  # their fields have defaults
+    return family
+
+
+def _built_in() -> list[str]:
+    return [plugin.name for plugin in _folders() if plugin.package == BUILT_IN]
+
+
+FAMILIES: PluginGroup[AnyFamily] = PluginGroup(
+    "ditlab.families", "model family", _check, folders=_folders, reserved=_built_in
+)

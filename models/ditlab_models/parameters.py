@@ -1,0 +1,194 @@
+"""Parameters of a model: their counts by component and by role, without allocating any, and the roles themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from ditlab_models.contract import ModelSpec, Network, Objective, ObjectiveSpec, Role, RoledNetwork
+from ditlab_models.families import family_of
+from ditlab_models.finetuning import FineTuning, fine_tune, select
+
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Numbers of parameters of a model."""
+
+    total: int
+    """Parameters of the network."""
+    trainable: int
+    """Parameters of the network that take gradients."""
+    components: dict[str, int]
+    """Parameters of the network's named groups; their sum is `total`."""
+    training_only: dict[str, int] = field(default_factory=dict)
+    """Parameters of the objective's modules by name: trained, never part of `total`."""
+
+    @property
+    def frozen(self) -> int:
+        """Parameters of the network that stay as they are."""
+        return self.total - self.trainable
+
+
+@dataclass(frozen=True)
+class MetaModel:
+    """A network and its objective on the meta device: shapes and names, no memory and no values."""
+
+    network: Network
+    objective: Objective
+
+    @classmethod
+    def build(cls, model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None) -> MetaModel:
+        """Build both, in milliseconds for a network of any size, with what `tuning` freezes and adapts.
+
+        Raises ValueError where they do not fit, and for patterns that match nothing.
+        """
+        with torch.device("meta"):
+            family = family_of(model)
+            network: Any = family.build_network(model)
+            built = cls(network, family.build_objective(objective, model))
+            if tuning is not None:
+                fine_tune(network, built.objective.modules, tuning)
+            return built
+
+    def check_rates(self, patterns: Iterable[str]) -> None:
+        """Raise ValueError for a pattern of `optimizer.lr_patterns` that matches no trained parameter."""
+        parts: dict[str, Any] = {"": self.network, "objective.": self.objective.modules or nn.Module()}
+        named = ((f"{prefix}{name}", each) for prefix, part in parts.items() for name, each in part.named_parameters())
+        names = [name for name, parameter in named if parameter.requires_grad]
+        select("optimizer.lr_patterns", patterns, names, "trained parameter")
+
+    @cached_property
+    def counts(self) -> ParameterCount:
+        """Numbers of parameters."""
+        return count_network(self.network, self.objective.modules)
+
+
+def count_parameters(
+    model: ModelSpec, objective: ObjectiveSpec | None = None, tuning: FineTuning | None = None
+) -> ParameterCount:
+    """Count on the meta device, in milliseconds and without memory for a network of any size."""
+    if objective is not None:
+        return MetaModel.build(model, objective, tuning).counts
+    with torch.device("meta"):
+        return count_network(family_of(model).build_network(model))
+
+
+def count_network(network: Network, objective_modules: nn.Module | None = None) -> ParameterCount:
+    """Count an existing network. Asserts that its components hold every parameter exactly once."""
+    assert isinstance(network, nn.Module)
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    owner: dict[int, str] = {}
+    components: dict[str, int] = {}
+    for component, modules in network.components().items():
+        components[component] = 0
+        for parameter in (parameter for module in modules for parameter in module.parameters()):
+            assert id(parameter) in names, f"component '{component}' holds a parameter that the network does not"
+            assert id(parameter) not in owner, (
+                f"{names[id(parameter)]} is counted twice: in '{owner[id(parameter)]}' and in '{component}'"
+            )
+            owner[id(parameter)] = component
+            components[component] += parameter.numel()
+    missed = [name for key, name in names.items() if key not in owner]
+    assert not missed, f"no component holds {', '.join(missed)}"
+    trainable = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    training_only = {}
+    if objective_modules is not None:
+        children = objective_modules.named_children()
+        training_only = {name: sum(each.numel() for each in child.parameters()) for name, child in children}
+    return ParameterCount(sum(components.values()), trainable, components, training_only)
+
+
+@dataclass(frozen=True)
+class ParameterRole:
+    """Role of a parameter, and the matrices that it consists of."""
+
+    role: Role
+    num_parts: int = 1
+    """Matrices of equal size, one below the other, that a fused weight consists of: 3 for queries, keys, values."""
+    is_transposed: bool = False
+    """True where the first two axes are (inputs, outputs): the kernel of a transposed convolution."""
+
+
+def parameter_roles(module: nn.Module) -> dict[str, ParameterRole]:
+    """Return the role of each parameter of a module by its name.
+
+    In this order: norms' weights and biases are `norm`, other biases `bias`; embeddings' tables, and other parameters
+    named by `role_modules` of a network within, have the role that it names; weights of convolutions are `convolution`,
+    of linear maps `matrix`; of what is left, parameters of one number are `scalar` and the others `embedding`. A module
+    with an attribute `fused_parts` has a weight of so many matrices.
+    """
+    named: dict[int, Role] = {}
+    for owner in module.modules():
+        if isinstance(owner, RoledNetwork):
+            for role, modules in owner.role_modules().items():
+                named |= {id(each): role for part in modules for each in part.modules()}
+    return {
+        f"{path}.{name}" if path else name: _role(owner, name, parameter.numel(), named.get(id(owner)))
+        for path, owner in module.named_modules()
+        for name, parameter in owner.named_parameters(recurse=False)
+    }
+
+
+def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> ParameterRole:
+    if isinstance(owner, NORMS):
+        return ParameterRole("norm")
+    if name == "bias":
+        return ParameterRole("bias")
+    if named is not None:
+        return ParameterRole(named)
+    if isinstance(owner, nn.Embedding):
+        return ParameterRole("embedding")
+    if isinstance(owner, CONVOLUTIONS):
+        return ParameterRole("convolution")
+    if isinstance(owner, TRANSPOSED):
+        return ParameterRole("convolution", is_transposed=True)
+    if isinstance(owner, nn.Linear):
+        return ParameterRole("matrix", int(getattr(owner, "fused_parts", 1)) if name == "weight" else 1)
+    return ParameterRole("scalar" if size == 1 else "embedding")
+
+
+@dataclass(frozen=True)
+class RoledParameters:
+    """Parameters of one shape and role, whose names differ in numbers of blocks alone."""
+
+    name: str
+    """Name with `*` for the numbers: `blocks.*.mlp.up.weight`."""
+    shape: tuple[int, ...]
+    role: Role
+    num_parts: int
+    """Matrices that each consists of: 3 for fused queries, keys and values."""
+    copies: int = 1
+
+    @property
+    def total(self) -> int:
+        """Values of all copies together."""
+        return self.copies * prod(self.shape)
+
+
+def count_by_role(
+    model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None
+) -> list[RoledParameters]:
+    """List the parameters of the network, then those that the loss trains (`objective.NAME`), in their order."""
+    built = MetaModel.build(model, objective, tuning)
+    modules = {"": built.network, "objective.": built.objective.modules}
+    found: dict[RoledParameters, int] = {}
+    for prefix, module in modules.items():
+        if isinstance(module, nn.Module):
+            roles = parameter_roles(module)
+            for name, parameter in module.named_parameters():
+                label = _NUMBER.sub("*", f"{prefix}{name}")
+                one = RoledParameters(label, tuple(parameter.shape), roles[name].role, roles[name].num_parts)
+                found[one] = found.get(one, 0) + 1
+    return [replace(one, copies=copies) for one, copies in found.items()]

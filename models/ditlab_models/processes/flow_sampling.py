@@ -1,0 +1,190 @@
+"""Samples by integration of a network's velocity from noise at t = 1 to data at t = 0, and guidance
+(arXiv:2207.12598)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ditlab_models.checks import check_no_prompts
+from ditlab_models.contract import DEFAULT_REQUEST, SampleRequest, Samples
+from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.processes.draws import starting_noise, state_dtype
+from ditlab_models.processes.flow import repeat_time
+from ditlab_models.processes.flow_figures import to_pictures
+from ditlab_models.processes.solvers import SOLVERS, ignore
+from ditlab_models.processes.specs import FlowSamplingSpec
+
+Conditions = Mapping[str, Tensor]
+"""Tensors by name, (batch, ...) each."""
+Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
+"""(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
+MAX_CLASS_COLUMNS = 16
+ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
+SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
+    "constant": lambda t: 1.0,
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "quadratic": lambda t: (1 - t) ** 2,
+}
+"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
+
+
+class ImageSampler:
+    """Base of samplers of images of one shape, conditioned on a class where the model has classes."""
+
+    takes_rows: Literal["none", "conditions", "completed"] = "none"
+    draws_per_prompt = False
+    max_batch_size: int | None = None
+
+    guidance: float
+    guided_channels: int | None
+    """Channels that guidance changes, the first so many; None: all."""
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+        self.image_shape = image_shape
+        self.num_classes = num_classes
+
+    def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
+        """Return `label` (num,) int64, the requested class or each of the data's in turn; {} without classes."""
+        check_no_prompts(request)
+        label = request.label
+        if self.num_classes is None:
+            if label is not None:
+                raise ValueError(
+                    f"label={label} was given to an unconditional model (model.num_classes is null); "
+                    "leave the label out, or train with model.num_classes."
+                )
+            return {}
+        if label is None:
+            classes = torch.tensor(
+                [each for each in request.classes if each < self.num_classes] or range(self.num_classes)
+            )
+            return {"label": classes[torch.arange(num) % len(classes)]}
+        if not 0 <= label < self.num_classes:
+            raise ValueError(
+                f"label={label} is no class of this model (model.num_classes={self.num_classes}); "
+                f"choose a label from 0 to {self.num_classes - 1}."
+            )
+        return {"label": torch.full((num,), label)}
+
+    def guided(self, network: nn.Module, conditions: Conditions) -> Callable[[Tensor, Tensor | float], Tensor]:
+        """Return the guided prediction as a function of x (num, ...) and one time."""
+        dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
+        if "label" in conditions and self.num_classes is not None:
+            null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.guidance
+
+        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+            output: Tensor = network(x.to(dtype), t, *conditions.values())
+            return output.to(x.dtype)
+
+        def at_time(x: Tensor, t: Tensor | float) -> Tensor:
+            labels = {name: conditions[name] for name in null}
+            return guided_prediction(
+                predict, x, repeat_time(t, x), labels, null, scale, num_channels=self.guided_channels
+            )
+
+        return at_time
+
+    def show(self, samples: Samples) -> Figure:
+        """Draw a grid of images with their labels; classes in turn get a column each."""
+        label = samples.conditions.get("label")
+        captions = [] if label is None else [str(value) for value in label.tolist()]
+        num_labels = len(set(captions))
+        columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
+        named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
+        grid = ImageGrid(to_pictures(samples.values), captions, columns)
+        return Figure([grid], columns=1, alt=f"{len(samples.values)} samples{named}, {columns} in a row")
+
+
+class FlowSampler(ImageSampler):
+    """Sampler by integration of the velocity from t = 1 to t = 0."""
+
+    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+        super().__init__(image_shape, num_classes)
+        self.spec = spec
+        self.guidance, self.guided_channels = spec.guidance, spec.guided_channels
+
+    @torch.no_grad()
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Mapping[str, Tensor],
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+        noise: Tensor | None = None,
+    ) -> Samples:
+        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device; steps + 1
+        frames."""
+        device = next(network.parameters()).device
+        draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
+        x = torch.stack(draws).to(device, state_dtype(network))
+        if noise is not None:
+            x = starting_noise(noise, x.shape, x)
+        conditions = {name: values.to(device) for name, values in conditions.items()}
+        times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
+        frames = [x]
+        record = frames.append if trajectory else ignore
+        x = SOLVERS[self.spec.solver](self.guided(network, conditions), x, times, record)
+        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Guidance scale over time (noise at t = 0, data at t = 1)."""
+
+    scale: float
+    """1 is the conditional prediction as it is."""
+    schedule: ScheduleName = "constant"
+    min_scale: float = 0.0
+    """Lower bound of the scheduled scale; below 1, guidance leads away from the condition."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """(t_start, t_end): outside t_start < t < t_end the scale is 1 (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the scale is 1 at all times."""
+        return self.scale == 1 and (self.schedule == "constant" or self.min_scale == 1)
+
+    def scale_at(self, t: float) -> float:
+        """Guidance scale at time t."""
+        t_start, t_end = self.interval
+        if not t_start < t < t_end:
+            return 1.0
+        return max(self.scale * SCHEDULES[self.schedule](t), self.min_scale)
+
+
+def guided_prediction(
+    predict: Predict,
+    x: Tensor,
+    t: Tensor,
+    conditions: Conditions,
+    negative: Conditions,
+    scale: float,
+    rescale: float = 0.0,
+    num_channels: int | None = None,
+) -> Tensor:
+    """Predict v_negative + scale (v - v_negative) in one pass; at scale 1 it is v, at no extra cost.
+
+    `negative`, in the shapes of `conditions`, are those that guidance leads away from. `rescale`, phi in [0, 1], is the
+    share to which the guided prediction gets each sample's standard deviation of v (Lin et al. 2023, arXiv:2305.08891,
+    3.4). `num_channels`: the first channels that are guided, the others being those of v; None: all.
+    """
+    if scale == 1:
+        return predict(x, t, conditions)
+    both = {name: torch.cat((values, negative[name])) for name, values in conditions.items()}
+    v, v_negative = predict(torch.cat((x, x)), torch.cat((t, t)), both).chunk(2)
+    guided = v_negative + scale * (v - v_negative)
+    if num_channels is not None:
+        guided = torch.cat((guided[:, :num_channels], v[:, num_channels:]), dim=1)
+    if rescale == 0:
+        return guided
+    axes = tuple(range(1, v.ndim))
+    ratio = v.std(axes, keepdim=True) / guided.std(axes, keepdim=True)
+    return (rescale * ratio + (1 - rescale)) * guided

@@ -1,0 +1,436 @@
+"""Evaluation of imputed regions on held-out windows at several mask ratios, beside averages, neighbours and
+regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ditlab_models.contract import EvaluationResult, RealRows, RowSet, Samples
+from ditlab_models.figures import Curve, Figure, Lines, Panel, Text
+from ditlab_models.intervals import correlation_ends, ratio_estimate
+from ditlab_models.region.figures import ONE_PREDICTION
+from ditlab_models.region.network import evaluate_network, one_step_inputs, present_or_none
+from ditlab_models.region.objective import TINY, Agreement, draw_masks
+from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
+from ditlab_models.tensors import masked_rows
+
+MAX_BATCH_VALUES = 2**21
+"""Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
+RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
+"""Chances of a region to be masked, also of the windows that the regression is fitted on, in turn."""
+MAIN_RATIO = 0.5
+"""Mask ratio of the tables by motif, chromosome and cell type, of ranks, intervals and shares."""
+STATISTICS = ("mse", "pearson", "r2", "r2_within")
+GROUPS = ("chromosome", "cell_type")
+"""Columns of class indices by whose classes figures are given, where a store has them."""
+ENDS = ("_low", "_high")
+MOST_RANKED = 2**21
+"""Values of masked regions, the first ones, that are kept for Spearman's correlation: 8 MiB for each predictor."""
+Table = dict[str, np.ndarray]
+Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are unused."""
+REACH = 2
+"""Neighbours on each side that the regression uses."""
+PENALTY = 1e-3
+"""Penalty of the regression's squared weights, in variances of its standardised inputs."""
+NUM_NAMED = 4
+"""Features named at either end."""
+
+
+@dataclass(frozen=True)
+class RegionEvaluator:
+    """Pearson's r, R^2 and squared error of masked regions over data sets (`ditlab_models.contract.Evaluator`)."""
+
+    objective: RegionObjectiveSpec
+    model: RegionSpec
+
+    @torch.no_grad()
+    def evaluate(
+        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+    ) -> EvaluationResult:
+        """Return tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif`, and `by_chromosome` and
+        `by_cell_type` where the rows have such a column.
+
+        `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
+        Metrics are `r2/r50` of the model, `baseline/nearest/r2/r50`, `reference/optimal/r2/r50` and so on; at r50 the
+        model's have the ends of 95 % intervals, `r2/r50_low` and `r2/r50_high`, and there is `spearman/r50`.
+        """
+        size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
+        imputers = fit_baselines(train, size)
+        features: list[str] = []
+        prefixes = {"model": ""} | {name: f"baseline/{name}/" for name in imputers}
+        prefixes |= {name: f"reference/{name}/" for name in references}
+        # Sums by feature, by predictor, mask ratio and chromosome.
+        sums: Sums = {name: {ratio: {} for ratio in RATIOS} for name in prefixes}
+        compared, cells = ComparedRegions(), {name: dict[str, Agreement]() for name in prefixes}
+        for rows in held_out.batches(size):
+            x, present = rows.batch["regions"], rows.batch["present"]
+            features = features or list(rows.names.get("regions") or (f"feature_{i}" for i in range(x.shape[-1])))
+            for ratio, mask in zip(RATIOS, draw_masks(rows.batch, rows.noise, RATIOS), strict=True):
+                x_t, t = one_step_inputs(self.model, self.objective.noise.steps, x, mask, rows.noise)
+                predicted = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
+                predictions = {"model": predicted[mask]}
+                predictions |= {name: imputer(x, mask, present) for name, imputer in imputers.items()}
+                for name, reference in references.items():
+                    expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
+                    predictions[name] = torch.from_numpy(expected).to(mask.device)[mask]
+                for name, prediction in predictions.items():
+                    _add(sums[name][ratio], rows, mask, prediction)
+                    if ratio == MAIN_RATIO and "cell_type" in rows.columns:
+                        _add(cells[name], rows, mask, prediction, "cell_type")
+                if ratio == MAIN_RATIO:
+                    compared.add(rows, mask, predictions)
+        whole = {name: {ratio: reduce(add, at.values()) for ratio, at in by.items()} for name, by in sums.items()}
+        overall = {name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()}
+        metrics = {
+            f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
+            for name, by_ratio in overall.items()
+            for ratio, values in by_ratio.items()
+            for figure in STATISTICS
+        }
+        for name, by_ratio in whole.items():
+            found = compared.figures(name, by_ratio[MAIN_RATIO])
+            kept = found if name == "model" else {"spearman": found["spearman"]}
+            for figure in ("pearson", "spearman", "r2"):
+                for part in ("", *ENDS):
+                    if math.isfinite(kept.get(f"{figure}{part}", math.nan)):
+                        metrics[f"{prefixes[name]}{figure}/r{round(100 * MAIN_RATIO)}{part}"] = kept[f"{figure}{part}"]
+        within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
+        # Every predictor's share of a reference's R^2.
+        shares = {best: [each / within[best] for each in within.values()] for best in references if within[best] > 0}
+        metrics |= {f"{best}_share": of_all[0] for best, of_all in shares.items()}
+        tables = _tables(whole, overall, features, compared)
+        by_group = {"chromosome": {name: by_ratio[MAIN_RATIO] for name, by_ratio in sums.items()}, "cell_type": cells}
+        tables |= {
+            f"by_{column}": _columns(
+                {"predictor": name, column: group, **compared.figures(name, at, compared.windows(column, group))}
+                for name, groups in by_name.items()
+                for group, at in groups.items()
+            )
+            for column, by_name in by_group.items()
+            if by_name["model"]
+        }
+        tables["r2_within"] |= {
+            f"share of {best} at {MAIN_RATIO:.0%}": np.array(of_all) for best, of_all in shares.items()
+        }
+        remark = f". {ONE_PREDICTION}" if self.model.predicts_one_thing else ""
+        figures = {"r2_by_mask_ratio": r2_by_mask_ratio(overall, remark), "r2_by_motif": r2_by_motif(whole, features)}
+        return EvaluationResult(metrics, tables, figures)
+
+    @property
+    def sample_metrics(self) -> tuple[str, ...]:
+        """STATISTICS, of imputed regions."""
+        return STATISTICS
+
+    def measure_samples(
+        self, train: RowSet, held_out: RowSet, batch_size: int
+    ) -> Callable[[Samples], dict[str, float]]:
+        """Return the comparison of a sampler's imputed regions with the measured ones, over all features."""
+
+        def measure(samples: Samples) -> dict[str, float]:
+            mask = samples.conditions["mask"]
+            target = samples.conditions["regions"][mask]
+            overall = _overall(Agreement.of(target, samples.values[mask], mask[mask]))
+            return {name: overall[name] for name in STATISTICS}
+
+        return measure
+
+
+Sums = dict[str, dict[float, dict[str, Agreement]]]
+Overall = Mapping[str, Mapping[float, Mapping[str, float]]]
+
+
+def _add(
+    groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction: Tensor, column: str = "chromosome"
+) -> None:
+    """Add predictions (M, F) to the sums of their windows' classes; windows without such a column are all of one."""
+    target, window = rows.batch["regions"][mask], mask.nonzero()[:, 0]
+    classes = rows.columns.get(column, np.full(len(mask), "all")).astype(str)
+    for name in np.unique(classes):
+        here = torch.from_numpy(classes == name).to(window.device)[window]
+        counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
+        sums = Agreement.of(target[here], prediction[here], counts)
+        groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
+
+
+@dataclass
+class ComparedRegions:
+    """Sums of masked regions at MAIN_RATIO by window and feature, (W, F), and the regions whose values are ranked.
+
+    A window is taken for one independent sample: intervals of R^2 are over windows. Correlations' intervals are
+    Fisher's and take masked regions, not their single features, for independent; neighbours are not quite, so that they
+    are somewhat narrow. Windows that overlap in the held-out set make both too narrow.
+    """
+
+    sums: dict[str, list[Tensor]] = field(default_factory=dict)
+    """Sums by window: `num` (W,), `x` and `xx` of targets, and `error/NAME`, a predictor's squared errors."""
+    ranked: dict[str, list[Tensor]] = field(default_factory=dict)
+    """Values (M, F) of `target` and each predictor, and their `window` (M,)."""
+    labels: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """Classes of the windows, (W,), by column of GROUPS."""
+    num: int = 0
+    """Windows so far."""
+
+    def add(self, rows: RealRows, mask: Tensor, predictions: Mapping[str, Tensor]) -> None:
+        """Add a batch's predictions (M, F) of masked regions."""
+        window, target = mask.nonzero()[:, 0], rows.batch["regions"][mask].double()
+        values = {f"error/{name}": (target - each).square() for name, each in predictions.items()}
+        for name, each in {"x": target, "xx": target.square(), **values}.items():
+            summed = each.new_zeros(len(mask), each.shape[1]).index_add_(0, window, each)
+            self.sums.setdefault(name, []).append(summed.cpu())
+        self.sums.setdefault("num", []).append(mask.sum(1).double().cpu())
+        left = MOST_RANKED // target.shape[1] - sum(map(len, self.ranked.get("target", ())))
+        for name, each in {"target": target, "window": self.num + window, **predictions}.items():
+            self.ranked.setdefault(name, []).append(each[: max(0, left)].cpu())
+        for column in GROUPS:
+            if column in rows.columns:
+                self.labels.setdefault(column, []).append(rows.columns[column].astype(str))
+        self.num += len(mask)
+
+    def windows(self, column: str, name: str) -> np.ndarray | None:
+        """Return the windows of a class, (W,) bool; None, for all, where the rows have no such column."""
+        return np.concatenate(self.labels[column]) == name if column in self.labels else None
+
+    def figures(self, name: str, sums: Agreement, windows: np.ndarray | None = None) -> dict[str, float]:
+        """Return a predictor's figures over all features of some windows (None: all), with the ends of intervals;
+        `sums` are theirs."""
+        found = _overall(sums)
+        regions = round(found["entries"] / max(1, len(sums.count)))
+        taken = np.ones(self.num, bool) if windows is None else windows
+        target, prediction = (_ranks(each.reshape(-1, 1)) for each in self._ranked(name, taken))
+        rho = float(_pearson(target, prediction)[0]) if len(target) or not regions else math.nan  # none is ranked
+        error, variation = self._errors(name, taken, within=False)
+        of_r2 = _r2_ends(error.sum(1), variation.sum(1))
+        return found | {
+            **_named("pearson", correlation_ends(found["pearson"], regions)),
+            "spearman": rho,
+            **_named("spearman", correlation_ends(rho, len(target) // max(1, len(sums.count)), of_ranks=True)),
+            **_named("r2", of_r2),
+        }
+
+    def by_feature(self, name: str) -> dict[str, np.ndarray]:
+        """Return a predictor's Spearman correlation of each feature and the ends of R^2's intervals, (F,) each."""
+        taken = np.ones(self.num, bool)
+        target, prediction = (_ranks(each) for each in self._ranked(name, taken))
+        pairs = zip(*(each.T for each in self._errors(name, taken, within=True)), strict=True)
+        low, high = map(np.array, zip(*(_r2_ends(*pair) for pair in pairs), strict=True))
+        return {"spearman": _pearson(target, prediction).numpy(), "r2_low": low, "r2_high": high}
+
+    @property
+    def num_ranked(self) -> int:
+        """Regions whose values are ranked."""
+        return sum(map(len, self.ranked["target"]))
+
+    def _ranked(self, name: str, windows: np.ndarray) -> tuple[Tensor, Tensor]:
+        taken = torch.from_numpy(windows)[torch.cat(self.ranked["window"])]
+        return torch.cat(self.ranked["target"])[taken], torch.cat(self.ranked[name])[taken]
+
+    def _errors(self, name: str, windows: np.ndarray, within: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return squared errors and squared deviations from the mean, or from each feature's own, (W, F)."""
+        names = ("num", "x", "xx", f"error/{name}")
+        num, x, xx, error = (torch.cat(self.sums[each]).numpy()[windows] for each in names)
+        total = x.sum(0) if within else np.full(x.shape[1], x.sum() / x.shape[1])
+        mean = total / max(1, num.sum())
+        return error, xx - 2 * mean * x + num[:, None] * mean**2
+
+
+def _r2_ends(errors: np.ndarray, variation: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the interval of R^2 over windows (W,): of 1 less a ratio of sums."""
+    if variation.sum() <= TINY or len(errors) < 2:
+        return -math.inf, 1.0
+    _, low, high = ratio_estimate(errors, variation)
+    return 1 - high, 1 - low
+
+
+def _named(name: str, ends: tuple[float, float]) -> dict[str, float]:
+    return dict(zip((f"{name}{part}" for part in ENDS), ends, strict=True))
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Rank each column of values (M, F), ties by their mean rank, float64."""
+    columns = []
+    for column in values.unbind(1):
+        _, inverse, counts = torch.unique(column, return_inverse=True, return_counts=True)
+        last = counts.cumsum(0).double()
+        columns.append((last - (counts - 1) / 2)[inverse])
+    return torch.stack(columns, 1)
+
+
+def _pearson(target: Tensor, prediction: Tensor) -> Tensor:
+    """Correlate columns (M, F): (F,)."""
+    return Agreement.of(target, prediction, torch.ones(len(target), dtype=torch.bool)).pearson()
+
+
+def _overall(sums: Agreement) -> dict[str, float]:
+    """Compute `entries` (number of values compared) and STATISTICS, over all features."""
+    total = sums.total()
+    values = {"mse": total.mse(), "pearson": total.pearson(), "r2": total.r2(), "r2_within": sums.r2_within()}
+    return {"entries": int(total.count), **{name: float(value) for name, value in values.items()}}
+
+
+def _tables(
+    whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, features: list[str], compared: ComparedRegions
+) -> dict[str, Table]:
+    """Make `r2` and `r2_within` for people (predictors by mask ratios), `by_ratio` and `by_motif` for tools."""
+    tables = {}
+    for figure in ("r2", "r2_within"):
+        tables[figure] = {"predictor": np.array(list(overall))} | {
+            f"masked {ratio:.0%}": np.array([by_ratio[ratio][figure] for by_ratio in overall.values()])
+            for ratio in RATIOS
+        }
+    tables["by_ratio"] = _columns(
+        {"predictor": name, "mask_ratio": ratio, **values}
+        for name, by_ratio in overall.items()
+        for ratio, values in by_ratio.items()
+    )
+    motifs = []
+    for name, by_ratio in whole.items():
+        at = by_ratio[MAIN_RATIO]
+        values = {"entries": at.count.long(), "mse": at.mse(), "pearson": at.pearson(), "r2": at.r2()}
+        of_feature = compared.by_feature(name)
+        for figure, r in (("pearson", values["pearson"].cpu().numpy()), ("spearman", of_feature["spearman"])):
+            num = int(values["entries"][0]) if figure == "pearson" else compared.num_ranked
+            ends = [correlation_ends(float(each), num, of_ranks=figure == "spearman") for each in r]
+            of_feature |= {
+                f"{figure}{part}": np.array(side) for part, side in zip(ENDS, zip(*ends, strict=True), strict=True)
+            }
+        values |= {key: torch.from_numpy(each) for key, each in of_feature.items()}
+        motifs += [
+            {"predictor": name, "motif": motif, **{key: each[i].item() for key, each in values.items()}}
+            for i, motif in enumerate(features)
+        ]
+    tables["by_motif"] = _columns(motifs)
+    return tables
+
+
+def _columns(rows: Iterable[Mapping[str, object]]) -> Table:
+    listed = list(rows)
+    return {name: np.array([row[name] for row in listed]) for name in listed[0]}
+
+
+class Neighbours(NamedTuple):
+    """Nearest visible regions of every masked region: left ones by distance, then right ones."""
+
+    values: Tensor
+    """(M, N, C); 0 where there is no such region."""
+    exists: Tensor
+    """(M, N) bool."""
+    distance: Tensor
+    """(M, N) int64 in regions; 0 where there is no such region."""
+
+
+def neighbours(x: Tensor, mask: Tensor, present: Tensor, reach: int = REACH) -> Neighbours:
+    """Find `reach` regions on each side of every masked one, skipping masked regions and padding."""
+    visible = present & ~mask
+    places = masked_rows(visible).index  # (B, most visible): index of the k-th visible region of a window
+    window, region = mask.nonzero(as_tuple=True)
+    before = visible.cumsum(1)[window, region]  # visible regions to the left
+    steps = torch.arange(reach, device=x.device)
+    rank = before[:, None] + torch.cat([-1 - steps, steps])  # (M, N): rank among the window's visible regions
+    exists = (rank >= 0) & (rank < visible.sum(1)[window, None])
+    place = places[window[:, None], rank.clamp(0, places.shape[1] - 1)]
+    values = torch.where(exists[..., None], x[window[:, None], place], 0)
+    return Neighbours(values, exists, (place - region[:, None]).abs() * exists)
+
+
+def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) -> Tensor:
+    """Predict the nearest visible region, the left one of two; `otherwise` (C,) where a window has none."""
+    near = neighbours(x, mask, present, reach=1)
+    (left, right), (to_left, to_right) = near.exists.unbind(1), near.distance.unbind(1)
+    takes_left = left & (~right | (to_left <= to_right))
+    nearest = torch.where(takes_left[:, None], near.values[:, 0], near.values[:, 1]).to(otherwise)
+    return torch.where((left | right)[:, None], nearest, otherwise)
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Linear regression on the neighbours' features, existence and distances."""
+
+    weights: Tensor
+    """(N * C + 2 * N, C) float64."""
+    intercept: Tensor
+    """(C,) float64."""
+
+    def __call__(self, x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
+        return _inputs(x, mask, present) @ self.weights + self.intercept
+
+
+def _inputs(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
+    """Inputs of the regression, (M, N * C + 2 * N) float64."""
+    near = neighbours(x, mask, present)
+    return torch.cat([near.values.flatten(1), near.exists, near.distance], dim=1).double()
+
+
+def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
+    """Fit `motif_mean`, `nearest` and `ridge` (of standardised inputs, PENALTY) from one pass over the rows, `size` at
+    a time."""
+    first = num = num_regions = 0
+    sums: list[Tensor] = []
+    for rows in train.batches(size):
+        x, present = rows.batch["regions"], rows.batch["present"]
+        if not sums:
+            features, inputs = x.shape[-1], 2 * REACH * (x.shape[-1] + 2)
+            shapes = ((inputs,), (features,), (inputs, inputs), (inputs, features), (features,))
+            sums = [torch.zeros(shape, dtype=torch.float64, device=x.device) for shape in shapes]
+        ratios = torch.tensor(RATIOS, device=x.device)
+        ratio = ratios[(first + torch.arange(len(x), device=x.device)) % len(RATIOS)]
+        mask = (rows.noise.uniform("baseline_mask", present.shape) < ratio[:, None]) & present
+        z, y = _inputs(x, mask, present), x[mask].double()
+        first, num, num_regions = first + len(x), num + len(z), num_regions + int(present.sum())
+        sum_z, sum_y, sum_zz, sum_zy, regions = sums
+        sum_z += z.sum(0)
+        sum_y += y.sum(0)
+        sum_zz.addmm_(z.T, z)
+        sum_zy.addmm_(z.T, y)
+        regions += x[present].sum(0, dtype=torch.float64)
+    assert sums, "a run has training rows"
+    motif_mean = regions / max(1, num_regions)
+    ridge = Ridge(torch.zeros_like(sum_zy), motif_mean)
+    if num:
+        z, y = sum_z / num, sum_y / num
+        covariance, shared = sum_zz / num - torch.outer(z, z), sum_zy / num - torch.outer(z, y)
+        variance = covariance.diagonal()
+        scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()  # a constant input gets no weight
+        penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
+        weights = torch.linalg.solve(covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None])
+        weights = weights / scale[:, None]
+        ridge = Ridge(weights, y - z @ weights)
+    return {
+        "motif_mean": lambda x, mask, present: motif_mean.expand(int(mask.sum()), -1),
+        "nearest": partial(impute_nearest, otherwise=motif_mean),
+        "ridge": ridge,
+    }
+
+
+def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:
+    """Draw a curve for each predictor, over all entries and within features; `remark` on the model joins the title."""
+    panels = []
+    for figure, title in (("r2_within", "Against each feature's own mean"), ("r2", "Against the mean of all entries")):
+        curves = [
+            Curve(np.array(RATIOS), np.array([by_ratio[ratio][figure] for ratio in RATIOS]), name.replace("_", " "))
+            for name, by_ratio in overall.items()
+        ]
+        panels.append(Lines(curves, title, "share of regions masked", "R²"))
+    return Figure(panels, title=f"R² of masked regions{remark}")
+
+
+def r2_by_motif(whole: Mapping[str, Mapping[float, Agreement]], features: list[str]) -> Figure:
+    """Draw features by the model's R^2, best first, and name the ends; the other predictors on the same features."""
+    r2 = {name: each[MAIN_RATIO].r2().cpu().numpy() for name, each in whole.items()}
+    order = np.argsort(-r2["model"], kind="stable")
+    rank = np.arange(1, len(order) + 1)
+    curves = [Curve(rank, values[order], name.replace("_", " ")) for name, values in r2.items()]
+    title = f"{MAIN_RATIO:.0%} of the regions masked, against each feature's own mean"
+    named = [f"{features[i]} {r2['model'][i]:.2f}" for i in order]
+    passages = [f"best: {', '.join(named[:NUM_NAMED])}", f"worst: {', '.join(named[-NUM_NAMED:])}"]
+    panels: list[Panel] = [Lines(curves, title, "feature, by the model's R²", "R²"), Text(passages, "Features by name")]
+    return Figure(panels, title="R² by feature", columns=1)

@@ -1,0 +1,48 @@
+"""Closed-form losses of scores that depend on token frequencies alone, against the loss itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ditlab_models.dlm.evaluation import known_losses, noise_levels
+from ditlab_models.processes.score_entropy import expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.specs import TokenNoiseSchedule
+from ditlab_models.processes.uniform_graph import kl_from_uniform
+
+V = 7
+CHANCES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.03, 0.015, 0.005], dtype=torch.float64)
+UNIFORM = np.full(V, 1 / V)
+
+
+def loss_at(probabilities, frequencies, sigma, step=1e-4):
+    """The loss per unit of sigma."""
+    return known_losses(probabilities, frequencies, (sigma - step, sigma + step))[0] / (2 * step)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
+def test_they_cost_the_score_entropy_of_another_text(sigma):
+    """The mean over all clean and noisy tokens; tokens that are rare for the scores are common in that text."""
+    frequencies = CHANCES.flip(0)
+    stays, spread = math.exp(-sigma), (1 - math.exp(-sigma)) / V
+    x0, x = (each.flatten() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij"))
+    log_q = (stays * CHANCES + spread).log()
+    losses = score_entropy(log_q - log_q[x][:, None], x, x0, torch.tensor(sigma).double())
+    expected = (frequencies[x0] * (spread + stays * (x == x0)) * losses).sum().item()
+    assert loss_at(CHANCES.numpy(), frequencies.numpy(), sigma) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
+def test_uniform_probabilities_are_zero_log_scores(sigma):
+    expected = expected_zero_score_entropy(torch.tensor(sigma).double(), V).item()
+    assert loss_at(UNIFORM, CHANCES.numpy(), sigma) == pytest.approx(expected, rel=1e-6)
+
+
+def test_parts_of_t_add_up():
+    schedule = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)
+    losses = known_losses(UNIFORM, CHANCES.numpy(), noise_levels(schedule, 7))
+    assert len(losses) == 7 and min(losses) > 0
+    assert sum(losses) == pytest.approx(kl_from_uniform(1e-4, V) - kl_from_uniform(20.0, V))
+    in_parts, whole = (known_losses(CHANCES.numpy(), CHANCES.numpy(), noise_levels(schedule, num)) for num in (7, 1))
+    assert sum(in_parts) == pytest.approx(sum(whole))

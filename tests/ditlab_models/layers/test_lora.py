@@ -1,0 +1,98 @@
+"""LoRA: closed form, its start, merged weights, roles, and peft's own layer."""
+
+import pytest
+import torch
+from torch import nn
+
+from ditlab_models.finetuning import matches, select
+from ditlab_models.layers.attention import QKV
+from ditlab_models.layers.lora import LowRank, adapt, adapted_names, is_adaptable, merge
+from ditlab_models.parameters import parameter_roles
+
+
+def adapted(module, rank=2, alpha=6.0):
+    """A module whose B is not zero."""
+    adapt(module, rank, alpha, seed=3)
+    with torch.no_grad():
+        module.lora_B.normal_(generator=torch.Generator().manual_seed(1))
+    return module
+
+
+def test_output_and_gradients_are_those_of_the_formula():
+    torch.manual_seed(0)
+    linear, x = adapted(nn.Linear(5, 4)), torch.randn(7, 5)
+    assert isinstance(linear, LowRank) and list(dict(linear.named_parameters())) == [
+        "weight", "bias", "lora_A", "lora_B"
+    ]  # fmt: skip
+    weight, bias, a, b = (each.detach() for each in linear.parameters())
+    y = linear(x)
+    torch.testing.assert_close(y, x @ (weight + 6.0 / 2 * b @ a).T + bias)
+    upstream = torch.randn_like(y)
+    y.backward(upstream)
+    dense = upstream.T @ x  # of the loss by the whole matrix
+    torch.testing.assert_close(linear.lora_A.grad, 3.0 * b.T @ dense)
+    torch.testing.assert_close(linear.lora_B.grad, 3.0 * dense @ a.T)
+
+
+def test_a_fresh_adapter_changes_nothing_and_is_drawn_by_kaiming_uniform():
+    linear, x = nn.Linear(300, 4), torch.randn(2, 300)
+    before = linear(x)
+    adapt(linear, 8, 16.0, seed=1)
+    assert torch.equal(linear(x), before) and not linear.lora_B.any()
+    bound = 300**-0.5  # of Kaiming uniform with a = sqrt(5), as a Linear's own weight is drawn
+    assert 0.95 * bound < linear.lora_A.abs().max() <= bound
+    assert float(linear.lora_A.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_fused_queries_keys_and_values_agree_with_their_merged_weights(queries):
+    torch.manual_seed(0)
+    qkv, merged = QKV(8), QKV(8)
+    merged.load_state_dict(qkv.state_dict())
+    adapted(qkv)
+    weights = merge({f"qkv.{name}": each.detach() for name, each in qkv.named_parameters()}, 3.0)
+    assert adapted_names({"qkv.lora_A": 0, "other.weight": 0}) == ["qkv"] and set(weights) == {"qkv.weight", "qkv.bias"}
+    merged.load_state_dict({name.removeprefix("qkv."): each for name, each in weights.items()})
+    inputs = [torch.randn(2, 5, 8), *([torch.randn(2, 3, 8)] if queries else [])]
+    for found, expected in zip(qkv(*inputs), merged(*inputs), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_an_adapters_two_matrices_are_one_each():
+    qkv = adapted(QKV(8))
+    roles = {name: (each.role, each.num_parts) for name, each in parameter_roles(qkv).items()}
+    assert roles["weight"] == ("matrix", 3) and roles["lora_A"] == roles["lora_B"] == ("matrix", 1)
+    assert not is_adaptable(qkv) and not is_adaptable(nn.Conv1d(2, 2, 1)) and is_adaptable(nn.Linear(2, 2))
+
+
+def test_patterns():
+    names = ["blocks.0.mlp.weight", "blocks.10.mlp.weight", "head.weight"]
+    assert matches("blocks.0", names[0]) and not matches("blocks.1", names[1]) and matches("*.mlp.*", names[1])
+    assert select("o", ["blocks.*", "head"], names, "x") == set(names)
+    with pytest.raises(ValueError, match=r"training.freeze='blocs.0' matches no parameter; .*blocks.0"):
+        select("training.freeze", ["head", "blocs.0"], names, "parameter")
+
+
+def test_pefts_layer_has_the_same_outputs_and_gradients():
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    own, x = nn.Sequential(nn.Linear(6, 5), nn.SiLU(), nn.Linear(5, 4)), torch.randn(3, 6)
+    theirs = nn.Sequential(nn.Linear(6, 5), nn.SiLU(), nn.Linear(5, 4))
+    theirs.load_state_dict(own.state_dict())
+    for module in (own[0], own[2]):
+        adapted(module)
+        module.weight.requires_grad_(False)
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["0", "2"])
+    model = peft.get_peft_model(theirs, config)
+    names = {"A": "lora_A", "B": "lora_B"}
+    with torch.no_grad():
+        for place, letter in ((place, letter) for place in "02" for letter in names):
+            layer = model.base_model.model.get_submodule(f"{place}.lora_{letter}.default")
+            layer.weight.copy_(own.get_submodule(place).get_parameter(names[letter]))
+    outputs = own(x), model(x)
+    torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    for each in outputs:
+        each.square().sum().backward()
+    for place, letter in ((place, letter) for place in "02" for letter in names):
+        layer = model.base_model.model.get_submodule(f"{place}.lora_{letter}.default")
+        torch.testing.assert_close(own.get_submodule(place).get_parameter(names[letter]).grad, layer.weight.grad)

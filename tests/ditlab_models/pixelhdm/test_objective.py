@@ -1,0 +1,307 @@
+"""PixelHDM's objective: closed forms, keyed draws, metrics, alignment and its end, precision."""
+
+import pytest
+import torch
+from torch import nn
+
+from ditlab_models.pixelhdm.family import FAMILY
+from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
+from ditlab_models.processes.draws import batch_means
+from ditlab_models.processes.frequency_loss import YCBCR, frequency_error, frequency_weights
+from ditlab_models.processes.specs import UniformTime
+
+FEATURE_WIDTH = 6
+
+
+def model(**changes):
+    sizes = {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 3, "pixel_depth": 1, "num_heads": 2}
+    sizes |= {"num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8}
+    return PixelHDMSpec(**{**sizes, "max_resolution": 64, "text_length": 4, **changes})
+
+
+def objective(spec=None, **changes):
+    defaults = {"alignment_block": 2, "alignment_width": FEATURE_WIDTH, "alignment_until": 100}
+    return FAMILY.build_objective(PixelHDMObjectiveSpec(**{**defaults, **changes}), spec or model())
+
+
+def batch_of(num=4, height=16, width=24, spec=None, features=True):
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape):
+        return torch.randn(num, *shape, generator=generator)
+
+    spec = spec or model()
+    batch = {"image": normal(3, height, width).clamp(-1, 1), "text": normal(4, spec.width)}
+    batch |= {"text_mask": torch.ones(num, 4, dtype=torch.bool), "text_pooled": normal(spec.width)}
+    num_patches = height * width // spec.patch_size**2
+    return {**batch, "image_features": normal(num_patches, FEATURE_WIDTH)} if features else batch
+
+
+class Answers(nn.Module):
+    """A network that returns `answer(z_t, t)`, and random features on request; records its inputs."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.answer = answer
+        self.calls = []
+
+    def forward(self, x, t, condition, keep=None, features_after=None):
+        self.calls.append((x, t, condition, keep, features_after))
+        output = self.scale * self.answer(x, t)
+        if features_after is None:
+            return output
+        num_patches = x.shape[2] * x.shape[3] // 64
+        generator = torch.Generator().manual_seed(4)
+        features = torch.randn(num_patches, 16, generator=generator).expand(len(x), -1, -1)
+        return output, self.scale * features
+
+
+def zeros(x, t):
+    return torch.zeros_like(x)
+
+
+def exact_network(image, prediction):
+    """A network with the exact velocity of one image at every (z_t, t)."""
+    if prediction == "image":
+        return Answers(lambda x, t: image)
+    return Answers(lambda x, t: (image - x) / (1 - t).view(-1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("prediction", ["velocity", "image"])
+def test_a_perfect_prediction_has_no_error(keyed_noise, prediction):
+    batch = batch_of()
+    built = objective(prediction=prediction)
+    network = exact_network(batch["image"], prediction)
+    trained, held_out = (
+        built.loss(network, batch, keyed_noise()),
+        batch_means(built.metrics(network, batch, keyed_noise())),
+    )
+    assert all(found[name] < 1e-9 for found in (trained, held_out) for name in ("velocity", "frequency"))
+    assert all(held_out[f"velocity_t{quarter}"] < 1e-9 for quarter in range(4))
+
+
+def test_a_prediction_of_0_errs_by_the_velocitys_second_moment(keyed_noise):
+    """1 + E[x^2]; and in YCbCr, for x = 0, by the squared lengths of its rows, as noise has all frequencies alike."""
+    batch = batch_of(64, 32, 32)
+    found = objective().loss(Answers(zeros), batch, keyed_noise())
+    assert found["velocity"].item() == pytest.approx(1 + batch["image"].square().mean().item(), rel=0.01)
+    batch["image"] = torch.zeros_like(batch["image"])
+    found = objective().loss(Answers(zeros), batch, keyed_noise())
+    assert found["frequency"].item() == pytest.approx(torch.tensor(YCBCR).square().sum(1).mean().item(), rel=0.01)
+
+
+def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
+    """z_t = t x + (1 - t) eps, from the named draws; an image predicted is the velocity (x - z_t) / (1 - t)."""
+    batch, source = batch_of(), keyed_noise()
+    image, noise = batch["image"], source.normal("noise", batch["image"].shape)
+    t = 0.05 + 0.9 * source.normal("time", (4,)).sigmoid()
+    wide = t.view(-1, 1, 1, 1)
+    for prediction in ("velocity", "image"):
+        network = Answers(lambda x, t: x.sin())
+        found = objective(prediction=prediction).loss(network, batch, keyed_noise())
+        ((z_t, times, condition, _, after),) = network.calls
+        torch.testing.assert_close(times, t)
+        torch.testing.assert_close(z_t, wide * image + (1 - wide) * noise)
+        assert set(condition) == {"text", "text_mask", "text_pooled"} and after == 2
+        velocity = z_t.sin() if prediction == "velocity" else (z_t.sin() - z_t) / (1 - wide)
+        target = image - noise
+        torch.testing.assert_close(found["velocity"], (velocity - target).square().mean())
+        torch.testing.assert_close(found["frequency"], frequency_error(velocity, target, frequency_weights(90)))
+
+
+def test_quality_100_is_the_error_in_ycbcr(keyed_noise):
+    batch = batch_of()
+    flat = objective(frequency={"quality": 100}).loss(Answers(zeros), batch, keyed_noise())["frequency"]
+    target = batch["image"] - keyed_noise().normal("noise", batch["image"].shape)
+    expected = torch.einsum("yc,bchw->byhw", torch.tensor(YCBCR), target).square().mean()
+    torch.testing.assert_close(flat, expected)
+
+
+def test_draws_are_named_and_none_is_global(keyed_noise):
+    batch, source, built = batch_of(), keyed_noise(), objective()
+    state = torch.get_rng_state()
+    built.loss(Answers(zeros), batch, source)
+    assert sorted(source.names) == ["condition_dropout", "noise", "time"]
+    built.metrics(Answers(zeros), batch, source)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_share_of_samples_loses_its_text_in_training_alone(keyed_noise):
+    batch = batch_of(4000, 8, 8, features=False)
+    network = Answers(zeros)
+    objective().loss(network, batch, keyed_noise())
+    objective(model(condition_dropout=0.0)).loss(network, batch, keyed_noise())
+    objective().metrics(network, batch, keyed_noise())
+    dropped, kept, *held_out = [keep for _, _, _, keep, _ in network.calls]
+    assert dropped.dtype == torch.bool and dropped.float().mean().item() == pytest.approx(0.9, abs=0.015)
+    assert kept.all() and held_out == [None] * 4
+
+
+def test_only_weighted_components_are_computed(keyed_noise):
+    def names(**weights):
+        built = objective(weights=weights)
+        return set(built.loss(Answers(zeros), batch_of(), keyed_noise())), built.modules is not None
+
+    assert names() == ({"velocity", "frequency", "alignment"}, True)
+    assert names(alignment=0.0) == ({"velocity", "frequency"}, False)
+    assert names(frequency=0.0, alignment=0.0) == ({"velocity"}, False)
+    assert names(velocity=0.0, alignment=0.0) == ({"frequency"}, False)
+    assert objective().weights == {"velocity": 1.0, "frequency": 1.0, "alignment": 0.5}
+
+
+def test_the_base_settings_head_is_training_only():
+    with torch.device("meta"):
+        built = FAMILY.build_objective(PixelHDMObjectiveSpec(), PixelHDMSpec())
+    assert sum(each.numel() for each in built.modules.parameters()) == 7_078_656
+
+
+def test_alignment_reads_the_block_it_names(keyed_noise, perturb):
+    """Gradients of the alignment alone end at that block."""
+    spec = model()
+    network = FAMILY.build_network(spec)
+    perturb(network)
+    built = objective(spec, alignment_block=2)
+    built.loss(network, batch_of(), keyed_noise())["alignment"].backward()
+
+    def is_reached(module):
+        return any(each.grad is not None and each.grad.abs().max() > 0 for each in module.parameters())
+
+    assert [is_reached(block) for block in network.patch_blocks] == [True, True, False]
+    assert not is_reached(network.pixel_blocks) and is_reached(built.modules)
+
+
+def test_features_retire(keyed_noise):
+    built = objective(alignment_until=100)
+    assert list(built.retired_fields(99)) == [] and list(built.retired_fields(100)) == ["image_features"]
+    assert list(objective(weights={"alignment": 0.0}).retired_fields(10**6)) == []
+    assert list(FAMILY.build_objective(PixelHDMObjectiveSpec(), model(patch_depth=8)).retired_fields(249_999)) == []
+
+
+def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0(keyed_noise):
+    built = objective()
+    whole = built.loss(Answers(zeros), batch_of(), keyed_noise())
+    network = Answers(zeros)
+    found = built.loss(network, batch_of(features=False), keyed_noise())
+    assert found.keys() == {"velocity", "frequency"} and network.calls[0][4] is None
+    assert all(torch.equal(value, whole[name]) for name, value in found.items())
+    sum(found.values()).backward()
+    assert all((each.grad == 0).all() for each in built.modules.parameters())
+
+
+def test_metrics_go_through_each_quarter_of_sampled_times_from_noise(keyed_noise):
+    network = Answers(zeros)
+    batch = batch_of(200, 8, 8)
+    objective(time=UniformTime()).metrics(network, batch, keyed_noise())
+    assert len(network.calls) == 4
+    for quarter, (z_t, t, *_) in enumerate(network.calls):
+        assert 0.05 + 0.225 * quarter <= t.min() and t.max() < 0.05 + 0.225 * (quarter + 1) + 1e-6
+        middle = 0.05 + 0.225 * (quarter + 0.5)
+        assert t.mean().item() == pytest.approx(middle, abs=0.02)
+        left = (1 - t).square().mean() + (t.square() * batch["image"].square().mean((1, 2, 3))).mean()
+        assert z_t.square().mean().item() == pytest.approx(left.item(), rel=0.03)  # noise first
+
+
+def test_metrics_do_not_depend_on_training_knobs(keyed_noise):
+    batch = batch_of()
+    network = Answers(lambda x, t: x.cos())
+    settings = ({}, {"time": UniformTime(), "weights": {"velocity": 3.0, "frequency": 0.0, "alignment": 0.5}})
+    found = []
+    for changes in settings:
+        torch.manual_seed(0)  # of the head
+        built = objective(**changes)
+        found.append(batch_means(built.metrics(network, batch, keyed_noise())))
+        assert list(built.summary(found[-1])) == list(built.metric_names())
+    assert found[0] == found[1]
+    assert list(found[0]) == ["velocity", "frequency", "alignment", *(f"velocity_t{quarter}" for quarter in range(4))]
+    mean = sum(found[0][f"velocity_t{quarter}"] for quarter in range(4)) / 4
+    assert found[0]["velocity"] == pytest.approx(mean)
+
+
+def test_metrics_without_features_lack_alignment(keyed_noise):
+    found = batch_means(objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise()))
+    assert "alignment" not in found and "frequency" in found
+    plain = objective(weights={"alignment": 0.0})
+    assert "alignment" not in plain.metric_names()
+    assert "alignment" not in batch_means(plain.metrics(Answers(zeros), batch_of(), keyed_noise()))
+
+
+def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
+    spec = model()
+    network, built = FAMILY.build_network(spec).double(), objective(spec)
+    built.modules.double()
+    perturb(network)
+    batch = {name: value.double() if value.is_floating_point() else value for name, value in batch_of(6).items()}
+
+    class Slice(keyed_noise):
+        rows = slice(0, 6)
+
+        def uniform(self, name, shape):
+            return super().uniform(name, (6, *shape[1:]))[self.rows].double()
+
+        def normal(self, name, shape):
+            return super().normal(name, (6, *shape[1:]))[self.rows].double()
+
+    def parts(rows):
+        source = Slice()
+        source.rows = rows
+        part = {name: value[rows] for name, value in batch.items()}
+        return {**batch_means(built.metrics(network, part, source)), **built.loss(network, part, source)}
+
+    whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
+    for name in whole:
+        torch.testing.assert_close((first[name] + second[name]) / 2, whole[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("prediction", ["velocity", "image"])
+def test_a_bfloat16_networks_losses_are_in_float32_with_finite_gradients(keyed_noise, perturb, prediction):
+    spec = model()
+    network, built = FAMILY.build_network(spec), objective(spec, prediction=prediction)
+    perturb(network)
+    exact = built.loss(network, batch_of(), keyed_noise())
+    network.bfloat16()
+    built.modules.bfloat16()
+    found = built.loss(network, batch_of(), keyed_noise())
+    sum(found.values()).backward()
+    for name, value in found.items():
+        assert value.dtype == torch.float32
+        assert value.item() == pytest.approx(exact[name].item(), rel=0.05)
+    parameters = [*network.parameters(), *built.modules.parameters()]
+    assert all(each.grad.isfinite().all() for each in parameters if each.grad is not None)
+    assert sum(each.grad is not None for each in parameters) > 20
+
+
+def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them(keyed_noise):
+    spec = model(patch_size=4)
+    batch = batch_of(2, 20, 24, spec)
+    with pytest.raises(ValueError, match=r"objective.weights.frequency=1 compares .* 20 x 24 .* to 0, or take images"):
+        objective(spec).loss(Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, keyed_noise())
+    without = objective(spec, weights={"frequency": 0.0, "alignment": 0.0})
+    assert set(without.loss(Answers(zeros), batch, keyed_noise())) == {"velocity"}
+    assert "frequency" not in batch_means(without.metrics(Answers(zeros), batch, keyed_noise()))
+    assert "frequency" not in without.metric_names()
+
+
+def test_features_of_other_patches_are_refused(keyed_noise):
+    batch = batch_of()
+    batch["image_features"] = batch["image_features"][:, :-1]
+    with pytest.raises(ValueError, match=r"image_features are of 5 patches, and images of 16 x 24 pixels have 6"):
+        objective().loss(Answers(zeros), batch, keyed_noise())
+
+
+def test_it_learns(keyed_noise):
+    """One image, to which every caption belongs: the velocity at z_t is all but certain, and all three losses fall."""
+    spec = model()
+    network, built = FAMILY.build_network(spec), objective(spec)
+    one = batch_of(1, 16, 16)
+    batch = {name: value.expand(8, *value.shape[1:]) for name, value in one.items()}
+    adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2, fused=True)
+    before = batch_means(built.metrics(network, batch, keyed_noise(-1)))
+    for step in range(20):
+        losses = built.loss(network, batch, keyed_noise(step))
+        adam.zero_grad()
+        sum(built.weights[name] * value for name, value in losses.items()).backward()
+        adam.step()
+    after = batch_means(built.metrics(network, batch, keyed_noise(-1)))
+    for name in ("velocity", "frequency", "alignment"):
+        assert after[name] < 0.8 * before[name], name

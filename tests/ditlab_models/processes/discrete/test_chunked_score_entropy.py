@@ -1,0 +1,272 @@
+"""The loss in chunks: the plain loss' values and gradients in a chunk's memory; no gradients in evaluation."""
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ditlab_models.processes.score_entropy import (
+    COLUMNS,
+    CompiledExpMinus,
+    LossTargets,
+    chunked_score_entropy,
+    exp_minus,
+    score_entropy,
+)
+from ditlab_models.processes.uniform_graph import corrupt
+
+B, T, D, V = 2, 13, 6, 31
+TOKEN_BYTES = V * 8  # of a token's log scores in float64
+SCORES = ("log", "softmax")
+
+
+class Problem:
+    """Random inputs, weights and targets."""
+
+    def __init__(self, score="log", dtype=torch.float64, scale=0.5):
+        generator = torch.Generator().manual_seed(0)
+        self.hidden, self.weight, self.bias = (
+            (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
+            for shape in ((B, T, D), (V, D), (V,))
+        )
+        x0 = torch.randint(V, (B, T), generator=generator)
+        sigma = torch.logspace(-3, 0, B * T).view(B, T)
+        move, jump, weight = torch.rand(3, B, T, generator=generator)
+        self.x = corrupt(x0, sigma.clamp(min=0.7), move, jump, V)
+        assert 3 < (self.x == x0).sum() < B * T - 3
+        self.targets = LossTargets(x0, sigma, weight, score)
+
+    @property
+    def inputs(self):
+        return self.hidden, self.weight, self.bias
+
+    def plain(self, dtype=None):
+        inputs = [each if dtype is None else each.to(dtype) for each in self.inputs]
+        output = functional.linear(*inputs)
+        return score_entropy(output, self.x, self.targets.x0, self.targets.sigma, self.targets.score)
+
+    def weighted(self, losses):
+        return (losses * self.targets.weight).sum()
+
+    def chunked(self, **changes):
+        return chunked_score_entropy(*self.inputs, self.x, self.targets, **changes)
+
+
+class Watch(TorchDispatchMode):
+    """Counter of matrix products, and of the entries of the largest result."""
+
+    def __init__(self):
+        super().__init__()
+        self.products, self.largest = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.products += function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_)
+        if isinstance(result, torch.Tensor):
+            self.largest = max(self.largest, result.numel())
+        return result
+
+
+def relative(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("tokens_a_chunk", [0, 1, 5, B * T, 1000])
+def test_values_and_gradients_are_the_plain_ones(score, tokens_a_chunk):
+    problem = Problem(score)
+    losses = problem.plain()
+    found = problem.chunked(chunk_bytes=tokens_a_chunk * TOKEN_BYTES)
+    torch.testing.assert_close(found.per_token, losses.detach(), rtol=1e-12, atol=1e-12)
+    assert not found.per_token.requires_grad
+    expected = problem.weighted(losses)
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-12)
+    pairs = zip(
+        torch.autograd.grad(found.total, problem.inputs),
+        torch.autograd.grad(expected, problem.inputs),
+        strict=True,
+    )
+    for gradient, plain in pairs:
+        assert relative(gradient, plain) < 1e-12
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_rows_further_apart_give_the_same(score, monkeypatch):
+    problem, found = Problem(score), []
+    for columns in (1, V + 3):
+        monkeypatch.setitem(COLUMNS, "cpu", columns)
+        losses = problem.chunked(chunk_bytes=5 * TOKEN_BYTES)
+        found.append([losses.per_token, *torch.autograd.grad(losses.total, problem.inputs)])
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_float32_differs_by_rounding(score):
+    problem, exact = Problem(score, torch.float32), Problem(score)
+    found, expected = problem.chunked(chunk_bytes=5 * TOKEN_BYTES), exact.weighted(exact.plain())
+    assert found.total.dtype == torch.float32
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-5)
+    pairs = zip(
+        torch.autograd.grad(found.total, problem.inputs), torch.autograd.grad(expected, exact.inputs), strict=True
+    )
+    for gradient, plain in pairs:
+        assert relative(gradient, plain) < 1e-5
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradcheck(score):
+    problem = Problem(score)
+
+    def total(hidden, weight, bias):
+        return chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets, 4 * TOKEN_BYTES).total
+
+    assert torch.autograd.gradcheck(total, problem.inputs, fast_mode=True)  # along random directions
+
+
+def test_incoming_gradient_multiplies_and_may_be_applied_twice():
+    problem = Problem()
+    total = problem.chunked().total
+    (once,) = torch.autograd.grad(total, problem.weight, retain_graph=True)
+    (scaled,) = torch.autograd.grad(total.square(), problem.weight)
+    torch.testing.assert_close(scaled, 2 * total.detach() * once)
+
+
+def test_true_scores_have_no_gradient():
+    """A bias can hold the true log ratios of tokens that are all alike."""
+    problem = Problem()
+    x0 = torch.zeros(B, T, dtype=torch.int64)
+    sigma = torch.full((B, T), 0.3, dtype=torch.float64)
+    r = torch.expm1(sigma[0, 0]) / (torch.expm1(sigma[0, 0]) + V)
+    bias = torch.full((V,), r.log().item(), dtype=torch.float64).requires_grad_()
+    hidden = torch.zeros(B, T, D, dtype=torch.float64)
+    targets = LossTargets(x0, sigma, torch.ones(B, T))
+    found = chunked_score_entropy(hidden, problem.weight, bias, x0, targets)
+    assert found.per_token.abs().max() < 1e-14
+    for gradient in torch.autograd.grad(found.total, (problem.weight, bias)):
+        assert gradient.abs().max() < 1e-14
+
+
+def test_a_huge_output_at_the_token_itself_does_no_harm():
+    problem = Problem(dtype=torch.float32)
+    with torch.no_grad():
+        problem.bias[int(problem.x[0, 0])] = 200.0
+    problem.targets.x0.fill_(int(problem.x[0, 0]))
+    problem.x.fill_(int(problem.x[0, 0]))
+    found = problem.chunked()
+    assert found.total.isfinite()
+    assert all(each.isfinite().all() for each in torch.autograd.grad(found.total, problem.inputs))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_bf16_is_the_plain_loss_of_bf16(score):
+    problem = Problem(score, torch.bfloat16)
+    found = problem.chunked(chunk_bytes=7 * TOKEN_BYTES)
+    assert found.total.dtype == found.per_token.dtype == torch.float32
+    expected = problem.weighted(problem.plain())
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-2)
+    gradients = torch.autograd.grad(found.total, problem.inputs)
+    for gradient, plain in zip(gradients, torch.autograd.grad(expected, problem.inputs), strict=True):
+        assert gradient.dtype == torch.bfloat16
+        assert relative(gradient.float(), plain.float()) < 2e-2
+
+
+def test_autocast_multiplies_in_bf16_and_gives_float32_gradients():
+    problem = Problem(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = problem.chunked()
+        expected = problem.weighted(problem.plain())
+    assert found.total.item() == pytest.approx(expected.item(), rel=1e-2)
+    gradients = torch.autograd.grad(found.total, problem.inputs)
+    for gradient, plain in zip(gradients, torch.autograd.grad(expected, problem.inputs), strict=True):
+        assert gradient.dtype == torch.float32
+        assert relative(gradient, plain) < 2e-2
+    exact = problem.weighted(problem.plain())
+    assert abs(found.total.item() / exact.item() - 1) > 1e-7
+
+
+def test_only_wanted_gradients_are_computed():
+    problem = Problem()
+    chunks, chunk_bytes = 6, 5 * TOKEN_BYTES
+    products = {}
+    for name in ("all", "hidden", "none"):
+        problem.weight.requires_grad_(name == "all")
+        problem.bias.requires_grad_(name == "all")
+        problem.hidden.requires_grad_(name != "none")
+        with Watch() as watch:
+            total = problem.chunked(chunk_bytes=chunk_bytes).total
+        products[name] = watch.products
+        assert total.requires_grad == (name != "none")
+        if name == "hidden":
+            total.backward()
+            assert problem.hidden.grad is not None and problem.weight.grad is None and problem.bias.grad is None
+    assert products["none"] == chunks  # the log scores and nothing else
+    assert products["none"] < products["hidden"] < products["all"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_evaluation_computes_and_keeps_nothing_for_gradients(score):
+    problem = Problem(score)
+    trained = problem.chunked(chunk_bytes=5 * TOKEN_BYTES)
+    with torch.no_grad(), Watch() as watch:
+        found = problem.chunked(chunk_bytes=5 * TOKEN_BYTES)
+    assert watch.products == 6 and found.total.grad_fn is None
+    assert watch.largest <= max(5 * V, V * D, B * T * D)
+    assert torch.equal(found.per_token, trained.per_token)
+    torch.testing.assert_close(found.total, trained.total.detach())
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_no_result_is_larger_than_a_chunk_or_a_gradient(score):
+    problem = Problem(score)
+    with Watch() as watch:
+        problem.chunked(chunk_bytes=3 * TOKEN_BYTES).total.backward()
+    assert watch.largest <= max(3 * V, V * D, B * T * D) < B * T * V
+
+
+def test_inside_a_compiled_function():
+    problem = Problem()
+
+    def double(hidden, weight, bias):
+        return 2 * chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets).total
+
+    compiled = torch.compile(double, backend="eager")
+    found, expected = compiled(*problem.inputs), double(*problem.inputs)
+    assert found.item() == expected.item()
+    for gradient, plain in zip(
+        torch.autograd.grad(found, problem.inputs), torch.autograd.grad(expected, problem.inputs), strict=True
+    ):
+        assert torch.equal(gradient, plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_elementwise_pass_can_be_compiled(dtype):
+    """On a GPU it is compiled; here it is traced, with distinct inputs and outputs."""
+    compiled = torch.compile(exp_minus, backend="aot_eager", dynamic=True, fullgraph=True)
+    for rows in (4, 3):
+        values, less = torch.randn(rows, V).to(dtype), torch.rand(rows, 1)
+        rows_apart = torch.zeros(rows, V + 3, dtype=dtype)
+        changed = rows_apart[:, :V].copy_(values)
+        total = compiled(changed, less, True)
+        torch.testing.assert_close(total, values.float().exp().sum(1, keepdim=True))
+        assert not rows_apart[:, V:].any()
+        torch.testing.assert_close(changed, (values.float().exp() - less).to(dtype))
+
+
+def test_without_a_compiler_the_elementwise_pass_runs_as_it_is():
+    class Broken(CompiledExpMinus):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self._function = self.fails
+
+        def fails(self, *_):
+            self.calls += 1
+            raise torch._dynamo.exc.BackendCompilerFailed(self.fails, RuntimeError("no compiler"), None)
+
+    broken, values, less = Broken(), torch.randn(3, V), torch.rand(3, 1)
+    for _ in range(2):
+        total = broken(changed := values.clone(), less, True)
+        torch.testing.assert_close(total, values.exp().sum(1, keepdim=True))
+        torch.testing.assert_close(changed, values.exp() - less)
+    assert broken.calls == 1

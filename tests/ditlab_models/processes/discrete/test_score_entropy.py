@@ -1,0 +1,153 @@
+"""Score entropy: 0 at the true scores, published closed forms, and the integral that tests the whole loss."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ditlab_models.processes.score_entropy import expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.specs import TokenNoiseSchedule
+from ditlab_models.processes.uniform_graph import kl_from_uniform, move_probability, ratio
+from support.models.true_scores import log_ratios
+
+GPT2 = 50257
+DOUBLE = torch.float64
+LEVELS = (1e-3, 0.05, 0.5, 1.0, 20.0)
+
+
+@pytest.fixture
+def tokens():
+    """Noisy and clean tokens out of 7, some moved, and a noise level each, (40,)."""
+    generator = torch.Generator().manual_seed(0)
+    x0 = torch.randint(7, (40,), generator=generator)
+    x = torch.where(torch.rand(40, generator=generator) < 0.5, torch.randint(7, (40,), generator=generator), x0)
+    return x, x0, torch.tensor(LEVELS, dtype=DOUBLE).repeat(8)
+
+
+@pytest.fixture
+def output():
+    return torch.randn(40, 7, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 7, 1000])
+@pytest.mark.parametrize("moved", [False, True])
+def test_loss_and_gradient_are_0_at_the_true_log_ratios(vocabulary, moved):
+    x0 = torch.zeros(len(LEVELS), dtype=torch.int64)
+    x = x0 + 1 if moved else x0
+    sigma = torch.tensor(LEVELS, dtype=DOUBLE)
+    truth = log_ratios(x, x0, sigma, vocabulary).requires_grad_()
+    losses = score_entropy(truth, x, x0, sigma)
+    (gradient,) = torch.autograd.grad(losses.sum(), truth)
+    torch.testing.assert_close(losses, torch.zeros_like(losses), rtol=0, atol=1e-11)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-11)
+    r = ratio(sigma, vocabulary)
+    with torch.no_grad():
+        if moved:
+            torch.testing.assert_close(truth[:, 0], -r.log())
+            assert (truth[:, 1:] == 0).all()
+        else:
+            torch.testing.assert_close(truth[:, 1], r.log())
+        elsewhere = truth + 0.1 * torch.randn(truth.shape, dtype=DOUBLE)
+        assert (score_entropy(elsewhere, x, x0, sigma) > 0).all()
+
+
+def test_loss_is_the_sum_over_other_tokens_of_its_definition(tokens, output):
+    """1/V sum_{y != x} [e^l - s l + s (ln s - 1)] with s from the true log ratios."""
+    x, x0, sigma = tokens
+    log_s = log_ratios(x, x0, sigma, 7)
+    terms = output.exp() - log_s.exp() * output + log_s.exp() * (log_s - 1)
+    expected = terms.scatter(-1, x[:, None], 0.0).sum(-1) / 7
+    torch.testing.assert_close(score_entropy(output, x, x0, sigma), expected)
+
+
+@pytest.mark.parametrize("score", ["log", "softmax"])
+def test_the_output_at_the_token_itself_does_not_matter(tokens, output, score):
+    x, x0, sigma = tokens
+    other = output.scatter(-1, x[:, None], 30.0).requires_grad_()
+    losses = score_entropy(other, x, x0, sigma, score)
+    torch.testing.assert_close(losses, score_entropy(output, x, x0, sigma, score))
+    (gradient,) = torch.autograd.grad(losses.sum(), other)
+    assert not gradient.gather(-1, x[:, None]).any() and gradient.any()
+
+
+def test_zero_logits_have_the_published_values():
+    exact = zero_losses(1.0, GPT2)
+    assert exact == pytest.approx([0.999594, 5.403052], abs=5e-7)
+    for dtype, rel in ((DOUBLE, 1e-10), (torch.float32, 1e-5)):
+        zeros, one = torch.zeros(2, GPT2, dtype=dtype), torch.ones((), dtype=dtype)
+        found = score_entropy(zeros, torch.tensor([4, 4]), torch.tensor([4, 9]), one)
+        assert found.tolist() == pytest.approx(exact, rel=rel)
+
+
+def zero_losses(sigma: float, vocabulary: int) -> list[float]:
+    """Closed form of the score entropy of log scores 0, of a token that has not moved and of one that has."""
+    r = math.expm1(sigma) / (math.expm1(sigma) + vocabulary)
+    unmoved = (vocabulary - 1) / vocabulary * (1 + r * (math.log(r) - 1))
+    moved = (vocabulary - 1) / vocabulary + ((-math.log(r) - 1) / r - (vocabulary - 2)) / vocabulary
+    return [unmoved, moved]
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 257])
+@pytest.mark.parametrize("sigma", LEVELS)
+def test_zero_logits_closed_forms(vocabulary, sigma):
+    at = torch.tensor(sigma, dtype=DOUBLE)
+    unmoved, moved = zero_losses(sigma, vocabulary)
+    zeros = torch.zeros(2, vocabulary, dtype=DOUBLE)
+    found = score_entropy(zeros, torch.tensor([0, 0]), torch.tensor([0, 1]), at)
+    assert found.tolist() == pytest.approx([unmoved, moved], rel=1e-9, abs=1e-12)
+    moves = -math.expm1(-sigma) * (vocabulary - 1) / vocabulary
+    mean = (1 - moves) * unmoved + moves * moved
+    assert expected_zero_score_entropy(at, vocabulary).item() == pytest.approx(mean, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("low", "high", "total"), [(1e-3, 1.0, 10.80618), (1e-4, 20.0, 10.82280)])
+def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_token(low, high, total):
+    """Such a network's process leaves uniform tokens uniform: the integral over t in [0, 1] and the prior's KL are all
+    that lies between a token at sigma_min and uniform ones."""
+    schedule = TokenNoiseSchedule(sigma_min=low, sigma_max=high)
+    nodes, weights = np.polynomial.legendre.leggauss(60)
+    zeros = torch.zeros(2, GPT2, dtype=DOUBLE)
+    x, x0 = torch.tensor([0, 0]), torch.tensor([0, 1])  # not moved; moved
+    integral = 0.0
+    for t, weight in zip(torch.from_numpy(nodes / 2 + 0.5), weights / 2, strict=True):
+        sigma = schedule.sigma(t)
+        moved = move_probability(sigma) * (GPT2 - 1) / GPT2
+        mean = torch.stack((1 - moved, moved)) @ score_entropy(zeros, x, x0, sigma)
+        integral += weight * (schedule.rate(t) * mean).item()
+    bound = integral + kl_from_uniform(high, GPT2)
+    assert bound == pytest.approx(kl_from_uniform(low, GPT2), abs=1e-8)
+    assert bound == pytest.approx(total, abs=5e-6)
+
+
+def test_softmax_reads_the_output_as_one_published_description_does(tokens, output):
+    """p - n + c with s = softmax in both p and n, its lines one by one."""
+    x, x0, sigma = tokens
+    s = output.scatter(-1, x[:, None], 0.0).softmax(-1)
+    at_x, at_x0 = (s.gather(-1, each[:, None])[:, 0] for each in (x, x0))
+    grown = torch.expm1(sigma)
+    r = 1 - 7 / (grown + 7)
+    n = s.mean(-1) - at_x / 7
+    n = torch.where(x == x0, r * n, at_x0 / grown + n)
+    c = torch.where(x == x0, 6 / 7 * r * (r.log() - 1), ((-r.log() - 1) / r - 5) / 7)
+    p = s.mean(-1) - at_x / 7
+    torch.testing.assert_close(score_entropy(output, x, x0, sigma, "softmax"), p - n + c)
+
+
+def test_softmax_goes_below_0_where_log_does_not():
+    x = x0 = torch.tensor([0])
+    sigma = torch.tensor(1.0, dtype=DOUBLE)
+    keeps = torch.full((1, 7), -20.0, dtype=DOUBLE)  # softmax: all on the token that has not moved
+    assert score_entropy(keeps, x, x0, sigma, "softmax").item() < -0.1
+    assert score_entropy(keeps, x, x0, sigma).item() > 0
+    truth = log_ratios(x, x0, sigma, 7)
+    assert score_entropy(keeps, x, x0, sigma, "softmax") < score_entropy(truth, x, x0, sigma, "softmax")
+
+
+def test_least_noise_is_finite_in_float32():
+    sigma = torch.tensor([1e-8, 1e-8], dtype=torch.float32)
+    output = torch.zeros(2, GPT2, requires_grad=True)
+    losses = score_entropy(output, torch.tensor([0, 0]), torch.tensor([0, 1]), sigma)
+    losses.sum().backward()
+    assert losses.isfinite().all() and output.grad.isfinite().all()
+    assert losses.tolist() == pytest.approx(zero_losses(sigma[0].item(), GPT2), rel=1e-5)

@@ -1,0 +1,158 @@
+"""The sampler of both networks."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ditlab_models.contract import SampleRequest
+from ditlab_models.processes.draws import draw_samples
+from ditlab_models.processes.flow import gaussian_velocity
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_first_samples_do_not_depend_on_their_number(family, small, perturb):
+    network = family.build_network(small())
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
+    few = sampler.sample(network, {}, 3, seeded()).values
+    many = sampler.sample(network, {}, 8, seeded()).values
+    torch.testing.assert_close(many[:3], few)
+    assert not torch.allclose(sampler.sample(network, {}, 3, seeded(1)).values, few)
+
+
+def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(family, small, perturb):
+    network = family.build_network(small())
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(), small(), family.objective())
+    samples = sampler.sample(network, {}, 2, seeded(), trajectory=True)
+    assert samples.trajectory.shape == (51, 2, 1, 8, 8)
+    assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded()))
+    assert torch.equal(samples.trajectory[-1], samples.values)
+    assert sampler.sample(network, {}, 2, seeded()).trajectory is None
+
+
+@pytest.mark.parametrize(("solver", "evaluations"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)])
+def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(
+    family, small, constant_network, solver, evaluations
+):
+    network = constant_network(0.5)
+    sampler = family.build_sampler(family.sampling(solver=solver, steps=5), small(), family.objective())
+    samples = sampler.sample(network, {}, 3, seeded(), trajectory=True)
+    torch.testing.assert_close(samples.values, samples.trajectory[0] - 0.5)
+    assert network.batch_sizes == [3] * 5 * evaluations
+
+
+def test_guidance_doubles_the_batch_never_the_passes(family, small, constant_network):
+    for guidance, size in ((1.0, 3), (2.5, 6)):
+        network = constant_network()
+        sampler = family.build_sampler(
+            family.sampling(steps=4, guidance=guidance), small(num_classes=10), family.objective()
+        )
+        sampler.sample(network, sampler.conditions(3), 3, seeded())
+        assert network.batch_sizes == [size] * 4
+
+
+def test_guidance_one_is_the_conditional_model(family, small, perturb):
+    spec = small(num_classes=10)
+    network = family.build_network(spec)
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(steps=3), spec, family.objective())
+    conditions = sampler.conditions(4, SampleRequest(label=7))
+    samples = sampler.sample(network, conditions, 4, seeded(), trajectory=True)
+    x = samples.trajectory[0]
+    with torch.no_grad():
+        for t in (1.0, 2 / 3, 1 / 3):
+            x = x - network(x, torch.full((4,), t), conditions["label"]) / 3
+    torch.testing.assert_close(samples.values, x)
+    assert torch.equal(samples.conditions["label"], torch.full((4,), 7))
+
+
+def test_conditions(family, small):
+    plain = family.build_sampler(family.sampling(), small(), family.objective())
+    assert plain.conditions(5) == {}
+    with pytest.raises(ValueError, match=r"label=7 was given to an unconditional model .*num_classes"):
+        plain.conditions(5, SampleRequest(label=7))
+    classes = family.build_sampler(family.sampling(), small(num_classes=3), family.objective())
+    assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
+    assert classes.conditions(2, SampleRequest(label=2))["label"].tolist() == [2, 2]
+    for label in (3, -1):
+        with pytest.raises(ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"):
+            classes.conditions(2, SampleRequest(label=label))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected_dtype", "error"), [(torch.bfloat16, torch.float32, 0.1), (torch.float64, torch.float64, 1e-4)]
+)
+def test_samples_are_float32_or_better_whatever_the_weights(family, small, perturb, dtype, expected_dtype, error):
+    network = family.build_network(small())
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
+    expected = sampler.sample(network, {}, 2, seeded()).values
+    got = sampler.sample(network.to(dtype), {}, 2, seeded()).values
+    assert got.dtype == expected_dtype
+    torch.testing.assert_close(got, expected.to(got), rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_given_noise_is_where_samples_begin(family, small, perturb, weights):
+    """The noise that would have been drawn gives the same samples, half of it the first half of them."""
+    network = family.build_network(small()).to(weights)
+    perturb(network)
+    sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
+    drawn = sampler.sample(network, {}, 4, seeded(), trajectory=True)
+    again = sampler.sample(network, {}, 4, seeded(5), noise=drawn.trajectory[0])
+    assert torch.equal(again.values, drawn.values)
+    half = draw_samples(sampler, network, {}, 2, seeded(5), 1, noise=drawn.trajectory[0, :2])
+    torch.testing.assert_close(half.values, drawn.values[:2])
+    other = sampler.sample(network, {}, 4, seeded(), noise=-drawn.trajectory[0])
+    assert (other.values - drawn.values).abs().max() > 0.1
+
+
+class ToGaussian(nn.Module):
+    """The exact velocity to N(0.3, 0.2^2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return gaussian_velocity(x, t.view(-1, 1, 1, 1), 0.3, 0.2)
+
+
+def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(family, small):
+    """x(0) = mean + std x(1): the error left is that of 200 Runge-Kutta steps, and far below float32's."""
+    noise = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    sampler = family.build_sampler(family.sampling(solver="rk4", steps=200), small(), family.objective())
+    samples = sampler.sample(ToGaussian(), {}, 3, seeded(), noise=noise)
+    torch.testing.assert_close(samples.values, 0.3 + 0.2 * noise, rtol=0, atol=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        (torch.zeros(3, 1, 8, 8), r"noise has the shape \(3, 1, 8, 8\), and samples begin with \(2, 1, 8, 8\) here"),
+        (torch.zeros(2, 8, 8), r"noise has the shape \(2, 8, 8\)"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), "noise holds int64, and samples begin with finite numbers"),
+        (torch.full((2, 1, 8, 8), torch.nan), "noise holds NaN or infinities"),
+    ],
+)
+def test_noise_that_does_not_fit_is_refused(family, small, constant_network, noise, message):
+    sampler = family.build_sampler(family.sampling(steps=1), small(), family.objective())
+    with pytest.raises(ValueError, match=message):
+        sampler.sample(constant_network(), {}, 2, seeded(), noise=noise)
+    for shape in ((3, 1, 8, 8), ()):
+        with pytest.raises(ValueError, match="and 2 samples are drawn; give it a first axis of 2"):
+            draw_samples(sampler, constant_network(), {}, 2, seeded(), 1, noise=torch.zeros(shape))
+
+
+def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
+    sampler = family.build_sampler(family.sampling(steps=1), small(num_classes=10), family.objective())
+    samples = sampler.sample(constant_network(), sampler.conditions(30), 30, seeded())
+    (grid,) = sampler.show(samples).panels
+    assert grid.columns == 10
+    assert list(grid.captions[:11]) == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "0"]
+    assert grid.images.shape == (30, 8, 8)
+    assert grid.images.min() >= 0 and grid.images.max() <= 1

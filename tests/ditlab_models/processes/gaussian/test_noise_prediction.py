@@ -1,0 +1,290 @@
+"""Training and sampling by predicted noise: closed forms of a Gaussian, the learned variance, diffusers' schedulers."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+
+from ditlab_models.contract import SampleRequest
+from ditlab_models.dit.family import FAMILY
+from ditlab_models.dit.spec import DiTSamplingSpec, DiTSpec
+from ditlab_models.processes import noise_prediction
+from ditlab_models.processes.gaussian import linear_schedule, timesteps
+from ditlab_models.processes.known_laws import GaussianMixture
+from ditlab_models.processes.noise_prediction import GaussianSampler, NoiseObjective
+from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec, LinearBetas
+
+MEAN, STD = 0.7, 0.25
+SCHEDULE = linear_schedule(LinearBetas())
+IMAGE = (1, 2, 2)
+MODEL = DiTSpec(image_size=8, patch_size=4, width=32, depth=1, num_heads=2, variance_channels="predicted")
+FIXED = {"weights": {"bound": 0.0}}
+
+
+class Exact(nn.Module):
+    """The best noise prediction for data N(MEAN, STD^2), and a constant v of the variance."""
+
+    def __init__(self, v: float | None = None, schedule=SCHEDULE) -> None:
+        super().__init__()
+        self.anchor = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.v, self.schedule, self.times = v, schedule, []
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        self.times += t.unique().tolist()
+        bar = self.schedule.alphas_cumprod[t.long()].view(-1, 1, 1, 1)
+        noise = (1 - bar).sqrt() * (x - bar.sqrt() * MEAN) / (STD**2 * bar + 1 - bar)
+        return noise if self.v is None else torch.cat((noise, torch.full_like(noise, self.v)), 1)
+
+
+def sampler(variance: str = "posterior", **sampling) -> GaussianSampler:
+    objective = GaussianSpec(variance=variance, **({} if variance == "learned_range" else FIXED))
+    return GaussianSampler(GaussianSamplingSpec(**sampling), objective, IMAGE, None)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def step(t: int, s: int) -> tuple[float, float, float, float]:
+    """(A, B, beta, posterior variance) of E[x_s | x_t = x] = A x + B for data N(MEAN, STD^2), s < t."""
+    bar_t, bar_s = (1.0 if each < 0 else float(SCHEDULE.alphas_cumprod[each]) for each in (t, s))
+    gain = STD**2 * bar_t**0.5 / (STD**2 * bar_t + 1 - bar_t)  # E[x0 | x] = MEAN + gain (x - sqrt(bar_t) MEAN)
+    beta = 1 - bar_t / bar_s
+    data, noised = bar_s**0.5 * beta / (1 - bar_t), (1 - beta) ** 0.5 * (1 - bar_s) / (1 - bar_t)
+    offset = MEAN - gain * bar_t**0.5 * MEAN
+    return data * gain + noised, data * offset, beta, (1 - bar_s) / (1 - bar_t) * beta
+
+
+@pytest.mark.parametrize("steps", [1, 7, 250])
+@pytest.mark.parametrize(("variance", "v"), [("posterior", None), ("beta", None), ("learned_range", 0.3)])
+def test_spaced_ddpm_follows_the_closed_form(monkeypatch, variance, v, steps):
+    """With every normal draw replaced by 1, the path is a recursion of the steps' means and standard deviations."""
+    monkeypatch.setattr(
+        noise_prediction.SampleDraws, "normal", lambda self, like: torch.ones(like.shape, dtype=torch.float64)
+    )
+    network = Exact(v)
+    start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
+    found = sampler(variance, steps=steps).sample(network, {}, 2, seeded(), True, start).trajectory
+    expected, taken = [start], timesteps(1000, steps)
+    for t, s in zip(taken, [*taken[1:], -1], strict=True):
+        a, b, beta, posterior = step(t, s)
+        x = a * expected[-1] + b
+        if s >= 0:
+            share = {"posterior": 0.0, "beta": 1.0, "learned_range": (0.3 + 1) / 2}[variance]
+            x = x + math.exp(0.5 * (share * math.log(beta) + (1 - share) * math.log(posterior)))
+        expected.append(x)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-9)
+    assert network.times == taken  # the original step numbers, not those of the spaced process
+
+
+def test_spaced_ddpm_has_the_moments_of_its_recursion():
+    """Its draws are normal: 20,000 numbers have the mean and variance that the linear steps give."""
+    found = sampler(steps=20).sample(Exact(), {}, 5000, seeded()).values
+    mean, variance, taken = 0.0, 1.0, timesteps(1000, 20)
+    for t, s in zip(taken, [*taken[1:], -1], strict=True):
+        a, b, _, posterior = step(t, s)
+        mean, variance = a * mean + b, a * a * variance + (posterior if s >= 0 else 0)
+    assert found.mean().item() == pytest.approx(mean, abs=4 * (variance / found.numel()) ** 0.5)
+    assert found.var().item() == pytest.approx(variance, rel=4 * (2 / found.numel()) ** 0.5)
+
+
+@pytest.mark.parametrize(("steps", "v"), [(5, None), (50, None), (50, 0.3)])
+def test_ddim_follows_the_closed_form(steps, v):
+    """Deviations from the mean are multiplied, step by step, by a number that the schedule gives."""
+    start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
+    variance = "posterior" if v is None else "learned_range"
+    found = sampler(variance, solver="ddim", steps=steps).sample(Exact(v), {}, 2, seeded(), True, start).trajectory
+    taken = timesteps(1000, steps)
+    bars = [float(SCHEDULE.alphas_cumprod[t]) for t in taken] + [1.0]
+    deviation, expected = start - bars[0] ** 0.5 * MEAN, [start]
+    for bar_t, bar_s in pairwise(bars):
+        gain = STD**2 * bar_t**0.5 / (STD**2 * bar_t + 1 - bar_t)
+        noise = (1 - bar_t**0.5 * gain) / (1 - bar_t) ** 0.5
+        deviation = (bar_s**0.5 * gain + (1 - bar_s) ** 0.5 * noise) * deviation
+        expected.append(bar_s**0.5 * MEAN + deviation)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["ddpm", "ddim", "ddim-eta"])
+def test_equals_diffusers_schedulers(monkeypatch, solver):
+    """Step by step on one schedule, in float64: diffusers' own tables are float32."""
+    diffusers = pytest.importorskip("diffusers")
+    num = 40
+    noise = LinearBetas(steps=num, beta_start=0.002, beta_end=0.4)
+    schedule = linear_schedule(noise)
+    name, eta = solver.removesuffix("-eta"), 0.7 if solver.endswith("eta") else 0.0
+    taken = 8 if name == "ddpm" else num  # DDIM there spaces its steps in another way
+    options = {"num_train_timesteps": num, "beta_start": 0.002, "beta_end": 0.4, "clip_sample": False}
+    if name == "ddpm":
+        theirs = diffusers.DDPMScheduler(**options, variance_type="learned_range")
+        theirs.set_timesteps(timesteps=timesteps(num, taken))
+    else:
+        theirs = diffusers.DDIMScheduler(**options)
+        theirs.set_timesteps(num)
+    torch.testing.assert_close(theirs.alphas_cumprod.double(), schedule.alphas_cumprod, rtol=1e-5, atol=0)
+    theirs.alphas_cumprod = schedule.alphas_cumprod
+    draw = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, *IMAGE)
+    monkeypatch.setattr(
+        f"diffusers.schedulers.scheduling_{name}.randn_tensor", lambda shape, **options: draw.view(shape)
+    )
+    monkeypatch.setattr(noise_prediction.SampleDraws, "normal", lambda self, like: draw)
+    network = Exact(0.3, schedule)
+    x = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
+    ours = GaussianSampler(
+        GaussianSamplingSpec(solver=name, steps=taken, eta=eta), GaussianSpec(noise=noise), IMAGE, None
+    )
+    frames = ours.sample(network, {}, 2, seeded(), True, x).trajectory
+    for t, frame in zip(theirs.timesteps.tolist(), frames[1:], strict=True):
+        output = network(x, torch.full((2,), t)).detach()
+        if name == "ddpm":
+            x = theirs.step(output, t, x).prev_sample
+        else:
+            x = theirs.step(output[:, :1], t, x, eta=eta).prev_sample
+        torch.testing.assert_close(frame, x, rtol=0, atol=1e-9)
+
+
+def objective(spec: GaussianSpec | None = None, model: DiTSpec = MODEL) -> NoiseObjective:
+    return NoiseObjective(spec or GaussianSpec(), model, {})
+
+
+class Fixed(nn.Module):
+    """A network that says the same of everything: `noise`, and `v` for the variance."""
+
+    def __init__(self, noise: float, v: float) -> None:
+        super().__init__()
+        self.noise = nn.Parameter(torch.tensor(noise, dtype=torch.float64))
+        self.v = nn.Parameter(torch.tensor(v, dtype=torch.float64))
+        self.seen = []
+
+    def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        self.seen.append((x, t))
+        return torch.cat((self.noise.expand_as(x), self.v.expand_as(x)), 1)
+
+
+class Times:
+    """A noise source of given times; its normal numbers are drawn in float64."""
+
+    def __init__(self, times) -> None:
+        self.times = torch.as_tensor(times, dtype=torch.float64)
+
+    def uniform(self, name, shape):
+        return self.times
+
+    def normal(self, name, shape):
+        return torch.randn(tuple(shape), generator=seeded(), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("v", [-1.0, 0.25, 1.0])
+def test_loss_is_that_of_its_definition(v):
+    """Noise: a mean square. Bound: T times the KL divergence of two normal distributions, in bits a dimension."""
+    t = torch.tensor([1, 2, 400, 999])
+    noise_source, image = Times((t + 0.5) / 1000), torch.linspace(-1, 1, 4 * 64, dtype=torch.float64).view(4, 1, 8, 8)
+    network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
+    found = objective().loss(network, {"image": image}, noise_source)
+    ((x_t, seen),) = network.seen
+    assert seen.tolist() == t.tolist()
+    bar, beta = SCHEDULE.alphas_cumprod[t].view(-1, 1, 1, 1), SCHEDULE.betas[t].view(-1, 1, 1, 1)
+    before = SCHEDULE.alphas_cumprod[t - 1].view(-1, 1, 1, 1)
+    torch.testing.assert_close(x_t, bar.sqrt() * image + (1 - bar).sqrt() * noise)
+    torch.testing.assert_close(found["noise"], (noise - 0.2).square().mean())
+
+    def mean(x0):
+        return (before.sqrt() * beta * x0 + (1 - beta).sqrt() * (1 - before) * x_t) / (1 - bar)
+
+    posterior = (1 - before) / (1 - bar) * beta
+    learned = beta ** ((v + 1) / 2) * posterior ** ((1 - v) / 2)
+    x0 = (x_t - (1 - bar).sqrt() * 0.2) / bar.sqrt()
+    divergence = kl_divergence(
+        Normal(mean(image), posterior.sqrt().expand_as(image)), Normal(mean(x0), learned.sqrt().expand_as(image))
+    )
+    torch.testing.assert_close(found["bound"], 1000 * divergence.mean() / math.log(2), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("v", [-1.0, 0.25, 1.0])
+def test_bound_at_step_0_is_the_likelihood_of_pixels(v):
+    """The variance interpolates between beta_0 and the posterior's of step 1, as that of step 0 is 0."""
+    levels = torch.tensor([-1.0, -1 + 2 / 255, 0.2 / 51, 1.0], dtype=torch.float64)
+    image = levels.view(4, 1, 1, 1).expand(4, 1, 8, 8)
+    network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
+    found = objective().loss(network, {"image": image}, Times([0.0] * 4))["bound"]
+    bar_0, bar_1 = SCHEDULE.alphas_cumprod[:2]
+    beta_0, beta_1 = SCHEDULE.betas[:2]
+    posterior_1 = (1 - bar_0) / (1 - bar_1) * beta_1
+    std = (beta_0 ** ((v + 1) / 2) * posterior_1 ** ((1 - v) / 2)).sqrt()
+    x_t = bar_0.sqrt() * image + (1 - bar_0).sqrt() * noise
+    law = Normal((x_t - (1 - bar_0).sqrt() * 0.2) / bar_0.sqrt(), std.expand_as(image))
+    above = torch.where(image == 1, torch.ones_like(image), law.cdf(image + 1 / 255))
+    below = torch.where(image == -1, torch.zeros_like(image), law.cdf(image - 1 / 255))
+    expected = -(above - below).clamp(min=1e-12).log().mean() / math.log(2) * 1000
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=0)
+
+
+def test_bound_trains_the_variance_alone():
+    network, image = Fixed(0.2, 0.1), torch.rand(4, 1, 8, 8, dtype=torch.float64)
+    components = objective().loss(network, {"image": image}, Times([0.0, 0.1, 0.5, 0.9]))
+    of_noise, of_variance = torch.autograd.grad(components["bound"], [network.noise, network.v])
+    assert of_noise == 0 and of_variance != 0
+
+
+def test_held_out_metrics(noise):
+    """Names are those that are announced; a fixed variance has a bound as well; quarters cover all timesteps."""
+    image = torch.rand(6, 1, 8, 8, dtype=torch.float64)
+    network = Fixed(0.0, 0.0)
+    held_out = objective().metrics(network, {"image": image}, noise)
+    assert list(held_out) == list(objective().metric_names()) == ["noise", "bound", *(f"noise_t{i}" for i in range(4))]
+    assert all(value.shape == (6,) for value in held_out.values())
+    assert held_out["noise"].mean().item() == pytest.approx(1, abs=0.1)  # the noise's own square
+    assert [int(4 * t.min() / 1000) for _, t in network.seen] == [int(4 * t.max() / 1000) for _, t in network.seen]
+    assert [int(4 * t.min() / 1000) for _, t in network.seen] == [0, 1, 2, 3]
+
+
+def test_the_best_network_has_no_regret(noise):
+    law = GaussianMixture(torch.full((1, 4), MEAN).double().numpy(), STD)
+    loss = NoiseObjective(GaussianSpec(variance="beta", **FIXED), DiTSpec(image_size=4), {})
+    batch = {"image": MEAN + STD * torch.randn(8, *IMAGE, dtype=torch.float64)}
+    assert loss.knows_optimum(law)
+    torch.testing.assert_close(loss.regret(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64))
+
+
+def test_guidance_changes_the_first_channels_alone():
+    """The rest, a variance's channels among them, is the conditional prediction's."""
+
+    class ByLabel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.anchor = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: Tensor, t: Tensor, label: Tensor) -> Tensor:
+            return label.to(x).view(-1, 1, 1, 1).expand(-1, 2 * x.shape[1], -1, -1)
+
+    outputs = {}
+    for guided in (None, 3):
+        spec = GaussianSamplingSpec(guidance=3.0, guided_channels=guided)
+        sampler = GaussianSampler(spec, GaussianSpec(), (4, 2, 2), 10)
+        conditions = sampler.conditions(2, SampleRequest(label=2))
+        outputs[guided] = sampler.guided(ByLabel(), conditions)(torch.zeros(2, 4, 2, 2), 5)[0, :, 0, 0].tolist()
+    assert outputs[None] == [10 + 3 * (2 - 10)] * 4 + [2] * 4
+    assert outputs[3] == [10 + 3 * (2 - 10)] * 3 + [2] * 5
+
+
+def test_first_samples_do_not_depend_on_their_number(perturb):
+    network = FAMILY.build_network(MODEL).double()
+    perturb(network)
+    own = FAMILY.build_sampler(GaussianSamplingSpec(steps=4), MODEL, GaussianSpec())
+    few, many = (own.sample(network, {}, num, seeded()).values for num in (3, 8))
+    torch.testing.assert_close(many[:3], few)
+    assert not torch.allclose(own.sample(network, {}, 3, seeded(1)).values, few)
+
+
+def test_objective_and_sampling_of_two_processes_do_not_mix():
+    with pytest.raises(ValueError, match=r"sampling\.solver=euler is for objective\.process=flow, and .* ddpm, ddim\."):
+        FAMILY.build_sampler(DiTSamplingSpec(), MODEL, GaussianSpec())
+    with pytest.raises(ValueError, match=r"sampling\.solver=ddpm is for objective\.process=gaussian, .* to one of eul"):
+        FAMILY.build_sampler(GaussianSamplingSpec(), DiTSpec(), FAMILY.objective())
+    with pytest.raises(ValueError, match=r"model\.variance_channels=predicted is read under .*gaussian alone"):
+        FAMILY.build_objective(FAMILY.objective(), MODEL)
+    with pytest.raises(ValueError, match=r"objective\.variance=learned_range needs channels .* model\.variance_channe"):
+        FAMILY.build_objective(GaussianSpec(), DiTSpec())

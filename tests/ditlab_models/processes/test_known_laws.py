@@ -1,0 +1,104 @@
+"""Laws with known optima: the closed forms against sums over all that may have been, and regret against losses."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ditlab.inputs.noise import fixed_noise
+from ditlab_models.families import families
+from ditlab_models.processes.flow import gaussian_velocity
+from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain, score_entropy_regret
+from ditlab_models.processes.score_entropy import score_entropy
+from support.models.true_scores import every_sequence, scores_of
+
+CPU = torch.device("cpu")
+MIXTURE = GaussianMixture(np.array([[-0.4, 0.1], [0.3, 0.2], [0.35, -0.5]]), 0.1)
+CHAIN = MarkovChain(np.array([0.25, 0.25, 0.5]), np.array([[0.6, 0.2, 0.2], [0.2, 0.4, 0.4], [0.1, 0.2, 0.7]]))
+
+
+def draw_points(num: int, generator: torch.Generator) -> torch.Tensor:
+    means = torch.from_numpy(MIXTURE.means)[torch.randint(3, (num,), generator=generator)]
+    return means + MIXTURE.std * torch.randn(means.shape, generator=generator, dtype=torch.float64)
+
+
+def test_expectations_of_one_gaussian_give_its_velocity():
+    one = GaussianMixture(np.array([[0.3, -0.2]]), 0.4)
+    x, t = torch.randn(5, 2, dtype=torch.float64), torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
+    data, noise = one.expectations(x, 1 - t, t)
+    torch.testing.assert_close(noise - data, gaussian_velocity(x, t, torch.tensor([0.3, -0.2]).double(), 0.4))
+
+
+def test_expectations_of_a_mixture_are_integrals_over_the_data():
+    """Expectation by quadrature over a grid of clean points."""
+    signal, spread, x = 0.6, 0.3, torch.tensor([0.05, 0.1], dtype=torch.float64)
+    axis = torch.linspace(-1.2, 1.2, 601, dtype=torch.float64)
+    clean = torch.cartesian_prod(axis, axis)
+    away = clean[:, None] - torch.from_numpy(MIXTURE.means)
+    prior = (away.square().sum(-1) / (-2 * MIXTURE.std**2)).exp().sum(1)
+    weight = prior * ((x - signal * clean).square().sum(1) / (-2 * spread**2)).exp()
+    expected = (weight[:, None] * clean).sum(0) / weight.sum()
+    data, noise = MIXTURE.expectations(x, torch.tensor([signal]), torch.tensor([spread]))
+    torch.testing.assert_close(data, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(signal * data + spread * noise, x)
+
+
+def law_of_sequences(length: int) -> torch.Tensor:
+    """The chain's law, (V, ..., V)."""
+    tokens = every_sequence(3, length)
+    chances = torch.from_numpy(CHAIN.initial)[tokens[:, 0]]
+    for before, token in zip(tokens.T[:-1], tokens.T[1:], strict=True):
+        chances = chances * torch.from_numpy(CHAIN.transition)[before, token]
+    return chances.view(*[3] * length)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.7, 5.0])
+def test_scores_of_a_chain_are_sums_over_all_clean_sequences(sigma):
+    x = every_sequence(3, 4)
+    found = CHAIN.log_scores(x, torch.full((len(x), 1), sigma))
+    torch.testing.assert_close(found, scores_of(law_of_sequences(4), x, sigma), rtol=1e-6, atol=1e-6)
+
+
+def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
+    """Sum over clean and noisy sequences, of scores that are wrong by chance."""
+    sigma, law = 0.5, law_of_sequences(3).flatten()
+    sequences = every_sequence(3, 3)
+    x0, x = (sequences[each] for each in torch.cartesian_prod(torch.arange(27), torch.arange(27)).T)
+    level = torch.full((len(x), 1), sigma, dtype=torch.float64)
+    moved = 1 - torch.exp(-level)
+    joint = torch.where(x == x0, 1 - moved * 2 / 3, moved / 3).prod(1) * law.repeat_interleave(27)
+    best = CHAIN.log_scores(x, level)
+    wrong = 0.3 * torch.randn(27, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    output = (best + wrong.repeat(27, 1, 1)).scatter(-1, x[..., None], 0.0)
+    losses = [(score_entropy(each, x, x0, level).sum(1) * joint).sum() for each in (output, best)]
+    regret = (score_entropy_regret(output, best).sum(1) * joint).sum()
+    torch.testing.assert_close(losses[0] - losses[1], regret, rtol=1e-9, atol=1e-12)
+    assert regret > 0.01
+
+
+class Perturbed(nn.Module):
+    """The optimal velocity of the mixture, `by` too large in each coordinate."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.tensor(by))
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        time = t.double()[:, None]
+        data, noise = MIXTURE.expectations(x.flatten(1), 1 - time, time)
+        return (noise - data).view_as(x) + self.by
+
+
+def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
+    dit = families()["dit"]
+    model = dit.model(image_size=1, patch_size=1, channels=2)
+    objective = dit.build_objective(dit.objective(), model)
+    points = draw_points(20_000, torch.Generator().manual_seed(0)).float()
+    batch = {"image": points.view(-1, 2, 1, 1)}
+    assert objective.knows_optimum(MIXTURE) and not objective.knows_optimum(CHAIN)
+    losses = [objective.metrics(Perturbed(by), batch, fixed_noise(0, CPU))["velocity"] for by in (0.3, 0.0)]
+    regrets = [objective.regret(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU)) for by in (0.3, 0.0)]
+    torch.testing.assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)
+    assert regrets[1].max() < 1e-9
+    difference = (losses[0] - losses[1]).double()
+    assert difference.mean() == pytest.approx(0.09, abs=4 * float(difference.std()) / 20_000**0.5)

@@ -1,0 +1,266 @@
+"""The region objective: closed forms, all reductions, keyed draws, metrics, learning."""
+
+import math
+from dataclasses import asdict
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from ditlab_models.processes.draws import batch_means
+from ditlab_models.processes.gaussian import linear_schedule
+from ditlab_models.processes.specs import LinearBetas
+from ditlab_models.region.family import FAMILY
+from ditlab_models.region.objective import Agreement, RegionObjective, draw_mask
+from ditlab_models.region.spec import Reduction, RegionObjectiveSpec, RegionWeights
+
+
+class Zeros(nn.Module):
+    """A network that predicts 0 everywhere and records its inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.calls = []
+
+    def forward(self, x, mask, t, present, query_index):
+        self.calls.append((x, mask, t))
+        rows = x if query_index is None else x.gather(1, query_index[..., None].expand(-1, -1, x.shape[-1]))
+        return rows * self.scale
+
+
+def objective(region_spec, corruption="mask", **changes) -> RegionObjective:
+    return FAMILY.build_objective(RegionObjectiveSpec(**changes), region_spec(corruption=corruption))
+
+
+BOTH = RegionWeights(masked=1.0, accessibility=1.0)
+
+
+def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(region_spec, windows, keyed_noise):
+    found = objective(region_spec, weights=BOTH).loss(Zeros(), windows, keyed_noise())
+    mask = draw_mask(windows, keyed_noise(), 0.5)
+    x = windows["regions"]
+    of_window = [x[i][mask[i]].square().mean() for i in range(4)]
+    assert found["masked"].item() == pytest.approx(torch.stack(of_window).mean().item())
+    last = [x[i][mask[i]][:, -1].square().mean() for i in range(4)]
+    assert found["accessibility"].item() == pytest.approx(torch.stack(last).mean().item())
+
+
+def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise):
+    """In a window, the published code's mean over all entries is the masked share times the mean over masked ones; the
+    published formula's sum over features is their number times it."""
+    one = {name: values[3:] for name, values in windows.items()}
+    mean = objective(region_spec).loss(Zeros(), one, keyed_noise())["masked"]
+    zeroed = objective(region_spec, reduction="zeroed_mean").loss(Zeros(), one, keyed_noise())["masked"]
+    mask = draw_mask(one, keyed_noise(), 0.5)
+    share = mask.sum() / 9  # of regions that are there: padding changes nothing
+    torch.testing.assert_close(zeroed, share * mean)
+    summed = one["regions"][mask].square().sum(-1).mean()
+    torch.testing.assert_close(summed, 7 * mean)
+
+
+def test_entries_count_alike_or_windows_do(region_spec, windows, keyed_noise):
+    """A window with one masked region counts as much as one with nine in `masked_mean`, a ninth in `entry_mean`."""
+    few = (torch.arange(12) < 1).expand(3, 12)
+    many = torch.cat((few, (torch.arange(12) < 9)[None]))
+
+    class Drawn(keyed_noise):
+        def uniform(self, name, shape):
+            return torch.where(many, 0.0, 1.0) if name == "mask" else super().uniform(name, shape)
+
+    x = windows["regions"]
+    of_window = [x[i][many[i]].square().mean().item() for i in range(4)]
+    by_window = objective(region_spec).loss(Zeros(), windows, Drawn())["masked"].item()
+    by_entry = objective(region_spec, reduction="entry_mean").loss(Zeros(), windows, Drawn())["masked"].item()
+    assert by_window == pytest.approx(sum(of_window) / 4)
+    assert by_entry == pytest.approx(x[many].square().mean().item())
+    assert by_entry == pytest.approx((sum(of_window[:3]) + 9 * of_window[3]) / 12)
+    assert abs(by_entry - by_window) > 1e-3
+
+
+@pytest.mark.parametrize("reduction", get_args(Reduction))
+def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reduction, perturb, keyed_noise):
+    spec = region_spec()
+    network = FAMILY.build_network(spec).double()
+    perturb(network)
+
+    class NeverMasks(keyed_noise):
+        def uniform(self, name, shape):
+            return torch.ones(shape) if name == "mask" else super().uniform(name, shape)
+
+    built = FAMILY.build_objective(RegionObjectiveSpec(reduction=reduction, weights=BOTH), spec)
+    found = built.loss(network, windows, NeverMasks())
+    assert all(value.item() == 0 for value in found.values())
+    sum(found.values()).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in network.parameters())
+    metrics = built.summary(batch_means(built.metrics(network, windows, NeverMasks())))
+    assert all(value == 0 for value in metrics.values())
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0])
+def test_each_present_region_is_masked_by_itself_with_the_given_chance(ratio, keyed_noise):
+    present = torch.ones(400, 100, dtype=torch.bool)
+    present[:, 90:] = False
+    mask = draw_mask({"present": present}, keyed_noise(), ratio)
+    assert not mask[:, 90:].any()
+    kept = mask[:, :90].double()
+    assert kept.mean().item() == pytest.approx(ratio, abs=4 * math.sqrt(ratio * (1 - ratio) / 36_000))
+    # independent: numbers of masked regions of a window are binomial
+    assert kept.sum(1).var().item() == pytest.approx(90 * ratio * (1 - ratio), rel=0.35, abs=1e-9)
+
+
+def test_a_micro_batch_is_its_two_halves(region_spec, windows, perturb, keyed_noise):
+    spec = region_spec(corruption="ddpm", positions="sinusoidal")
+    network, built = (
+        FAMILY.build_network(spec).double(),
+        FAMILY.build_objective(RegionObjectiveSpec(weights=BOTH), spec),
+    )
+    perturb(network)
+
+    class Slice(keyed_noise):
+        rows = slice(0, 4)
+
+        def uniform(self, name, shape):
+            return super().uniform(name, (4, *shape[1:]))[self.rows]
+
+        def normal(self, name, shape):
+            return super().normal(name, (4, *shape[1:]))[self.rows]
+
+    def loss(rows):
+        source = Slice()
+        source.rows = rows
+        return built.loss(network, {name: values[rows] for name, values in windows.items()}, source)
+
+    whole, first, second = loss(slice(0, 4)), loss(slice(0, 2)), loss(slice(2, 4))
+    for name in whole:
+        torch.testing.assert_close(whole[name], (first[name] + second[name]) / 2)
+
+
+def test_only_weighted_components_are_computed(region_spec, windows, keyed_noise):
+    assert set(objective(region_spec).loss(Zeros(), windows, keyed_noise())) == {"masked"}
+    only = RegionWeights(masked=0.0, accessibility=2.0)
+    assert set(objective(region_spec, weights=only).loss(Zeros(), windows, keyed_noise())) == {"accessibility"}
+    with pytest.raises(ValueError, match=r"objective.weights are all 0"):
+        RegionWeights(masked=0.0)
+
+
+def test_mask_corruption_hands_the_data_over_and_draws_t(region_spec, windows, keyed_noise):
+    network, source = Zeros(), keyed_noise()
+    objective(region_spec).loss(network, windows, source)
+    x, _, t = network.calls[0]
+    assert torch.equal(x, windows["regions"])
+    assert source.names == ["mask", "time"]
+    assert t.dtype == torch.int64 and t.min() >= 0 and t.max() <= 999 and len(t.unique()) > 1
+
+
+def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed_noise):
+    network = Zeros()
+    built = objective(region_spec, "ddpm")
+    built.loss(network, windows, keyed_noise())
+    x_t, mask, t = network.calls[0]
+    x = windows["regions"]
+    assert torch.equal(x_t[~mask], x[~mask])
+    bar = linear_schedule(RegionObjectiveSpec().noise).alphas_cumprod[t][:, None, None]
+    noise = keyed_noise().normal("noise", x.shape)
+    torch.testing.assert_close(x_t[mask], (bar.sqrt() * x + (1 - bar).sqrt() * noise)[mask])
+
+
+@pytest.mark.parametrize("corruption", ["mask", "ddpm"])
+def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, keyed_noise, corruption):
+    spec = region_spec(corruption=corruption, positions="sinusoidal")
+    network = FAMILY.build_network(spec).double()
+    perturb(network)
+    found = []
+    for changes in ({}, {"mask_ratio": 0.9, "reduction": "zeroed_mean", "weights": RegionWeights(accessibility=3.0)}):
+        built = FAMILY.build_objective(RegionObjectiveSpec(**changes), spec)
+        means = batch_means(built.metrics(network, windows, keyed_noise()))
+        found.append(built.summary(means))
+        assert set(found[-1]) == set(built.metric_names())
+    assert found[0] == found[1]
+
+
+def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, keyed_noise):
+    """r and R^2 are no means over samples; their parts are."""
+    spec = region_spec(positions="sinusoidal")
+    network, built = FAMILY.build_network(spec).double(), FAMILY.build_objective(RegionObjectiveSpec(), spec)
+    perturb(network)
+
+    class Slice(keyed_noise):
+        rows = slice(0, 4)
+
+        def uniform(self, name, shape):
+            return super().uniform(name, (4, *shape[1:]))[self.rows]
+
+    def metrics(rows):
+        source = Slice()
+        source.rows = rows
+        batch = {name: values[rows] for name, values in windows.items()}
+        return batch_means(built.metrics(network, batch, source))
+
+    whole, first, second = metrics(slice(0, 4)), metrics(slice(0, 3)), metrics(slice(3, 4))
+    joined = {name: 0.75 * first[name] + 0.25 * second[name] for name in whole}
+    expected = built.summary(whole)
+    assert built.summary(joined) == pytest.approx(expected, rel=1e-9)
+    assert 0 < abs(expected["pearson"]) < 1 and expected["r2"] < 1 and expected["mse"] > 0
+
+
+def test_small_deviations_from_a_large_mean_are_not_rounded_away(region_spec):
+    """x = 1000 +- 0.01: its variance is 1e-10 of its second moment, below float32's resolution."""
+    x = 1000 + torch.tensor([-0.01, 0.01], dtype=torch.float64)
+    sums = Agreement.of(x[:, None], x[:, None], torch.ones(2, dtype=torch.bool)).total()
+    means = {f"sum_{name}": float(value) for name, value in asdict(sums).items()}
+    found = objective(region_spec).summary(means)
+    assert found["r2"] == found["pearson"] == pytest.approx(1, abs=1e-4)
+
+
+def test_noise_that_does_not_end_in_noise_is_refused_where_it_plays_a_part(region_spec):
+    noise = LinearBetas(beta_end=1e-3)
+    with pytest.raises(ValueError, match=r"objective\.noise\.beta_end=0\.001 .* leaves alpha_bar=0\.57"):
+        objective(region_spec, "ddpm", noise=noise)
+    objective(region_spec, "mask", noise=noise)
+
+
+def test_agreement_is_numpys():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(500, 3, generator=generator).double() * torch.tensor([1.0, 5.0, 0.1])
+    y = 0.6 * x + 0.1 * torch.rand(500, 3, generator=generator).double()
+    counts = torch.rand(500, generator=generator) < 0.7
+    sums = Agreement.of(x, y, counts)
+    kept, guess = x[counts], y[counts]
+    for feature in range(3):
+        pair = torch.stack((kept[:, feature], guess[:, feature]))
+        assert sums.pearson()[feature].item() == pytest.approx(torch.corrcoef(pair)[0, 1].item())
+    error = (kept - guess).square()
+    assert sums.total().mse().item() == pytest.approx(error.mean().item())
+    assert sums.total().r2().item() == pytest.approx((1 - error.sum() / (kept - kept.mean()).square().sum()).item())
+    within = (kept - kept.mean(0)).square().sum()
+    assert sums.r2_within().item() == pytest.approx((1 - error.sum() / within).item())
+    parts = Agreement.of(x[:100], y[:100], counts[:100]) + Agreement.of(x[100:], y[100:], counts[100:])
+    assert parts.total().pearson().item() == pytest.approx(sums.total().pearson().item())
+
+
+def test_agreement_where_nothing_varies_is_0():
+    same = torch.full((9, 2), 0.3)
+    sums = Agreement.of(same, same, torch.ones(9, dtype=torch.bool))
+    assert sums.r2().tolist() == sums.pearson().tolist() == [0, 0]
+    nothing = Agreement.of(same, same, torch.zeros(9, dtype=torch.bool)).total()
+    assert nothing.mse() == nothing.r2() == nothing.pearson() == 0
+
+
+def test_training_approaches_the_best_loss(region_spec, keyed_noise):
+    """Regions alternate between two patterns: with positions and neighbours, every masked one is certain."""
+    patterns = torch.tensor([[1.0, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 0]])
+    starts = torch.arange(64) % 2
+    x = patterns[(starts[:, None] + torch.arange(12)) % 2]
+    batch = {"regions": x, "present": torch.ones(64, 12, dtype=torch.bool)}
+    spec = region_spec(positions="sinusoidal", depth=2)
+    network, built = FAMILY.build_network(spec), FAMILY.build_objective(RegionObjectiveSpec(), spec)
+    adam = torch.optim.Adam(network.parameters(), lr=1e-2, fused=True)
+    for step in range(120):
+        loss = built.loss(network, batch, keyed_noise(step))["masked"]
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    found = built.summary(batch_means(built.metrics(network, batch, keyed_noise(-1))))
+    assert found["r2"] > 0.9 and found["pearson"] > 0.95 and found["spread"] > 0.3

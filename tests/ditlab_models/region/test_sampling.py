@@ -1,0 +1,312 @@
+"""Imputation: measured regions stay, masked ones come from the network, under either corruption."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ditlab_models.contract import RealRows, SampleRequest
+from ditlab_models.processes.gaussian import linear_schedule
+from ditlab_models.processes.specs import LinearBetas
+from ditlab_models.region.family import FAMILY
+from ditlab_models.region.sampling import RegionSampler
+from ditlab_models.region.spec import BedMask, RandomMask, RegionObjectiveSpec, RegionSamplingSpec
+
+CONSTANT = 0.4
+
+
+def sampler(region_spec, corruption="mask", **changes) -> RegionSampler:
+    return FAMILY.build_sampler(
+        RegionSamplingSpec(**changes), region_spec(corruption=corruption), RegionObjectiveSpec()
+    )
+
+
+def seeded(seed=0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def rows(windows) -> RealRows:
+    """The windows with coordinates: region i of window w spans [1000 i, 1000 i + 400) of chromosome w % 2 + 1."""
+    start = np.broadcast_to(1000 * np.arange(12, dtype=np.int64), (4, 12)).copy()
+    end = start + 400
+    start[3, 9:] = end[3, 9:] = 0
+    columns = {"chromosome": np.array(["chr1", "chr2", "chr1", "chr2"]), "start": start, "end": end}
+    names = {"regions": [f"motif-{i}" for i in range(6)] + ["accessibility"]}
+    return RealRows({k: v.float() for k, v in windows.items() if k == "regions"} | {"present": windows["present"]},
+                    columns, names, noise=None)  # fmt: skip
+
+
+class Constants(nn.Module):
+    """A network that predicts one value everywhere and records its timesteps."""
+
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(CONSTANT))
+        self.seen = []
+
+    def forward(self, x, mask, t, present, wanted):
+        self.seen.append((x, t))
+        return self.value.expand_as(x)
+
+
+@pytest.mark.parametrize(
+    ("corruption", "solver"), [("mask", "predict"), ("ddpm", "predict"), ("ddpm", "ddpm"), ("ddpm", "ddim")]
+)
+def test_measured_regions_stay_and_masked_ones_are_the_networks(region_spec, rows, corruption, solver):
+    made = sampler(region_spec, corruption, solver=solver, steps=7)
+    network = Constants()
+    samples = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    mask, x = samples.conditions["mask"], rows.batch["regions"]
+    assert mask.any() and not mask[~rows.batch["present"]].any()
+    assert torch.equal(samples.values[~mask], x[~mask])
+    torch.testing.assert_close(samples.values[mask], torch.full_like(samples.values[mask], CONSTANT))
+    for seen, _ in network.seen:
+        assert torch.equal(seen[~mask], x[~mask])  # the network always gets measured regions unchanged
+    calls = [int(t[0]) for _, t in network.seen]
+    expected = {"predict": [0 if corruption == "mask" else 999]}.get(solver, [999, 832, 666, 500, 333, 166, 0])
+    assert calls == pytest.approx(expected, abs=1)
+
+
+def test_seven_steps_are_seven_evaluations_and_frames(region_spec, rows):
+    made = sampler(region_spec, "ddpm", solver="ddpm", steps=7)
+    network = Constants()
+    samples = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(), trajectory=True)
+    assert len(network.seen) == 7
+    assert samples.trajectory.shape == (8, 2, 12, 7)
+    torch.testing.assert_close(samples.trajectory[-1], samples.values)
+
+
+@pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.0), ("ddim", 0.5)])
+def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, perturb, solver, eta):
+    spec = region_spec(corruption="ddpm", positions="sinusoidal")
+    network = FAMILY.build_network(spec)
+    perturb(network)
+    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
+    four = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    two = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded())
+    assert torch.equal(four.conditions["mask"][:2], two.conditions["mask"])
+    torch.testing.assert_close(four.values[:2], two.values)
+    other = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(1))
+    assert not torch.equal(other.conditions["mask"], two.conditions["mask"])
+
+
+@pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.5)])
+@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
+def test_given_noise_is_where_masked_regions_begin(region_spec, rows, perturb, solver, eta, weights):
+    """Masks and the noise on the way stay those of the generator."""
+    spec = region_spec(corruption="ddpm", positions="sinusoidal")
+    network = FAMILY.build_network(spec).to(weights)
+    perturb(network)
+    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
+    conditions = made.conditions(4, SampleRequest(rows=rows))
+    drawn = made.sample(network, conditions, 4, seeded(), trajectory=True)
+    again = made.sample(network, conditions, 4, seeded(), noise=drawn.trajectory[0])
+    assert drawn.values.dtype == again.values.dtype == weights and torch.equal(again.values, drawn.values)
+    other = made.sample(network, conditions, 4, seeded(), noise=-drawn.trajectory[0])
+    assert torch.equal(other.conditions["mask"], drawn.conditions["mask"])
+    assert not torch.equal(other.values, drawn.values)
+    with pytest.raises(ValueError, match=r"samples begin with \(4, 12, 7\)"):
+        made.sample(network, conditions, 4, seeded(), noise=torch.zeros(4, 12, 6))
+
+
+class GaussianNetwork(nn.Module):
+    """E[x0 | x_t] of independent regions N(0.5, 0.2^2)."""
+
+    def __init__(self, noise: LinearBetas) -> None:
+        super().__init__()
+        self.schedule = linear_schedule(noise)
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, mask, t, present, wanted):
+        bar = self.schedule.alphas_cumprod[t].float()[:, None, None]
+        return 0.5 + 0.04 * bar.sqrt() / (0.04 * bar + 1 - bar) * (x - bar.sqrt() * 0.5)
+
+
+@pytest.mark.parametrize("solver", ["ddpm", "ddim"])
+def test_draws_of_masked_regions_recover_a_known_gaussian(region_spec, solver):
+    made = sampler(region_spec, "ddpm", solver=solver, steps=250, mask=RandomMask(ratio=1.0))
+    regions = torch.zeros(80, 12, 7)
+    batch = {"regions": regions, "present": torch.ones(80, 12, dtype=torch.bool)}
+    samples = made.sample(GaussianNetwork(RegionObjectiveSpec().noise), batch, 80, seeded())
+    assert samples.values.mean().item() == pytest.approx(0.5, abs=0.01)
+    # 250 of 1000 steps with the posterior's variance come out a little narrow: 0.19
+    assert samples.values.std().item() == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1.0])
+def test_the_share_of_masked_regions(region_spec, rows, ratio):
+    made = sampler(region_spec, mask=RandomMask(ratio=ratio))
+    batch = {"regions": torch.zeros(200, 12, 7), "present": torch.ones(200, 12, dtype=torch.bool)}
+    mask = made.sample(Constants(), batch, 200, seeded()).conditions["mask"]
+    assert mask.double().mean().item() == pytest.approx(ratio, abs=0.04)
+
+
+def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):
+    bed = tmp_path / "ask.bed"
+    bed.write_text("# mine\ntrack name=x\nchr1\t2399\t2400\tname\nchr1 5000 5001\nchr2\t9000\t99000\n\nchrX\t0\t10\n")
+    made = sampler(region_spec, mask=BedMask(path=str(bed)))
+    # chr2's only window without padding reaches 11,400; the other ends at 8,400
+    assert made.select_rows(rows).tolist() == [True, True, True, False]
+    mask = made.conditions(4, SampleRequest(rows=rows))["mask"]
+    assert mask[0].nonzero().flatten().tolist() == mask[2].nonzero().flatten().tolist() == [2, 5]
+    assert mask[1].nonzero().flatten().tolist() == [9, 10, 11]
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    assert torch.equal(samples.conditions["mask"], mask)
+
+
+def test_intervals_touch_regions_half_open(region_spec, rows, tmp_path):
+    """[400, 1000) lies between region 0 and region 1; one base more on either side touches it."""
+    bed = tmp_path / "ask.bed"
+    for interval, expected in (("400 1000", []), ("399 1000", [0]), ("400 1001", [1]), ("0 100000", list(range(12)))):
+        bed.write_text(f"chr1 {interval}\n")
+        made = sampler(region_spec, mask=BedMask(path=str(bed)))
+        assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == expected
+
+
+def test_a_long_interval_before_short_ones_is_not_forgotten(region_spec, rows, tmp_path):
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 0 9000\nchr1 100 200\nchr1 1100 1200\n")
+    made = sampler(region_spec, mask=BedMask(path=str(bed)))
+    assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == list(range(9))
+
+
+def test_a_byte_order_mark_is_no_chromosomes(region_spec, rows, tmp_path):
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\n", encoding="utf-8-sig")
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(rows).tolist() == [True, False, True, False]
+
+
+def test_intervals_that_meet_no_region_are_counted(region_spec, rows, tmp_path):
+    """Intervals of chr1: one in two windows, one in a gap, one behind; padding at 0 and other chromosomes have none."""
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\nchr1 400 1000\nchr1 99000 99100\nchr2 8000 9001\nchrX 0 10\n")
+    made = sampler(region_spec, mask=BedMask(path=str(bed)))
+    assert made.note(rows) == (
+        f"sampling.mask.path={bed}: 3 of 5 intervals meet no region of these windows, and nothing is imputed for them"
+    )
+    bed.write_text("chrX 0 10\nchrY 0 10\n")
+    said = sampler(region_spec, mask=BedMask(path=str(bed))).note(rows)
+    assert "2 of 2 intervals meet no region" in said
+    assert said.endswith("(intervals of chrX, chrY; windows of chr1, chr2)")
+    bed.write_text("chr1 2000 2100\n")
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).note(rows) == ""
+    assert sampler(region_spec).note(rows) == ""
+
+
+def test_rows_without_coordinates(region_spec, rows, tmp_path):
+    bare = replace(rows, columns={})
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=bare)), 4, seeded())
+    assert list(made.table(samples, bare))[:3] == ["window", "masked", "motif-0"]
+    bed = tmp_path / "ask.bed"
+    bed.write_text("chr1 2000 2100\n")
+    with pytest.raises(ValueError, match=r"kind=bed finds regions .* these rows have no chromosome and no start"):
+        sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(bare)
+
+
+def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, tmp_path):
+    spec = region_spec()
+    made = FAMILY.build_sampler(
+        RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))), spec, RegionObjectiveSpec()
+    )
+    batch = {"regions": windows["regions"].float(), "present": windows["present"]}
+    objective = FAMILY.build_objective(RegionObjectiveSpec(), spec)
+    drawn = objective.figures(Constants(), batch, made, seeded(), ["imputation"])
+    ((kind, figure),) = drawn
+    assert kind == "imputation" and np.isnan(figure.panels[1].values).any()
+
+
+def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
+    for changes, title in (
+        ({}, "model.positions=none: one prediction for all masked regions of a window"),
+        ({"positions": "sinusoidal"}, ""),
+        ({"corruption": "ddpm"}, ""),
+    ):
+        made = FAMILY.build_sampler(RegionSamplingSpec(), region_spec(**changes), RegionObjectiveSpec())
+        samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+        assert made.show(samples).title == title
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("chr1\t5\n", r"line 1 is no BED interval \('chr1\\t5'\)"),
+        ("chr1 1 2\nchr1 9 3\n", r"line 2 is no BED interval"),
+        ("chr1 a b\n", r"line 1 is no BED interval"),
+        (f"chr1 1 2\nchr1 5 {2**63}\n", r"line 2 is no BED interval .*at most 9,223,372,036,854,775,807"),
+        ("# nothing\n", r"holds no interval"),
+        (None, r"cannot be read \(No such file or directory\)"),
+        (b"\xff\xfe\x00", r"cannot be read \(it is no text; unpack it first\)"),
+    ],
+)
+def test_bed_files_that_are_none(region_spec, rows, tmp_path, content, message):
+    bed = tmp_path / "ask.bed"
+    if content is not None:
+        bed.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message):
+        sampler(region_spec, mask=BedMask(path=str(bed))).conditions(1, SampleRequest(rows=rows))
+
+
+def test_the_table_has_a_row_a_region(region_spec, rows):
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    table = made.table(samples, rows)
+    assert {len(column) for column in table.values()} == {4 * 12 - 3}
+    assert list(table)[:5] == ["window", "chromosome", "start", "end", "masked"]
+    assert list(table)[5:12] == [*(f"motif-{i}" for i in range(6)), "accessibility"]
+    assert list(table)[12] == "measured:motif-0"
+    masked = table["masked"]
+    assert np.allclose(table["accessibility"][masked], CONSTANT)
+    assert np.array_equal(table["motif-3"][~masked], table["measured:motif-3"][~masked])
+    last = np.flatnonzero(table["window"] == 3)
+    assert len(last) == 9 and table["start"][last[-1]] == 8000 and table["chromosome"][last[0]] == "chr2"
+
+
+def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
+    names = ["start", "masked", "A", "measured:A", "imputed:start", "window", "accessibility"]
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    table = made.table(samples, replace(rows, names={"regions": names}))
+    present = rows.batch["present"].numpy()
+    assert np.array_equal(table["start"], rows.columns["start"][present]) and table["masked"].dtype == bool
+    values = samples.values.numpy()[present]
+    for i, name in enumerate(
+        ("imputed:start", "imputed:masked", "A", "imputed:measured:A", "imputed:imputed:start", "imputed:window",
+         "accessibility")
+    ):  # fmt: skip
+        assert np.array_equal(table[name], values[:, i])
+    assert np.array_equal(table["measured:A"], rows.batch["regions"].numpy()[present][:, 2])
+    assert len(table) == 5 + 2 * 7
+
+
+def test_the_largest_accessibility_of_a_window_stands_beside_its_regions(region_spec, rows):
+    largest = np.array([2.0, 3.0, 5.0, 7.0])
+    given = replace(rows, columns={**rows.columns, "largest_accessibility": largest})
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=given)), 4, seeded())
+    table = made.table(samples, given)
+    assert np.array_equal(table["largest_accessibility"], largest[table["window"]])
+
+
+def test_what_a_sampler_cannot_do(region_spec, rows):
+    with pytest.raises(ValueError, match=r"sampling.solver=ddim needs a network trained to take noise away"):
+        sampler(region_spec, solver="ddim")
+    with pytest.raises(ValueError, match=r"sampling.steps=1001 is more than the timesteps there are"):
+        sampler(region_spec, "ddpm", solver="ddpm", steps=1001)
+    with pytest.raises(ValueError, match=r"label=3 was given to a model without classes"):
+        sampler(region_spec).conditions(2, SampleRequest(label=3, rows=rows))
+
+
+def test_the_picture_shows_measured_masked_and_imputed_in_the_same_colours(region_spec, rows):
+    made = sampler(region_spec)
+    samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+    figure = made.show(samples)
+    assert len(figure.panels) == 12 and figure.columns == 3
+    measured, seen, imputed = figure.panels[9:]
+    assert measured.values.shape == (7, 9)  # padding is left out
+    mask = samples.conditions["mask"][3, :9].numpy()
+    assert np.isnan(seen.values[:, mask]).all() and not np.isnan(seen.values[:, ~mask]).any()
+    assert measured.limits == seen.limits == imputed.limits
