@@ -39,9 +39,9 @@ class Loader:
         with Loader(WorkerBatches(view, columns, order, micro_size, micro_indices), position) as loader:
             for micro_batches in loader: ...
 
-    A few threads gather up to `depth` blocks of a few steps each ahead, each block by one of them. The tensors are the
-    caller's own; with `pin` (None: where CUDA is available) they lie in pinned memory. An error in the background is
-    raised here, with its own traceback.
+    A few threads gather up to `depth` blocks of a few steps each ahead, each block by one of them; the first block,
+    alone, before any other. The tensors are the caller's own; with `pin` (None: where CUDA is available) they lie in
+    pinned memory. An error in the background is raised here, with its own traceback.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ditlab.data.permutations import keyed_permutation
+from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 
@@ -159,8 +160,7 @@ class FullOrder(Order):
         """Return the order of a view's samples. Those of a single bucket come as those of a plain store do."""
         counts = view.bucket_counts
         parts = np.flatnonzero(counts).tolist()
-        buckets = view.buckets if len(parts) > 1 else ()
-        split = [np.flatnonzero(buckets == part) for part in parts] if len(parts) > 1 else ()
+        split = [*group_places(view.buckets).values()] if len(parts) > 1 else ()
         return cls(int(counts.sum()), batch_size, seed, split, parts or (0,))
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:

@@ -85,7 +85,7 @@ class StreamedStore(Store):
         requests = {number: self._request(number, entries[number]) for number in missing.tolist()}
         contents = self._ahead.fetcher.fetch(list(requests.values()))
         for number, request in requests.items():
-            found[number] = self._fetched(number, contents[request.key])
+            found[number] = self._read_block(number, contents[request.key])
         with self._lock:
             self._loaded.update((number, found[number]) for number in missing.tolist())
             most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._ahead.fetcher.cache.share()))
@@ -94,14 +94,14 @@ class StreamedStore(Store):
                 self._loaded.popitem(last=False)
         return found
 
-    def _fetched(self, block: int, content: pa.Buffer) -> StoredBlock:
+    def _read_block(self, block: int, content: pa.Buffer) -> StoredBlock:
         return self._read(content, int(self.layout.rows_of(np.array([block]))[0]))
 
     def _request(self, block: int, entry: BlockEntry) -> BlockRequest:
         shard = self.manifest.shards[int(self.layout.shard_of(np.array([block]))[0])]
 
         def verify(content: memoryview) -> None:
-            if digests(self._fetched(block, pa.py_buffer(content))) != entry.digests:
+            if digests(self._read_block(block, pa.py_buffer(content))) != entry.digests:
                 raise ValueError("it differs from its SHA-256")
 
         return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)

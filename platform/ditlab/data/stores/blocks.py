@@ -64,7 +64,7 @@ def read_block(
     """Return a block's columns, (rows, *shape) each, over the memory of its message.
 
     Raises pyarrow's errors, KeyError for a missing column, and ValueError for bytes that are no such message and for
-    another number of rows or elements.
+    another number of rows or elements, or a null.
     """
     message = pa.ipc.read_message(content)
     if message.type != "record batch":
@@ -77,8 +77,10 @@ def read_block(
     for name, column in columns.items():
         array, dtype, num = batch.column(name), column.stored_dtype, rows * column.row_elements
         elements = array.storage.values if column.shape else array
-        if len(elements) != num or elements.null_count or array.null_count:
+        if len(elements) != num:
             raise ValueError(f"{len(elements):,} elements, not {num:,}")
+        if elements.null_count or array.null_count:
+            raise ValueError(f"a null in column {name}")
         values = np.frombuffer(elements.buffers()[1], dtype, num, elements.offset * dtype.itemsize)
         found[name] = values.reshape(rows, *column.shape)
     return found

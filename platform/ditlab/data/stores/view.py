@@ -82,8 +82,6 @@ class View:
     @property
     def buckets(self) -> np.ndarray:
         """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain store."""
-        if len(self.store.parts) == 1:
-            return np.zeros(len(self), np.int64)
         return self.store.bucket_of(self.rows[np.arange(len(self))])
 
     @property
