@@ -78,8 +78,8 @@ define install
 @$(PIP) --log $(VENV)/pip.log $(1) || { \
 	missing=$$(sed -n -e 's/.* The user requested (constraint) //p' -e 's/.*No matching distribution found for //p' \
 		$(VENV)/pip.log | head -n 1); \
-	test -z "$$missing" || echo "DiTLab cannot be installed with $$($(BIN)/python -V): pip finds no $$missing for it.\
-	 Run make clean, then name another with PYTHON=/path/to/python (tested: 3.11, 3.12, 3.13)." >&2; exit 1; }
+	test -z "$$missing" || echo "pip found no $$missing for $$($(BIN)/python -V) here. If its index can be reached, another\
+	 Python has it: run make clean, then name one with PYTHON=/path/to/python (tested: 3.11, 3.12, 3.13)." >&2; exit 1; }
 endef
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python | same-python
