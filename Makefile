@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
 # Nobody waits for these to be compiled: where one has no wheel for this Python, the installation ends at once.
 WHEELS := torch,ray,numpy,scipy,scikit-learn,pandas,pyarrow,matplotlib,pillow,grpcio
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(COMPILE) --constraint constraints.txt \
-	--only-binary $(WHEELS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off $(COMPILE) \
+	--constraint constraints.txt --only-binary $(WHEELS)
 # Processes that share the tests, a file at a time; those on Ray stay together.
 WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
@@ -83,7 +83,7 @@ define install
 endef
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python | same-python
-	@echo "installing into $(VENV) (a minute or two) ..."
+	@echo "installing into $(VENV) (minutes; torch for CUDA, where pip chooses that, is a download of 3 GB) ..."
 	$(call install,--editable .)
 	@touch $@
 
