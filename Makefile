@@ -1,11 +1,16 @@
-# Everything runs from .venv, which the first target that needs it makes. PYTHON may name another interpreter (3.11).
-PYTHON ?= python3
+# Everything runs from .venv, which the first target that needs it makes of PYTHON: by default the first of these commands
+# that is Python 3.11 or newer.
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 # Compiling all of the 120 packages took 58% of an installation's processor time; a fresh environment compiles what it
 # imports, once, unless it may not.
 COMPILE := $(if $(PYTHONDONTWRITEBYTECODE),--compile,--no-compile)
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(COMPILE) --constraint constraints.txt
+# Nobody waits for these to be compiled: where one has no wheel for this Python, the installation ends at once.
+WHEELS := torch,ray,numpy,scipy,scikit-learn,pandas,pyarrow,matplotlib,pillow,grpcio
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off $(COMPILE) \
+	--constraint constraints.txt --only-binary $(WHEELS)
 # Processes that share the tests, a file at a time; those on Ray stay together.
 WORKERS ?= 2
 # The README's first run; `make demo SPEC=experiments/digits/dit.yaml` trains another.
@@ -52,22 +57,44 @@ clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "DiTLab needs Python 3.11, this is " + sys.version.split()[0] + "; set PYTHON=/path/to/python3.11")'
-	@$(PYTHON) -m venv $(VENV)
+	@test -n "$(PYTHON)" || { echo "DiTLab needs Python 3.11 or newer, and neither python3 nor python3.11 to python3.13 is one;\
+	 set PYTHON=/path/to/python." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DiTLab needs Python 3.11 or newer, PYTHON=$(PYTHON)\
+	 is " + sys.version.split()[0] + "; name another.")'
+	@echo "$(VENV) is made with $$($(PYTHON) -c 'import sys; print("Python", sys.version.split()[0], "of", sys.executable)')"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half an environment would pass for a whole one
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	@echo "installing into $(VENV) (a minute or two) ..."
-	@$(PIP) --editable .
+# PYTHON that somebody names is the one of an environment that is there.
+.PHONY: same-python
+same-python: | $(VENV)/bin/python
+ifneq ($(origin PYTHON),file)
+	@test "$$($(PYTHON) -V)" = "$$($(BIN)/python -V)" || { echo "PYTHON=$(PYTHON) is $$($(PYTHON) -V), and $(VENV) was made\
+	 with $$($(BIN)/python -V); run make clean first, or leave PYTHON out." >&2; exit 1; }
+endif
+
+# Where a package has no wheel for this Python, pip's error does not name it, and its log does.
+define install
+@rm -f $(VENV)/pip.log
+@$(PIP) --log $(VENV)/pip.log $(1) || { \
+	missing=$$(sed -n -e 's/.* The user requested (constraint) //p' -e 's/.*No matching distribution found for //p' \
+		$(VENV)/pip.log | head -n 1); \
+	test -z "$$missing" || echo "pip found no $$missing for $$($(BIN)/python -V) here. If its index can be reached, another\
+	 Python has it: run make clean, then name one with PYTHON=/path/to/python (tested: 3.11, 3.12, 3.13)." >&2; exit 1; }
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/bin/python | same-python
+	@echo "installing into $(VENV) (minutes; torch for CUDA, where pip chooses that, is a download of 3 GB) ..."
+	$(call install,--editable .)
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	@$(PIP) --editable '.[docs]'
+	$(call install,--editable '.[docs]')
 	@touch $@
 
 $(VENV)/.installed-browser: $(VENV)/.installed
-	@$(PIP) --editable '.[browser]'
+	$(call install,--editable '.[browser]')
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@$(PIP) --editable '.[dev]'
+	$(call install,--editable '.[dev]')
 	@touch $@

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep import Sweep
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,8 +55,7 @@ def check_machine() -> list[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    version, good = ".".join(map(str, sys.version_info[:3])), sys.version_info[:2] == (3, 11)
-    yield Finding("ok" if good else "missing", "Python", version, "" if good else "install Python 3.11")
+    yield Finding("ok", "Python", platform.python_version())
     for name, floor in MIN_VERSIONS.items():
         required = ".".join(map(str, floor))
         try:
