@@ -109,7 +109,8 @@ def runs(
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
     held_out = next(iter(mains)) if len(mains) == 1 else "held out"
     columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
-    table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
+    columns |= {"loss": "number", held_out: "number", "/s": "number"}
+    table = terminal_table(columns, optional=("/s", "age", "family", "step"))
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
         shown = "train_loss" if row.get("main_value") is None else "main_value"  # of one column: lines are short
