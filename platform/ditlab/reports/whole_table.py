@@ -53,7 +53,7 @@ class WholeTable(Table):
         return left_out
 
     def _width(self, columns: Sequence[int]) -> int:
-        """Return the width of columns of these widths and the space around each, which Rich counts at the edges, too."""
+        """Return the width of columns with the space around each, which Rich counts at the edges, too."""
         _, right, _, left = self.padding
         return sum(columns) + (left + right) * len(columns)
 

@@ -13,6 +13,7 @@ from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.doctor import machine
 from ditlab.home import Home
+from ditlab.sweeps.forecast import Speed
 from support.sweeps import written_sweep
 
 
@@ -75,7 +76,7 @@ def test_specs(ditlab, spec, tmp_path):
 
 
 def test_sweep_that_is_planned(ditlab, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 64.0)
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: Speed(64.0, "timed steps on this machine"))
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
         "tune", str(sweep), "--set", "trials=2"
