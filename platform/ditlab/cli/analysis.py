@@ -318,9 +318,7 @@ def export(
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema, format=form)
     output.emit(exported.to_dict(), as_json, exported.files)
-    if form == "peft":
-        return
-    if form in ("torch", "diffusers"):
+    if form in ("torch", "diffusers", "peft"):
         output.hint_text(as_json, f"hf upload OWNER/NAME {output.short_path(exported.folder)}")
         return
     code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"

@@ -110,6 +110,7 @@ def replay(
     output.console(as_json).print("\n".join(found.lines), soft_wrap=True)
     files = found.save(out) if out else []
     output.emit({**found.record, "files": [str(file) for file in files]}, as_json, files)
+    output.hint(as_json, "verify", found.record["run_id"])
     if not found.holds:
         raise click.exceptions.Exit(1)
 
@@ -161,5 +162,6 @@ def verify(
     for line in found.terminal_lines():
         output.console(as_json).print(line)
     output.emit(found.to_dict(), as_json)
+    output.hint(as_json, "report" if found.holds else "runs log", found.run_id)
     if not found.holds:
         raise click.exceptions.Exit(1)

@@ -280,6 +280,7 @@ def list_(as_json: bool) -> None:
         terminal_table(heads, rows) if rows else "no stores; `ditlab data import` writes some"
     )
     output.emit({"stores": [each.to_dict() for each in found]}, as_json)
+    output.hint(as_json, *(("data inspect", found[0].folder) if found else ("data import", "--help")))
 
 
 @data.command("rm")
@@ -299,6 +300,7 @@ def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> N
     for each in plan:
         each.remove()
     output.emit({"removed": [each.folder for each in plan]}, as_json)
+    output.hint(as_json, "data list")
 
 
 @data.command()
@@ -332,6 +334,11 @@ def statistics(place: str, against: str | None, out: Path | None, as_json: bool,
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
     output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
+    if out is not None:
+        settings = output.repeated_arguments("place", "against", "out", "as_json")
+        output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)
+    elif against is None:
+        output.hint(as_json, "data statistics", *output.repeated_arguments("as_json"), "--against", "PLACE")
 
 
 @data.command()

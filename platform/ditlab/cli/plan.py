@@ -96,7 +96,7 @@ def plan_table(plan: Plan) -> Table:
     columns = {"ZeRO": "id", "ckpt": "id"}
     memory = format_bytes(plan.device.memory)
     title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {plan.device.name} ({memory})"
-    table = terminal_table(columns | dict.fromkeys(heads, "number"), title=title)
+    table = terminal_table(columns | dict.fromkeys(heads, "number"), title=title, optional=("host", "work", "act."))
     chosen = plan.recommended
     for each in plan.settings:
         peak, is_chosen = each.memory.peak, bool(chosen and chosen.label == each.label)

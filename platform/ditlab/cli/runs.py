@@ -109,7 +109,8 @@ def runs(
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
     held_out = next(iter(mains)) if len(mains) == 1 else "held out"
     columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
-    table = terminal_table(columns | {"loss": "number", held_out: "number", "/s": "number"})
+    columns |= {"loss": "number", held_out: "number", "/s": "number"}
+    table = terminal_table(columns, optional=("/s", "age", "family", "step"))
     for row in rows:
         age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
         shown = "train_loss" if row.get("main_value") is None else "main_value"  # of one column: lines are short
@@ -176,6 +177,9 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
         for line in schema_lines():
             output.print_line(line, as_json)
         output.emit({"schema": list(schema_lines())}, as_json)
+        output.hint(
+            as_json, "runs query", "SELECT run, name, main_value FROM runs ORDER BY main_value NULLS LAST LIMIT 3"
+        )
         return
     answer = query_runs(Home.from_environment(), sql)
     numbers = [
@@ -190,6 +194,10 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
     for note in answer.notes:
         output.say(note)
     output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
+    if answer.rows and "run" in answer.columns:
+        output.hint(as_json, "runs show", answer.rows[0][answer.columns.index("run")])
+    else:
+        output.hint(as_json, "runs query", "--schema")
 
 
 @runs.command()
@@ -414,6 +422,8 @@ def show(run: str, as_json: bool) -> None:
         output.hint(as_json, "runs sync", record.run_id)
     elif found.checkpoint_steps and not record.trials:
         output.hint(as_json, "sample", record.run_id)
+    else:
+        output.hint(as_json, "watch" if record.status == "running" else "report", record.run_id)
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
@@ -484,6 +494,7 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     if reader.num_damaged:
         output.say(f"{found.folder.journal}: {damaged_lines(reader.num_damaged)}")
     output.emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
+    output.hint(as_json, "runs show", found.record.run_id)
 
 
 @click.command(short_help="Delete runs, with their checkpoints and journals.")
@@ -525,6 +536,10 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
         plan.remove(mlflow=mlflow)
         output.say(f"deleted {what}, {format_bytes(plan.size)}")
     output.emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
+    if dry_run:
+        output.hint(as_json, "runs rm", *output.repeated_arguments("dry_run", "as_json"))
+    else:
+        output.hint(as_json, "runs")
     return 0
 
 

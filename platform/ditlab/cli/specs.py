@@ -249,3 +249,4 @@ def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...]
     for file in (picture, found.trace):
         output.print_line(output.short_path(file), as_json)
     output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)
+    output.hint(as_json, "plan", *output.repeated_arguments("steps", "out", "as_json"))

@@ -250,7 +250,8 @@ def trial_table(progress: SweepProgress) -> Table:
     columns = {"trial": "number", "run": "id"} | ({"arm": "number", "seed": "number"} if sweep.num_seeds > 1 else {})
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
-    table = terminal_table(columns, title=f"{sweep.name} ({progress.sweep_id}) · {progress.counts}")
+    title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
+    table = terminal_table(columns, title=title, optional=("run", "seed", "arm"))
 
     def order(trial: Trial) -> tuple[bool, bool, bool, int]:
         """The best, those that run, those that ended last, those that come next."""

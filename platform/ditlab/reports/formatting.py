@@ -126,23 +126,27 @@ def terminal_table(
     rows: Iterable[Sequence[RenderableType | None]] = (),
     title: str | None = None,
     caption: str | None = None,
+    optional: Sequence[str] = (),
 ) -> Table:
     """Make a table without lines for a terminal; `columns` are kinds by heading: `text`, `id`, `number`.
 
-    Ids and numbers are kept whole, numbers to the right; a text is wrapped, and a word longer than its column broken.
-    Title and caption may be wider than the rows.
+    Ids and numbers are kept in one line, numbers to the right; a text is wrapped between its words. A narrow terminal
+    gets the table without the columns of `optional`, the first of them first. Title and caption may be wider than the
+    rows.
     """
-    from rich.table import Table
     from rich.text import Text
+
+    from ditlab.reports.whole_table import WholeTable
 
     over, under = (
         None if text is None else Text(text, f"table.{kind}", no_wrap=True, overflow="ignore")
         for text, kind in ((title, "title"), (caption, "caption"))
     )
-    table = Table(
+    table = WholeTable(
         title=over, caption=under, title_justify="left", caption_justify="left", box=None, header_style="bold",
         pad_edge=False,
     )  # fmt: skip
+    table.optional = optional
     for heading, kind in columns.items():
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=kind != "text")

@@ -21,7 +21,7 @@ FORK_TAG = "ditlab.forked_from"
 """Tag with the last of them: the parent and its step."""
 
 CHANGED_TAG = "ditlab.changed"
-"""Tag with the fields that differ from the run before of that name; of a trial, with its values."""
+"""Tag with the fields that differ from the run before; of a trial, with its values."""
 _MOST_FIELDS = 12
 """Fields that the tag names."""
 
@@ -126,18 +126,45 @@ def _called(paths: Iterable[str]) -> dict[str, str]:
 
 
 def change_tags(home: Home, run_id: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tag of a new run with what differs from the run before of its name; {} where none can be read."""
-    for record in list_runs(home):
-        if record.name == name and record.run_id != run_id and not record.trials and not record.parent:
-            with suppress(OSError, ValueError, UserError):
-                before, now = (
-                    {path: value for path, value in flatten(each).items() if not path.startswith(("name", "tracking."))}
-                    for each in (read_recorded(home.run(record.run_id).spec), spec)
-                )
-                changed = [path for path in dict.fromkeys([*now, *before]) if now.get(path) != before.get(path)]
-                names = _called(changed)
-                told = [f"{names[path]}={now.get(path, 'none')} (was {before.get(path, 'none')})" for path in changed]
-                more = [f"{len(told) - _MOST_FIELDS} more"] if len(told) > _MOST_FIELDS else []
-                return {CHANGED_TAG: f"{', '.join([*told[:_MOST_FIELDS], *more]) or 'nothing'}; since {record.run_id}"}
-            break
+    """Return the tag of a new run with what differs from the run before it; {} where there is none.
+
+    That is the newest of its name, or else the newest of its family in its tracking experiment, which the tag names.
+    """
+    earlier = [
+        record for record in list_runs(home) if record.run_id != run_id and not record.trials and not record.parent
+    ]
+    for record in earlier:
+        if record.name == name:
+            before = _recorded_spec(home, record)
+            return {CHANGED_TAG: _changes(before, spec, record.run_id)} if before else {}
+    for record in earlier:
+        before = _recorded_spec(home, record) if record.family == spec["model"]["family"] else None
+        if before and before["tracking"]["experiment"] == spec["tracking"]["experiment"]:
+            return {CHANGED_TAG: _changes(before, spec, f"{record.run_id} ({record.name})")}
     return {}
+
+
+def _recorded_spec(home: Home, record: RunRecord) -> Mapping[str, Any] | None:
+    """Return the spec of an earlier run; None where it cannot be read."""
+    with suppress(OSError, ValueError, UserError):
+        return read_recorded(home.run(record.run_id).spec)
+    return None
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], since: str) -> str:
+    """Return the fields that differ, name and tracking aside: `lr=0.0003 (was 0.001); since 6134572f`."""
+    values_before, values_now = (
+        {path: value for path, value in flatten(each).items() if not path.startswith(("name", "tracking."))}
+        for each in (before, now)
+    )
+    changed = [
+        path for path in dict.fromkeys([*values_now, *values_before]) if values_now.get(path) != values_before.get(path)
+    ]
+    names = _called(changed)
+    told = [
+        f"{names[path]}={values_now.get(path, 'none')} (was {values_before.get(path, 'none')})"
+        for path in changed[:_MOST_FIELDS]
+    ]
+    if len(changed) > _MOST_FIELDS:
+        told.append(f"{len(changed) - _MOST_FIELDS} more")
+    return f"{', '.join(told) or 'nothing'}; since {since}"

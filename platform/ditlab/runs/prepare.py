@@ -87,7 +87,10 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         recorded = recorded_dataset(resumed.journal)
         changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
         if difference := launch.data.difference(recorded) or changed:
-            raise UserError(f"run {resumed.run_id} cannot go on: {difference}; bring that back, or start a new run.")
+            raise UserError(
+                f"run {resumed.run_id} cannot go on: {difference}; bring that back, or begin a new run from its "
+                f"checkpoint, with --from {resumed.run_id} in place of --resume."
+            )
     if weights := weights_of(launch.experiment, home, resumed):
         launch = launch.changed(weights=weights.recorded())
     total_steps = launch.plan.total_steps
@@ -350,7 +353,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     if changed:
         raise UserError(
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
-            "resume it with its own spec, or start a new run without --resume."
+            f"resume it with its own spec, or {_new_run(folder, old, new)}."
         )
     if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
         raise UserError(
@@ -370,6 +373,16 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
     return recorded
+
+
+def _new_run(folder: RunFolder, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return how a new run of a changed spec begins: from the run's checkpoint, where that fits."""
+    if old["model"] != new["model"]:
+        return "start a new run without --resume"
+    fork = f"begin a new run from its checkpoint, with --from {folder.run_id}"
+    if old["optimizer"]["kind"] != new["optimizer"]["kind"]:
+        fork += " --weights-only"
+    return f"{fork} in place of --resume"
 
 
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:

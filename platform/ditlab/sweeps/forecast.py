@@ -1,10 +1,11 @@
 """Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few timed steps."""
 
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +20,7 @@ from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import device_kind, num_devices
+from ditlab.runs.cores import busy_cores
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
@@ -30,9 +32,27 @@ from ditlab.tracking.records import list_runs
 from ditlab_models.finetuning import fine_tune
 
 TIMED_PASSES = 3  # after a first one that is not counted
+BUSY = 0.5
+"""Cores that others keep busy from which a time that was measured beside them is a range."""
 MAX_SEARCHED_RUNS = 50  # newest runs that are searched for one with the same speed
 SAME_SPEED = ("model", "batch", "resources", "engine")
 """Sections of a spec that decide a run's speed, besides its precision."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Speed of a training, in samples a second."""
+
+    rate: float | None
+    """As it was measured; None where nothing was."""
+    source: str
+    """What it was measured on, for a sentence."""
+    idle_rate: float | None = None
+    """On this machine without its other work, by the processor time that was used; None where nothing was timed."""
+
+    def shared(self, num: int) -> "Speed":
+        """Return the speed of each of `num` trainings at once."""
+        return replace(self, rate=self.rate and self.rate / num, idle_rate=self.idle_rate and self.idle_rate / num)
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,9 @@ class Forecast:
     seconds: dict[int, float | None]
     """Training time by trial number; None where the speed is unknown."""
     total: float | None
-    """Duration of what is left of the sweep."""
+    """Duration of what is left of the sweep, at the speed that was measured."""
+    idle_total: float | None
+    """That duration on this machine without the work of others, where this made the measured speed lower."""
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str
@@ -61,7 +83,7 @@ class Forecast:
         at_once = prepared.concurrency.num_trials
         return {
             "trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total,
-            "device_hours": self.device_hours, "device": self.device,
+            "device_hours": self.device_hours, "device": self.device, "idle_seconds": self.idle_total,
         }  # fmt: skip
 
 
@@ -72,8 +94,9 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     of a GPU is only known from earlier runs. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
     one trial takes; with ASHA, than its first rung takes.
     """
-    speeds: dict[str, tuple[float | None, str]] = {}
+    speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
+    idle_seconds: dict[int, float] = {}
     hours: dict[int, float] = {}
     ended = {trial.number for trial in past if trial.has_ended}
     at_once = prepared.concurrency.num_trials
@@ -86,21 +109,37 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         key = _speed_key(trial.experiment)
         if key not in speeds:
             speeds[key] = _speed(trial.experiment, prepared.home, at_once)
-        speed = speeds[key][0]
-        steps = trial.total_steps - first_step(trial.experiment.start)
-        seconds[trial.number] = duration = steps * trial.experiment.batch.size / speed if speed else None
+        speed = speeds[key]
+        samples = (trial.total_steps - first_step(trial.experiment.start)) * trial.experiment.batch.size
+        seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
         if duration is not None:
+            idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
             workers, threads = trial.experiment.resources.max_workers, prepared.concurrency.share.threads
             hours[trial.number] = duration * num_devices(trial.experiment, workers, threads) / 3600
     left = [value for number, value in seconds.items() if number not in ended]
     total = None if None in left else sum(filter(None, left)) / at_once
-    sources = ", ".join(sorted({source for _, source in speeds.values()}))
+    sources = ", ".join(sorted({speed.source for speed in speeds.values()}))
     device, is_known = device_kind(prepared.base), None not in seconds.values()
     hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
     text = f"unknown ({sources})"
+    busy = busy_cores() if any(speed.idle_rate for speed in speeds.values()) else 0.0
+    idle_total = None
+    if total and busy >= BUSY:
+        idle_total = sum(each for number, each in idle_seconds.items() if number not in ended) / at_once
     if total is not None:
-        text = f"{format_duration(total)} with {at_once} at once, {hours_left:.3g} {device} hours, by {sources}"
+        durations = format_duration(total)
+        spent = f"{hours_left:.3g}"
+        if idle_total is not None:
+            durations = f"{format_duration(idle_total)} to {durations}"
+            spent = f"{hours_left * idle_total / total:.3g} to {spent}"
+        text = f"{durations} with {at_once} at once, {spent} {device} hours, by {sources}"
     lines = [f"expected: {text}"]
+    if idle_total is not None:
+        cores = len(os.sched_getaffinity(0))
+        lines.append(
+            f"this machine was busy: others kept {busy:.1f} of {cores} cores while the steps were timed; the first "
+            "figures are for an idle one, by processor time"
+        )
     scheduler = prepared.sweep.scheduler.kind
     if scheduler in ("asha", "median") and total:
         lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
@@ -110,7 +149,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
         to_come = {number: each for number, each in hours.items() if number not in ended} if is_known else None
         lines.append(_budget_line(prepared, used, hours, to_come))
-    return Forecast(seconds, total, hours_left, device, lines)
+    return Forecast(seconds, total, idle_total, hours_left, device, lines)
 
 
 def _budget_line(
@@ -163,8 +202,8 @@ def _speed_key(experiment: Experiment) -> str:
     return repr([{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]])
 
 
-def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float | None, str]:
-    """Return (samples a second, source of that figure)."""
+def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
+    """Return the speed of an earlier run, or else of timed steps."""
     candidates = [record for record in list_runs(home) if record.step > 0 and not record.trials]
     for record in candidates[:MAX_SEARCHED_RUNS]:
         folder = home.run(record.run_id)
@@ -175,14 +214,16 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> tuple[float |
                     resources = experiment.resources
                     has_own = record.parent or resources.gpus_per_worker or resources.cpus_per_worker
                     shared = 1 if has_own else concurrent  # a run alone had all of a machine's cores
-                    return statistics.median(found.values) / shared, "the speed of earlier runs of this kind"
+                    return Speed(statistics.median(found.values), "the speed of earlier runs of this kind").shared(
+                        shared
+                    )
     if experiment.resources.gpus_per_worker:
-        return None, "no earlier run on a GPU to take the speed from"
-    return _time_steps(experiment, home) / concurrent, "timed steps on this machine"
+        return Speed(None, "no earlier run on a GPU to take the speed from")
+    return _time_steps(experiment, home).shared(concurrent)
 
 
-def _time_steps(experiment: Experiment, home: Home) -> float:
-    """Measure samples a second of forward and backward passes on all of this machine's cores."""
+def _time_steps(experiment: Experiment, home: Home) -> Speed:
+    """Measure the speed of forward and backward passes on all of this machine's cores."""
     data = open_data(experiment.data, home)
     view = data.train.fullest()
     inputs = ModelInputs.from_experiment(experiment, view.columns, torch.device("cpu"), home=home)
@@ -193,9 +234,14 @@ def _time_steps(experiment: Experiment, home: Home) -> float:
     raw = next(held_out_batches(view, inputs.fields, size, size))
     batch = inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, inputs.device))
     times = []
+    processor_times = []
     for number in range(TIMED_PASSES + 1):
         start = time.perf_counter()
+        processor_start = time.process_time()
         losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
         sum(losses.values()).backward()
         times.append(time.perf_counter() - start)
-    return size / statistics.median(times[1:])
+        processor_times.append((time.process_time() - processor_start) / torch.get_num_threads())
+    measured = statistics.median(times[1:])
+    idle = min(measured, statistics.median(processor_times[1:]))
+    return Speed(size / measured, "timed steps on this machine", size / idle)

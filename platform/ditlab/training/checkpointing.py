@@ -230,7 +230,7 @@ def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]
         if (found := before.get(field, order)) != order:
             raise UserError(
                 f"{field}={order} is not the order in which the checkpoint of step {step} has taken its samples "
-                f"({found}); set {field} to that, or start a new run without --resume."
+                f"({found}); set {field} to that, or begin a new run from it with --from in place of --resume."
             )
 
 

@@ -74,7 +74,7 @@ class TrainingState:
             written = "muon" if saved.has("momentum") else "adamw"
             raise UserError(
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
-                f"set optimizer.kind to {written}, or start a new run."
+                f"set optimizer.kind to {written}, or begin a new run from its weights with --from and --weights-only."
             )
         if not all(saved.has(field) for field in self.engine.averages.exponents):
             scalars = {name: value for name, value in scalars.items() if name != START}  # they begin again

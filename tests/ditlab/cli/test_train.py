@@ -60,17 +60,27 @@ def test_resume_of_a_finished_run_does_nothing_more(finished, with_run):
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "said", "fork"),
     [
-        ("optimizer.lr=1.0", "optimizer.lr=1.0 (was 0.0001)"),
-        ("model.depth=2", "model.depth=2 (was 1)"),
-        ("seed=1", "seed=1 (was 0)"),
+        ("optimizer.lr=1.0", "optimizer.lr=1.0 (was 0.0001)", ["--from"]),
+        ("batch.size=16", "batch.size=16 (was 32)", ["--from"]),
+        ("data.hold_out=0.2", "data.hold_out=0.2 (was 0.1)", ["--from"]),
+        ("optimizer={kind: muon, lr: 0.01}", "optimizer", ["--from", "--weights-only"]),
+        ("model.depth=2", "model.depth=2 (was 1)", []),
+        ("seed=1", "seed=1 (was 0)", ["--from"]),
     ],
 )
-def test_resume_as_another_experiment_is_refused(finished, with_run, override, said):
-    found = with_run("train", finished.spec, "--local", "--resume", finished.run_id, "--set", override)
+def test_resume_as_another_experiment_is_refused_and_a_fork_that_takes_it_is_named(
+    finished, with_run, override, said, fork
+):
+    changed = ["train", finished.spec, "--local", "--set", override]
+    found = with_run(*changed, "--resume", finished.run_id)
     assert found.code == 2 and found.err.count("\n") == 1
     assert "was started as another experiment" in found.err and said in found.err
+    assert [word for word in found.err.split() if word in ("--from", "--weights-only")] == fork
+    if fork:
+        named = ["--from", finished.run_id, *fork[1:]]
+        assert with_run(*changed, *named, "--set", "training.steps=6", "--dry-run").code == 0
 
 
 def test_resume_with_fewer_steps_is_refused(finished, with_run):

@@ -1,15 +1,20 @@
 """Forecasts of a sweep's duration, by runs that are written without training and by timed passes."""
 
 import io
+import os
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 from rich.console import Console
 
 from ditlab.cli.sweeps import forecast_table
 from ditlab.errors import UserError
+from ditlab.runs.cores import LOOK
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.sweeps.forecast import forecast
+from ditlab.sweeps.forecast import Speed, forecast
 from ditlab.sweeps.prepare import prepare_sweep
 from ditlab.sweeps.start import read_past_trials
 from ditlab.tracking.history import DEVICES_TAG
@@ -121,10 +126,26 @@ def test_run_with_the_spec_of_another_version_is_ignored(home):
 
 def test_timed_passes_share_the_machine(home, monkeypatch):
     """Twice as many trials at once take as long together, on the same cores."""
-    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 64.0)  # samples a second
+    monkeypatch.setattr(
+        "ditlab.sweeps.forecast._time_steps", lambda *_: Speed(64.0, "timed steps on this machine")
+    )  # samples a second
     one, two = (forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
     assert (one.seconds[0], two.seconds[0]) == (3.0, 6.0)
     assert one.total == two.total == 12.0
+
+
+def test_what_was_timed_beside_other_work_is_a_range(home):
+    spin = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+    others = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        time.sleep(LOOK)
+        found = forecast(prepared(sweep_of()))
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert found.idle_total is not None and found.idle_total < found.total
+    assert " to " in found.lines[0] and found.lines[1].startswith("this machine was busy: others kept")
 
 
 def test_each_kind_of_network_has_its_own_speed(home):
@@ -214,7 +235,7 @@ def test_as_json(home):
     earlier_run(home, [32.0])
     one = prepared(sweep_of(trials=3, concurrent=1))
     found = forecast(one).to_dict(one)
-    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
+    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device", "idle_seconds"]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
         assert list(trial) == ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]

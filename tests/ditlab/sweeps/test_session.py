@@ -15,6 +15,7 @@ from ditlab.errors import UserError
 from ditlab.reports.formatting import describe_value
 from ditlab.spec.sweep import build_sweep
 from ditlab.sweeps.folder import read_takeovers
+from ditlab.sweeps.forecast import Speed
 from ditlab.sweeps.progress import SweepProgress
 from ditlab.sweeps.results import SweepResult
 from ditlab.sweeps.session import SweepSession
@@ -169,7 +170,7 @@ def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
 @pytest.mark.timeout(600)
 def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray, tracked_home, monkeypatch):
     """The forecast takes a trial for a hundred samples, and the budget for half of what the trials really take."""
-    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 1e9)
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: Speed(1e9, "no step"))
     fixed, said = {"training.steps": 400, "evaluation.every": 200}, list[str]()
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4, 1e-5]}}
     fields = {"name": "bounded", "fixed": fixed, "space": space, "concurrent": 1}

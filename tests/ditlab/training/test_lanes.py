@@ -82,7 +82,8 @@ def test_a_checkpoint_of_another_order_is_refused():
         check_same_order({"data": {"kind": "arrow"}}, 5, own)
     assert str(caught.value) == (
         "data.order={kind: lanes, lanes: 8, window: 16} is not the order in which the checkpoint of step 5 has taken "
-        "its samples ({kind: full}); set data.order to that, or start a new run without --resume."
+        "its samples ({kind: full}); set data.order to that, or begin a new run from it with --from in place of "
+        "--resume."
     )
     parts = {"data": {"parts": {"a": {"order": lanes}, "b": {}}}}
     check_same_order(parts, 5, parts)

@@ -1,5 +1,6 @@
 """The last line of commands for people: the next command, which works as it stands."""
 
+import inspect
 import shlex
 import shutil
 import sys
@@ -13,6 +14,7 @@ from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.doctor import machine
 from ditlab.home import Home
+from ditlab.sweeps.forecast import Speed
 from support.sweeps import written_sweep
 
 
@@ -57,6 +59,34 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id
     exec(words[2], {"print": lambda network: network.eval()})
 
 
+def test_what_looks_at_runs(run_id, with_run):
+    assert next_command(with_run("replay", "small", "--step", "2")) == ["verify", run_id]
+    assert next_command(with_run("verify", "small", "--steps", "1")) == ["report", run_id]
+    assert next_command(with_run("runs", "log", "small")) == ["runs", "show", run_id]
+    assert next_command(with_run("runs", "query", "SELECT name, run FROM runs")) == ["runs", "show", run_id]
+    assert next_command(with_run("runs", "query", "SELECT count(*) FROM runs")) == ["runs", "query", "--schema"]
+    example = next_command(with_run("runs", "query", "--schema"))
+    assert next_command(with_run(*example)) == ["runs", "show", run_id]
+    assert next_command(with_run("runs", "rm", "small", "--dry-run")) == ["runs", "rm", "small"]
+
+
+def test_every_command_has_a_next_one_or_a_reason_why_not():
+    without = {
+        "ui": "serves until it is ended", "watch": "serves until it is ended", "schema": "prints a file",
+    }  # fmt: skip
+    missing = []
+    waiting: list[tuple[str, click.Command]] = [("", cli)]
+    while waiting:
+        path, command = waiting.pop()
+        context = click.Context(command)
+        if isinstance(command, click.Group):
+            names = command.list_commands(context)
+            waiting += [(f"{path} {name}".strip(), command.get_command(context, name)) for name in names]
+        elif not path.startswith("data import ") and "output.hint" not in inspect.getsource(command.callback):
+            missing.append(path)
+    assert sorted(missing) == sorted(without)
+
+
 def test_figures_without_a_run(ditlab, tmp_path):
     assert next_command(ditlab("figures", "--kind", "schedules", "--out", tmp_path)) == ["runs"]
 
@@ -75,7 +105,7 @@ def test_specs(ditlab, spec, tmp_path):
 
 
 def test_sweep_that_is_planned(ditlab, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: 64.0)
+    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: Speed(64.0, "timed steps on this machine"))
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
         "tune", str(sweep), "--set", "trials=2"
@@ -102,6 +132,8 @@ def test_data(ditlab, tmp_path):
     imported = ditlab("data", "import", "text", "--source", tmp_path / "text.txt", "--length", "16")
     command = next_command(imported)
     assert command[:2] == ["data", "inspect"]
+    listed = next_command(ditlab("data", "list"))
+    assert listed[:2] == ["data", "inspect"] and listed[2].partition("@")[0] == command[2]
     said = ditlab(*command)
     store = open_named_store("PATH", command[2], Home.from_environment())
     assert next_line(said) == f"in a spec, data: {{kind: arrow, path: {store.path}}}"

@@ -137,6 +137,25 @@ def test_a_new_run_says_what_differs_from_the_one_before_of_its_name(tmp_path):
     assert tag(**many)[0].count("(was none)") == 12 and tag(**spec)[0].endswith(" more")
 
 
+def test_a_run_of_a_new_name_says_what_differs_from_the_newest_of_its_experiment_and_family(tmp_path):
+    home = Home(tmp_path / "home")
+    spec = family_spec("digits/dit.yaml").to_dict()
+
+    def started(name, family="dit", **changes):
+        run = create_run(home, name, family=family, spec_hash="", total_steps=1)
+        now = {**spec, **changes, "name": name, "model": {**spec["model"], "family": family}}
+        run.spec.write_bytes(encode_recorded(now))
+        return run.run_id, change_tags(home, run.run_id, name, now).get(CHANGED_TAG)
+
+    first, alone = started("base")
+    assert alone is None
+    started("elsewhere", tracking={**spec["tracking"], "experiment": "other"})
+    started("unet", family="unet")
+    optimizer = {**spec["optimizer"], "lr": 0.5}
+    assert started("faster", optimizer=optimizer)[1] == f"lr=0.5 (was 0.001); since {first} (base)"
+    assert started("base", optimizer=optimizer)[1] == f"lr=0.5 (was 0.001); since {first}"
+
+
 def test_a_trial_is_called_by_its_values():
     values = {"optimizer.lr": 0.0012, "objective.time.kind": "logit_normal", "training.ema.decay": 0.999}
     assert values_text(values) == "lr=0.0012, time=logit_normal, decay=0.999"

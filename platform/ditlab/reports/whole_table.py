@@ -1,0 +1,89 @@
+"""Table for a terminal whose words are whole, however narrow the terminal is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
+from rich.text import Text
+
+
+class WholeTable(Table):
+    """Table that breaks no word, number or heading.
+
+    Where its columns are too wide together, it leaves out those of `optional`, the first one first, and says so below.
+    Where that is not enough, each row becomes a list of its headings and values.
+    """
+
+    optional: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Render what fits into the width."""
+        wide = options.update(width=10_000)
+        least = [_least_width(console, wide, column) for column in self.columns]
+        left_out = self._left_out(least, options.max_width)
+        kept = [number for number in range(len(least)) if number not in left_out]
+        spare = options.max_width - self._width([least[number] for number in kept])
+        if spare < 0:
+            yield from self._as_lists(console, options)
+            return
+        shown = copy.copy(self)
+        shown.columns = [copy.copy(self.columns[number]) for number in kept]
+        for column, width in zip(shown.columns, (least[number] for number in kept), strict=True):
+            wanted = _widest(console, wide, column)
+            column.width = min(wanted, width + spare)
+            spare -= column.width - width
+        yield from Table.__rich_console__(shown, console, options)
+        if left_out:
+            names = ", ".join(_heading(self.columns[number]) for number in sorted(left_out))
+            yield Text(f"not shown at {options.max_width} columns: {names}", "dim")
+
+    def _left_out(self, least: Sequence[int], most: int) -> list[int]:
+        """Return the columns to leave out, by number: no more of the optional ones than are too many."""
+        places = {_heading(column): number for number, column in enumerate(self.columns)}
+        left_out: list[int] = []
+        for heading in self.optional:
+            kept = [width for number, width in enumerate(least) if number not in left_out]
+            if self._width(kept) <= most:
+                break
+            left_out.append(places[heading])
+        return left_out
+
+    def _width(self, columns: Sequence[int]) -> int:
+        """Return the width of columns with the space around each, which Rich counts at the edges, too."""
+        _, right, _, left = self.padding
+        return sum(columns) + (left + right) * len(columns)
+
+    def _as_lists(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.title:
+            yield self.title
+        headings = [_heading(column) for column in self.columns]
+        cells = [list(column.cells) for column in self.columns]
+        for row in zip(*cells, strict=True):
+            facts = Table.grid(Column(no_wrap=True, style="dim"), Column(overflow="fold"), padding=(0, 1))
+            for heading, cell in zip(headings, row, strict=True):
+                facts.add_row(heading, cell)
+            yield facts
+            yield ""
+        if self.caption:
+            yield self.caption
+
+
+def _heading(column: Column) -> str:
+    return str(column.header)
+
+
+def _least_width(console: Console, wide: ConsoleOptions, column: Column) -> int:
+    """Return the width in which no word of a column breaks, or no cell where it does not wrap."""
+    if column.no_wrap:
+        return _widest(console, wide, column)
+    cells = (column.header, *column.cells)
+    return max(Measurement.get(console, wide, cell).minimum for cell in cells)
+
+
+def _widest(console: Console, wide: ConsoleOptions, column: Column) -> int:
+    cells = (column.header, *column.cells)
+    return max(Measurement.get(console, wide, cell).maximum for cell in cells)
