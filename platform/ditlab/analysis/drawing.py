@@ -65,7 +65,7 @@ from ditlab_models.contract import (
     Samples,
     TextCodec,
 )
-from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.figures import ImageGrid
 from ditlab_models.figures import Text as TextPanel
 
 PROMPTS_BYTES = 16 * MIB
@@ -390,7 +390,7 @@ class SampleSet:
         picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
         shown = [self.sampler.show(Samples(frames[index], self.samples.conditions)) for index in picked]
         last = shown[-1]
-        return Plot(Figure(panels=last.panels, columns=last.columns, frames=[*shown, *[last] * 5]))
+        return Plot(replace(last, frames=[*shown, *[last] * 5]))
 
     @property
     def images(self) -> list[Image.Image]:
