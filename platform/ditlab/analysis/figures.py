@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
 from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.reports.rendering.theme import ThemeName
+from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 from ditlab_models.contract import ModelSpec
@@ -26,6 +28,7 @@ from ditlab_models.figure_kinds.embeddings import embedding_figures
 from ditlab_models.figures import Figure
 from ditlab_models.parameters import count_parameters
 
+_log = logging.getLogger("ditlab")
 Maker = Figure | Callable[[], Figure | None]
 """A figure, or a function that draws it; None where the run has nothing to draw it from."""
 
@@ -70,7 +73,9 @@ class FigureSet:
         An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
         draw it from. Raises UserError for an unknown kind, and where the disk refuses.
         """
-        plot, place = self.draw(kind), output_folder(folder or self.folder)
+        with computing_beside_others(_log.info):  # a caller that draws several says it once
+            plot = self.draw(kind)
+        place = output_folder(folder or self.folder)
         if plot is None:
             return []
         with writing(place):
