@@ -15,6 +15,7 @@ from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
+from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
 from ditlab.reports.rendering.render import PictureFormat, save_formats
@@ -90,7 +91,7 @@ def general_figures() -> FigureSet:
         makers |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
         makers[f"{family.name}-parameters"] = partial(_parameters, model)
     makers["schedules"] = lambda: schedules_figure(learning_rate)
-    return FigureSet(makers, "without a run", Path("figures"))
+    return FigureSet(makers, "without a run", Home.from_environment().root / "figures")
 
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:

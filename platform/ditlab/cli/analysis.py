@@ -246,7 +246,9 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the pictures (default: in the run's folder; without RUN, figures/ below DITLAB_HOME).",
 )
 @click.option(
     "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
@@ -307,7 +309,10 @@ def figures(
     if opened and logged:
         output.say_delivery("figures", opened.id, num_unsent)
     output.emit({"files": [str(file) for file in files]}, as_json)
-    output.hint(as_json, *(["export", *own, "--out", f"export-{opened.id}"] if opened else ["runs"]))
+    output.hint(
+        as_json,
+        *(["export", *own, "--out", output.relative(opened.home.root / "exports" / opened.id)] if opened else ["runs"]),
+    )
 
 
 @click.command()
