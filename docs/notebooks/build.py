@@ -53,7 +53,6 @@ def execute(notebook: Any, home: Path) -> None:
 
     # threads of so small networks wait for each other more than they compute, on a busy machine several times longer
     settings = {"DITLAB_HOME": str(home), "DEEPSPEED_LOG_LEVEL": "error", "OMP_NUM_THREADS": "1"}
-    settings["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm's, where ipywidgets is not installed
     client = NotebookClient(
         notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(FOLDER)}}, record_timing=False
     )

@@ -494,6 +494,14 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class ClassSampler(Sampler, Protocol):
+    """A sampler of classes that may have names."""
+
+    class_names: Sequence[str]
+    """Names of the classes by number, for `show`, as the platform sets them; a class without one is its number."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A sample as an image file."""

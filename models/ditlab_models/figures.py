@@ -52,7 +52,8 @@ class ImageGrid:
     """(num, height, width) or (num, height, width, 3), values in [0, 1]."""
     captions: Sequence[str] = ()
     """One for each image, or none."""
-    columns: int = 8
+    columns: int | None = None
+    """Images in a row; None: those of `grid_columns`."""
     title: str = ""
 
 
@@ -237,6 +238,19 @@ class Figure:
         texts = [" ".join("".join(c if c.isprintable() else " " for c in each).split()) for each in texts]
         text = " ".join(each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each)
         return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
+
+
+def grid_columns(num: int, preferred: int = 8) -> int:
+    """Choose how many of `num` images stand in a row: about the `preferred` number, so that the last row is as full as
+    it can be."""
+    if num <= preferred:
+        return max(1, num)
+
+    def emptiness(columns: int) -> tuple[float, int, int]:
+        """Empty share of the last row, then the distance to the preferred number; of two at one distance the wider."""
+        return -num % columns / columns, abs(columns - preferred), -columns
+
+    return min(range(-(-3 * preferred // 4), 3 * preferred // 2 + 1), key=emptiness)
 
 
 def evenly_spaced(last: int, num: int) -> list[int]:

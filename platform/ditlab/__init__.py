@@ -6,6 +6,7 @@ Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the prog
 
 import importlib
 import logging
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from ditlab.spec.sweep import Sweep
 
 __version__ = "0.1.0.dev0"
+
+# tqdm's, in a notebook without ipywidgets, as MLflow or Ray import it: its bars are lines of text there, and ours none
+warnings.filterwarnings("ignore", "IProgress not found")
 
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",

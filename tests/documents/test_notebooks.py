@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,16 @@ def kinds_of(outputs: list[dict[str, Any]]) -> list[list[str]]:
     prints comes in one piece or several, as it is sent."""
     kinds = [sorted(output["data"]) if "data" in output else [output["output_type"]] for output in outputs]
     return [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != ["stream"] or kind != before]
+
+
+def test_a_notebook_without_widgets_shows_no_warning_of_them():
+    """tqdm warns where it is imported in a notebook's kernel: MLflow, Ray and the hub's client import it so."""
+    kernel = "import sys; sys.modules['ipykernel.zmqshell'] = sys.modules['ipywidgets'] = None; "
+    shell = "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, version_info=(9,)); "
+    commands = [f"{kernel}{shell}{own}import tqdm.auto" for own in ("", "import ditlab; ")]
+    said = [subprocess.run([sys.executable, "-c", each], capture_output=True, text=True) for each in commands]
+    assert "IProgress not found" in said[0].stderr, "tqdm has another condition"
+    assert said[1].stderr == "" and said[1].returncode == 0
 
 
 def test_each_family_has_one(build):

@@ -223,7 +223,7 @@ class PixelHDMSampler:
         """Draw a grid of images with their prompts; several prompts with several images get a row each."""
         prompts = to_texts(samples.conditions["prompt"]) if "prompt" in samples.conditions else []
         runs = [len(list(same)) for _, same in groupby(prompts)]
-        columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else 8
+        columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else None
         return Figure([ImageGrid(to_pictures(samples.values), prompts, columns)], columns=1)
 
     def pictures(self, samples: Samples) -> Sequence[Picture]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import TimeDensity
+from ditlab_models.contract import ClassSampler, TimeDensity
 from ditlab_models.figure_kinds.network import module_outputs, token_features_figure
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
 from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
@@ -60,6 +60,12 @@ def to_pictures(images: Tensor) -> np.ndarray:
     if unit.shape[1] == 3:
         return unit.permute(0, 2, 3, 1).numpy()
     return unit.mean(1).numpy()
+
+
+def class_name(number: int, names: Sequence[str]) -> str:
+    """Return a class's name; its number, where it has none."""
+    name = names[number] if number < len(names) else ""
+    return name or str(number)
 
 
 def to_grey(images: Tensor) -> np.ndarray:
@@ -111,7 +117,10 @@ def draw_features_of(
     x_t = interpolate(probe.image, probe.noise, t)
     (output,) = module_outputs([module], lambda: probe.velocity(x_t, t))
     tokens, rows, columns = to_tokens(output)
-    labels = [str(value) for value in inputs.batch["label"][: len(x_t)].tolist()] if "label" in inputs.batch else []
+    labels: list[str] = []
+    if "label" in inputs.batch:
+        names = inputs.sampler.class_names if isinstance(inputs.sampler, ClassSampler) else ()
+        labels = [class_name(number, names) for number in inputs.batch["label"][: len(x_t)].tolist()]
     place = f"{where}, t = {FEATURES_TIME:g}"
     return token_features_figure(tokens.float().cpu().numpy(), rows, columns, to_pictures(x_t), labels, place)
 

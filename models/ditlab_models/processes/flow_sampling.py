@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_prompts
 from ditlab_models.contract import DEFAULT_REQUEST, SampleRequest, Samples
-from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.figures import Figure, ImageGrid, grid_columns
 from ditlab_models.processes.draws import starting_noise, state_dtype
 from ditlab_models.processes.flow import repeat_time
-from ditlab_models.processes.flow_figures import to_pictures
+from ditlab_models.processes.flow_figures import class_name, to_pictures
 from ditlab_models.processes.solvers import SOLVERS, ignore
 from ditlab_models.processes.specs import FlowSamplingSpec
 
@@ -25,6 +25,8 @@ Conditions = Mapping[str, Tensor]
 Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 """(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
 MAX_CLASS_COLUMNS = 16
+WANTED_COLUMNS = 8
+"""Columns that fewer classes are repeated in."""
 ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
 SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
     "constant": lambda t: 1.0,
@@ -49,6 +51,7 @@ class ImageSampler:
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
         self.image_shape = image_shape
         self.num_classes = num_classes
+        self.class_names: Sequence[str] = ()
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return `label` (num,) int64, the requested class or each of the data's in turn; {} without classes."""
@@ -92,14 +95,29 @@ class ImageSampler:
         return at_time
 
     def show(self, samples: Samples) -> Figure:
-        """Draw a grid of images with their labels; classes in turn get a column each."""
+        """Draw a grid of images with their classes."""
         label = samples.conditions.get("label")
-        captions = [] if label is None else [str(value) for value in label.tolist()]
-        num_labels = len(set(captions))
-        columns = num_labels if 1 < num_labels <= MAX_CLASS_COLUMNS else 8
-        named = f" of {', '.join(dict.fromkeys(captions))}, in turn" if captions else ""
+        labels = [] if label is None else label.tolist()
+        captions = [class_name(number, self.class_names) for number in labels]
+        num, classes = len(samples.values), list(dict.fromkeys(captions))
+        columns = class_columns(num, len(set(labels)))
+        named = ""
+        if classes:
+            more = f" and {len(classes) - MAX_CLASS_COLUMNS} more" if len(classes) > MAX_CLASS_COLUMNS else ""
+            in_turn = ", in turn" if len(classes) > 1 else ""
+            named = f" of {', '.join(classes[:MAX_CLASS_COLUMNS])}{more}{in_turn}"
         grid = ImageGrid(to_pictures(samples.values), captions, columns)
-        return Figure([grid], columns=1, alt=f"{len(samples.values)} samples{named}, {columns} in a row")
+        return Figure([grid], columns=1, alt=f"{num} samples{named}, {columns} in a row")
+
+
+def class_columns(num: int, num_classes: int) -> int:
+    """Choose how many of `num` images of classes in turn stand in a row: a column holds one class, unless the last row
+    would be left mostly empty."""
+    if 1 < num_classes <= MAX_CLASS_COLUMNS:
+        columns = num_classes * max(1, WANTED_COLUMNS // num_classes)
+        if num >= columns and -num % columns <= columns / 4:
+            return columns
+    return grid_columns(num)
 
 
 class FlowSampler(ImageSampler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import warnings
@@ -46,6 +47,7 @@ from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.published import npz_of_images
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
+from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.compiling import compile_decision, cpp_compiler
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
@@ -65,9 +67,10 @@ from ditlab_models.contract import (
     Samples,
     TextCodec,
 )
-from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.figures import ImageGrid
 from ditlab_models.figures import Text as TextPanel
 
+_log = logging.getLogger("ditlab")
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
 COMPILED_FROM = {"cpu": 4e12, "cuda": 4e15}
@@ -176,7 +179,9 @@ def draw_set(
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
     name += "-compiled" if is_compiled else ""
     origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
-    return SampleSet(drawn, sampler, step, origin, folder / "samples" / name, conditions.rows, facts, seconds)
+    threads = torch.get_num_threads() if device.type == "cpu" else None
+    place = folder / "samples" / name
+    return SampleSet(drawn, sampler, step, origin, place, conditions.rows, facts, seconds, threads)
 
 
 def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
@@ -351,6 +356,8 @@ class SampleSet:
     """Metadata of the table of completed rows."""
     seconds: float = 0.0
     """Duration of the drawing."""
+    threads: int | None = None
+    """CPU threads that drew them; None on a GPU."""
 
     @property
     def values(self) -> Tensor:
@@ -390,7 +397,7 @@ class SampleSet:
         picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
         shown = [self.sampler.show(Samples(frames[index], self.samples.conditions)) for index in picked]
         last = shown[-1]
-        return Plot(Figure(panels=last.panels, columns=last.columns, frames=[*shown, *[last] * 5]))
+        return Plot(replace(last, frames=[*shown, *[last] * 5]))
 
     @property
     def images(self) -> list[Image.Image]:
@@ -403,7 +410,8 @@ class SampleSet:
     @property
     def texts(self) -> list[str]:
         """One text a sample; empty for families that write no text."""
-        return [text for panel in self.plot.figure.panels if isinstance(panel, TextPanel) for text in panel.passages]
+        texts = (panel.passages for panel in self.plot.figure.panels if isinstance(panel, TextPanel))
+        return list(next(texts, ()))  # another panel shows how the first one came to be
 
     @property
     def table(self) -> dict[str, np.ndarray]:
@@ -533,10 +541,11 @@ class ExportedModel:
             remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
             raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
         inputs = ModelInputs.from_experiment(spec, (), next(self.network.parameters()).device)
-        return draw_set(
-            options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
-            Home.from_environment(),
-        )  # fmt: skip
+        with computing_beside_others(_log.info):
+            return draw_set(
+                options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
+                Home.from_environment(),
+            )  # fmt: skip
 
     def _sampler(self, spec: Experiment) -> Sampler:
         with building():

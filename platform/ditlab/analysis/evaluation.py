@@ -38,6 +38,7 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
+from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
@@ -88,6 +89,8 @@ class CheckpointEvaluation:
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
     scorer: str = ""
     """SHA-256 of the language model behind `quality/generative_perplexity`; empty: none was named."""
+    threads: int | None = None
+    """CPU threads that computed; None on a GPU."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
     num_unsent: int | None = None
@@ -98,7 +101,8 @@ class CheckpointEvaluation:
         of = f"{self.num_samples} samples"
         if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
             of = f"{apart}, not added to the run"
-        yield Text(f"run {self.run_id}, step {self.step}, {of}")
+        threads = f", {thread_text(self.threads)}" if self.threads else ""
+        yield Text(f"run {self.run_id}, step {self.step}, {of}{threads}")
         if self.left_out:
             named = "; ".join(f"{column} {', '.join(names)}" for column, names in self.left_out.items())
             yield Text(f"left out of training: {named}")
@@ -195,7 +199,8 @@ def evaluate_run(
     evaluator = StateEvaluator(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
     )
-    with protocol.computing(device):
+    with computing_beside_others(saved.warn, protocol.threads), protocol.computing(device):
+        threads = torch.get_num_threads() if device.type == "cpu" else None
         network, objective = evaluated_modules(
             spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers
         )  # fmt: skip
@@ -241,6 +246,7 @@ def evaluate_run(
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
         scorer=scorer.sha256 if scorer else "",
+        threads=threads,
     )
     stays_apart = rows or changes or saved.average or saved.anyway or other is not None
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,12 @@ from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder, writing
 from ditlab.errors import UserError, nearest
+from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
 from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.reports.rendering.theme import ThemeName
+from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 from ditlab_models.contract import ModelSpec
@@ -26,6 +29,7 @@ from ditlab_models.figure_kinds.embeddings import embedding_figures
 from ditlab_models.figures import Figure
 from ditlab_models.parameters import count_parameters
 
+_log = logging.getLogger("ditlab")
 Maker = Figure | Callable[[], Figure | None]
 """A figure, or a function that draws it; None where the run has nothing to draw it from."""
 
@@ -70,7 +74,9 @@ class FigureSet:
         An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
         draw it from. Raises UserError for an unknown kind, and where the disk refuses.
         """
-        plot, place = self.draw(kind), output_folder(folder or self.folder)
+        with computing_beside_others(_log.info):  # a caller that draws several says it once
+            plot = self.draw(kind)
+        place = output_folder(folder or self.folder)
         if plot is None:
             return []
         with writing(place):
@@ -85,7 +91,7 @@ def general_figures() -> FigureSet:
         makers |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
         makers[f"{family.name}-parameters"] = partial(_parameters, model)
     makers["schedules"] = lambda: schedules_figure(learning_rate)
-    return FigureSet(makers, "without a run", Path("figures"))
+    return FigureSet(makers, "without a run", Home.from_environment().root / "figures")
 
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:

@@ -26,7 +26,7 @@ from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, writable_folder
-from ditlab.inputs.conditions import rows_for_samples
+from ditlab.inputs.conditions import name_classes, rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import fixed_noise
 from ditlab.progress import Progress, ignore_progress
@@ -153,10 +153,12 @@ class SavedRun(OpenedRun):
         return objective
 
     def sampler(self, experiment: Experiment) -> Any:
-        """The sampler of `experiment`, with the run's tokeniser. Raises UserError where it cannot sample so."""
+        """The sampler of `experiment`, with the run's tokeniser and the names of its classes. Raises UserError where it
+        cannot sample so."""
         family = experiment.family
         with building():
-            return family.build_sampler(experiment.sampling, experiment.model, experiment.objective, self.text())
+            sampler = family.build_sampler(experiment.sampling, experiment.model, experiment.objective, self.text())
+        return name_classes(sampler, recorded_dataset(self.folder.journal).get("classes", {}))
 
     def inputs(self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()) -> ModelInputs:
         """The conversion of data rows to inputs of model and loss, with the fields of the run's last step.

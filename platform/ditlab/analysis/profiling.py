@@ -32,6 +32,7 @@ from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.reports.formatting import terminal_table
+from ditlab.runs.cores import thread_text, worker_threads
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import plan_run
 from ditlab_models.figures import Bars, Figure
@@ -126,8 +127,8 @@ def open_steps(experiment: Experiment, home: Home) -> Iterator[StepRunner]:
     """Open the data of an experiment of one worker, and build its steps of at most `MOST_PASSES` micro-batches."""
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
-    if experiment.resources.cpus_per_worker:
-        torch.set_num_threads(min(experiment.resources.cpus_per_worker, os.cpu_count() or 1))
+    if not experiment.resources.gpus_per_worker:
+        torch.set_num_threads(min(worker_threads(experiment.resources).number, os.cpu_count() or 1))
     data = open_data(experiment.data, home, verify=False)
     plan_run(experiment, data)  # refuses a batch that is larger than the data
     num_passes = min(experiment.accumulation, MOST_PASSES)
@@ -204,7 +205,8 @@ def profile_steps(
 ) -> Profile:
     """Train and profile a few steps in this process, and write torch's trace alone. Raises OSError where it cannot."""
     with open_steps(experiment, home) as runner:
-        say(f"warming up: {WARM_UP} steps")
+        threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(torch.get_num_threads())}"
+        say(f"warming up: {WARM_UP} steps{threads}")
         for _ in range(WARM_UP):
             runner.take_step()
         say(f"profiling {num_steps} steps")
@@ -413,6 +415,8 @@ class MeasuredSteps:
     """FLOP/s of a large matrix product in the same process."""
     steps: int
     """Steps that were timed."""
+    threads: int
+    """Threads of the worker's CPU."""
 
 
 def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
@@ -459,7 +463,7 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
         return f"{type(error).__name__}: {error}"
     timed = times[WARM_UP:] or times[1:] or times
     passes, updates = (statistics.median(each) for each in zip(*timed, strict=True))
-    return MeasuredSteps(passes, updates, rate, len(timed))
+    return MeasuredSteps(passes, updates, rate, len(timed), torch.get_num_threads())
 
 
 def _now(device: torch.device) -> float:

@@ -16,6 +16,7 @@ from ditlab.api.run import Run, open_run
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.files import spec_name
 from ditlab.spec.sampling_sweep import load_sampling_sweep
 from ditlab.tracking.records import find_training_run
@@ -57,10 +58,12 @@ def compare(
     from ditlab.analysis.comparison import compare_runs
 
     names, folder = [run.id if isinstance(run, Run) else run for run in runs], None if out is None else Path(out)
-    return compare_runs(
-        names, Home.from_environment(), warn or _log.warning, on_progress,
-        out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
-    )  # fmt: skip
+    warn = warn or _log.warning
+    with computing_beside_others(warn):
+        return compare_runs(
+            names, Home.from_environment(), warn, on_progress,
+            out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
+        )  # fmt: skip
 
 
 def evaluate_averages(
@@ -81,6 +84,7 @@ def evaluate_averages(
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
     opened.home.check_place()
+    opened.wait_as_in_training()
     from ditlab.analysis.averages import evaluate_averages as evaluate
     from ditlab.analysis.opened_run import open_found
 
@@ -144,7 +148,8 @@ def sweep_samples(
     from ditlab.analysis.sampling_run import run_sweep, start_sweep
 
     session, folder, warn = _sampling_session(sweep, overrides, resume, warn, on_progress)
-    return run_sweep(session, start_sweep(session, folder), warn)
+    with computing_beside_others(warn):
+        return run_sweep(session, start_sweep(session, folder), warn)
 
 
 def plan_samples(
@@ -159,8 +164,9 @@ def plan_samples(
     point; nothing is kept. Raises UserError."""
     from ditlab.analysis.sampling_sweep import SamplingLedger
 
-    session, folder, _ = _sampling_session(sweep, overrides, resume, warn, on_progress)
-    return SamplingPlan(session, session.forecast(SamplingLedger(folder).read() if folder else {}))
+    session, folder, warn = _sampling_session(sweep, overrides, resume, warn, on_progress)
+    with computing_beside_others(warn):
+        return SamplingPlan(session, session.forecast(SamplingLedger(folder).read() if folder else {}))
 
 
 def _sampling_session(
@@ -233,11 +239,12 @@ def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
     files: list[Path] = []
     try:
         figures = run.figures()
-        for kind in figures.kinds:
-            try:
-                files += figures.save_formats(kind, formats=("png", "svg"))
-            except Exception as error:
-                warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
+        with computing_beside_others(warn):
+            for kind in figures.kinds:
+                try:
+                    files += figures.save_formats(kind, formats=("png", "svg"))
+                except Exception as error:
+                    warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
         pictures = [file for file in files if file.suffix in {".png", ".gif"}]
         log_files(run.home, run.folder, pictures, run.warn, "figures")
         if run.spec.tracking.report:  # written when training ended, before there were figures to show

@@ -32,6 +32,7 @@ from ditlab.planning.hardware import (
 from ditlab.planning.meta_step import DataShape
 from ditlab.planning.plan import Plan, Planner, make_plan, planned_cores
 from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
+from ditlab.runs.cores import thread_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.spec.start import first_step
@@ -98,7 +99,8 @@ def plan(
             counted = step_flops(experiment, shape).hardware + planner.encoder_flops
             flops = counted / experiment.num_micro / found.passes
             share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
-            source = f"{found.steps} measured steps: {flops / 1e9:,.3g} GFLOP/s, {share}"
+            threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
+            source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
             update = UPDATE_BYTES * planner.sizes.total / found.update
             planner.rates = Rates(flops, update, source, is_measured=True)
         steps = None if steps is None else steps - first_step(experiment.start)

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,10 +89,23 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
     """
     # Before torch allocates: faults of tensors too large to be kept (`kept_memory`) were 7% of uncompiled passes.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    from ditlab.reports.formatting import format_duration, shorten
+    from ditlab.runs.cores import thread_text
+
     with options.opened_run(run, anyway) as (opened, progress):
         drawn = opened.sample(num, **settings)
         progress.stage("writing the files")
         files = drawn.save(out)
+        completed = drawn.table
+    for line in output.first_text_lines(drawn.texts):
+        output.print_line(line, as_json)
+    if completed:
+        names = ", ".join(completed)
+        rows = len(next(iter(completed.values())))
+        output.print_line(shorten(f"{rows:,} completed rows of {names}", output.MOST_COLUMNS), as_json)
+    threads = f", {thread_text(drawn.threads)}" if drawn.threads else ""
+    plural = "" if len(drawn) == 1 else "s"
+    output.say(f"{len(drawn):,} sample{plural} of step {drawn.step:,}: {format_duration(drawn.seconds)}{threads}")
     output.emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json, files)
     output.hint(as_json, "evaluate", opened.id)
 
@@ -232,7 +246,9 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the pictures (default: figures/, or the run's)."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the pictures (default: in the run's folder; without RUN, figures/ below DITLAB_HOME).",
 )
 @click.option(
     "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
@@ -257,6 +273,7 @@ def figures(
         from ditlab.api.analysis import figures as general_figures
         from ditlab.api.pages import log_files
         from ditlab.api.run import open_run
+        from ditlab.runs.cores import computing_beside_others
 
         progress.stage("opening the run" if run else "preparing the figures")
         opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
@@ -267,16 +284,17 @@ def figures(
         themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
         files: list[Path] = []
         chosen = [] if only_list else kinds or found.kinds
-        for number, kind in enumerate(chosen):
-            progress("drawing figures", number, len(chosen), "figures")
-            drawn = found.save_formats(kind, out, formats, themes)
-            files += drawn
-            for file in drawn:
-                output.print_line(file, as_json)
-            if kinds and not drawn:
-                raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
-            if not drawn:
-                progress.say(f"no {kind}: the run has nothing to draw it from.")
+        with computing_beside_others(progress.say) if chosen else nullcontext():
+            for number, kind in enumerate(chosen):
+                progress("drawing figures", number, len(chosen), "figures")
+                drawn = found.save_formats(kind, out, formats, themes)
+                files += drawn
+                for file in drawn:
+                    output.print_line(file, as_json)
+                if kinds and not drawn:
+                    raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+                if not drawn:
+                    progress.say(f"no {kind}: the run has nothing to draw it from.")
         logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")
@@ -291,7 +309,10 @@ def figures(
     if opened and logged:
         output.say_delivery("figures", opened.id, num_unsent)
     output.emit({"files": [str(file) for file in files]}, as_json)
-    output.hint(as_json, *(["export", *own, "--out", f"export-{opened.id}"] if opened else ["runs"]))
+    output.hint(
+        as_json,
+        *(["export", *own, "--out", output.relative(opened.home.root / "exports" / opened.id)] if opened else ["runs"]),
+    )
 
 
 @click.command()

@@ -7,7 +7,7 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ditlab.cli.progress import TerminalConsole
     from ditlab.reports.time_summary import TimeSummary
 
+INDENT = "  "
 MOST_COLUMNS = 80
 """Columns of the lines about times."""
 
@@ -131,6 +132,19 @@ def repeated_arguments(*without: str) -> list[str]:
         else:
             found += [part for each in values for part in (parameter.opts[0], str(each))]
     return found
+
+
+def first_text_lines(texts: Sequence[str], most: int = 8) -> list[str]:
+    """Return the first of several texts in at most so many lines of a terminal, below one that says what it is."""
+    if not texts:
+        return []
+    width = shutil.get_terminal_size().columns - len(INDENT)
+    lines = [part for line in texts[0].strip("\n").split("\n") for part in wrap(line, max(20, width)) or [""]]
+    number = f"text 1 of {len(texts)}" if len(texts) > 1 else "text"
+    if not texts[0].strip():
+        return [f"{number} is empty"]
+    cut = f", its first {most} lines" if len(lines) > most else ""
+    return [f"{number}{cut}:", *(f"{INDENT}{line}" for line in lines[:most])]
 
 
 def time_lines(summary: TimeSummary) -> list[str]:

@@ -166,10 +166,14 @@ def _summary(result: TrainingResult) -> list[str]:
     else:
         loss = recent_metrics(RunFolder(result.folder)).loss
         lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
-        if pictures := sorted((result.folder / "media").glob("samples-*.png")):
-            lines.append(f"  samples: {output.short_path(pictures[-1])}")
+        from ditlab.reports.text_file import read_texts
         from ditlab.tracking.access import resolve_tracking_uri
 
+        if pictures := sorted((result.folder / "media").glob("samples-*.png")):
+            lines.append(f"  samples: {output.short_path(pictures[-1])}")
+            with suppress(OSError):  # of pictures there are none
+                texts = read_texts(pictures[-1].with_suffix(".txt"))
+                lines += [f"  {line}" for line in output.first_text_lines(texts, 3)]
         page, home = result.folder / "report.html", Home.named_by_environment()
         tracked = result.tracking_uri
         if tracked == resolve_tracking_uri(None, home):

@@ -43,7 +43,7 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         elif label is not None:
             numbers, names = part.gather(label, rows).tolist(), part.columns[label].names
             captions = [names[number] if names else str(number) for number in numbers]
-        grids.append(ImageGrid(pictures, captions=captions, columns=8, title=caption))
+        grids.append(ImageGrid(pictures, captions=captions, title=caption))
     title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
 
@@ -86,7 +86,7 @@ def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title
     if image is None or not len(indices):
         return None
     pictures = _pictures(view.padded(image, indices).numpy(), view.columns[image])
-    return ImageGrid(np.clip(pictures, 0.0, 1.0), captions=captions, columns=8, title=title)
+    return ImageGrid(np.clip(pictures, 0.0, 1.0), captions=captions, title=title)
 
 
 def row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ditlab.data.images.captions import LABEL
 from ditlab.data.splits import DataSplits, classes_with_samples
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise, fixed_noise
-from ditlab_models.contract import DEFAULT_REQUEST, BatchField, RealRows, RowSet, SampleRequest
+from ditlab_models.contract import DEFAULT_REQUEST, BatchField, ClassSampler, RealRows, RowSet, SampleRequest
 
 DEFAULT_NUM_SAMPLES = 64
 """Samples where no number is given, and no sampler selects rows."""
@@ -33,6 +34,13 @@ class SampleConditions:
     """Conditions of the sampler by name, (num, ...) each."""
     rows: RealRows | None = None
     """Rows to be completed, in the host's memory; None where samples are made from noise alone."""
+
+
+def name_classes(sampler: Any, classes: Mapping[str, Sequence[str]]) -> Any:
+    """Return a sampler that shows the classes of its samples by their names, which `classes` hold by column."""
+    if isinstance(sampler, ClassSampler):
+        sampler.class_names = classes.get(LABEL, ())
+    return sampler
 
 
 def rows_for_samples(data: DataSplits) -> View:

@@ -9,6 +9,7 @@ from typing import Any
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.conditions import name_classes
 from ditlab.quality.features import ImageEncoder
 from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
 from ditlab.quality.published import PublishedFigures
@@ -145,9 +146,10 @@ def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
     if "prompts" in type(sampling).model_fields:
         sampling = sampling.model_copy(update={"prompts": ()})
     try:
-        return experiment.family.build_sampler(sampling, experiment.model, experiment.objective, data.text)
+        sampler = experiment.family.build_sampler(sampling, experiment.model, experiment.objective, data.text)
     except ValueError as error:
         raise UserError(str(error)) from error
+    return name_classes(sampler, data.classes)
 
 
 def published_figures(experiment: Experiment, home: Home | None = None) -> list[PublishedFigures]:

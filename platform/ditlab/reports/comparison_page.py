@@ -32,7 +32,7 @@ from ditlab.reports.formatting import Cell, format_duration, format_number
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
-from ditlab_models.figures import Curve, Figure, ImageGrid, Lines
+from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, grid_columns
 
 LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""
@@ -233,7 +233,8 @@ def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
     for label, figure in grids:
         panel = replace(figure.panels[0], title=label)
         if isinstance(panel, ImageGrid) and not panel.captions:
-            panel = replace(panel, columns=max(1, ceil(sqrt(len(panel.images)))))
+            num = len(panel.images)
+            panel = replace(panel, columns=grid_columns(num, ceil(sqrt(num))))
         panels.append(panel)
     widest = max(panel_size(panel).width for panel in panels)
     columns = min(len(panels), max(1, int(_SIDE_BY_SIDE_INCHES / widest)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ def save_text(figure: Figure, path: Path) -> Path | None:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, ("\n\n".join(parts) + "\n").encode())
+
+
+def read_texts(path: Path) -> list[str]:
+    """Read the texts of the first panel that `save_text` wrote. Raises OSError."""
+    parts = path.read_text(errors="replace").removesuffix("\n").split("--- 1 ---\n")
+    if len(parts) == 1:
+        return []
+    first = parts[1]
+    if len(parts) > 2:  # behind it stands the title of the next panel
+        first = first.rstrip("\n").rpartition("\n\n")[0]
+    return re.split(r"\n\n--- \d+ ---\n", first)
 
 
 def save_captions(figure: Figure, path: Path) -> Path | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,11 +25,21 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 class Threads(NamedTuple):
-    """Threads of each worker."""
+    """Threads of each worker, or of a command that computes by itself."""
 
     number: int
     reason: str
     """Sentence on why they are fewer than the machine's cores, or slower; empty for all cores."""
+
+    @property
+    def text(self) -> str:
+        """The number in words: `2 threads`."""
+        return thread_text(self.number)
+
+
+def thread_text(number: int) -> str:
+    """Return a number of threads in words: `1 thread`."""
+    return f"{number} thread{'' if number == 1 else 's'}"
 
 
 class _Use(NamedTuple):
@@ -119,13 +131,67 @@ def worker_threads(resources: Resources, recorded: int | None = None, concurrent
             return Threads(number, "")
         why = "resources.cpus_per_worker says so" if resources.cpus_per_worker else "its sums depend on their number"
         return Threads(number, f"{why}, though {allowed}: it is slower")
-    share, reason = max(1, cores // workers), allowed if cores < machine else ""
-    with suppress(KeyError, ValueError):  # of several levels, the first: `4,2`
-        if (most := int(os.environ["OMP_NUM_THREADS"].split(",")[0])) < share:
-            share, reason = max(1, most), f"OMP_NUM_THREADS={most}"
-    if share > 1:  # a control group's quota is of time on any core: others take from it only where no core is free
-        mask, busy = len(os.sched_getaffinity(0)), busy_cores()
-        if (free := max(1, min(cores, round(mask - busy)) // workers)) < share:
-            remedy = f"resources.cpus_per_worker={share} takes {share}"
-            share, reason = free, f"other processes keep {busy:.1f} of {mask} cores busy; {remedy}"
-    return Threads(share, reason)
+    share = max(1, cores // workers)
+    reason = allowed if cores < machine else ""
+    most = _most_threads()
+    if most is not None and most < share:
+        share = max(1, most)
+        reason = f"OMP_NUM_THREADS={most}"
+    beside = beside_others(share, workers)
+    if beside is None:
+        return Threads(share, reason)
+    return Threads(beside.number, f"{beside.reason}; resources.cpus_per_worker={share} takes {share}")
+
+
+def beside_others(share: int, workers: int = 1) -> Threads | None:
+    """Return the threads of each of so many workers that have a free core; None where `share` of them have one."""
+    if share < 2:
+        return None
+    mask = len(os.sched_getaffinity(0))
+    busy = busy_cores()
+    # a control group's quota is of time on any core: others take from it only where no core is free
+    free = max(1, min(allowed_cores()[0], round(mask - busy)) // workers)
+    if free >= share:
+        return None
+    return Threads(free, f"other processes keep {busy:.1f} of {mask} cores busy")
+
+
+def _most_threads() -> int | None:
+    """Return the number of OMP_NUM_THREADS; None where it is not set, or is none."""
+    with suppress(KeyError, ValueError):
+        return int(os.environ["OMP_NUM_THREADS"].split(",")[0])  # of several levels, the first: `4,2`
+    return None
+
+
+_chosen: ContextVar[Threads | None] = ContextVar("threads of this process", default=None)
+
+
+@contextmanager
+def computing_beside_others(say: Callable[[str], None], needed: int | None = None) -> Iterator[None]:
+    """Compute inside with one thread for each core that other processes leave, at most with PyTorch's number.
+
+    `say` is told why where these are fewer. `needed`: the number that figures depend on, which stays. What is begun
+    inside has the same number. With a GPU nothing changes.
+    """
+    import torch  # by then it is loaded; the choice of threads for a training needs none
+
+    before = needed or torch.get_num_threads()
+    if _chosen.get() or torch.cuda.is_available():
+        yield
+        return
+    found = beside_others(before)
+    if needed:
+        if found is not None:
+            say(f"computing with {thread_text(needed)}, as in training, though {found.reason}: it is slower")
+        yield
+        return
+    if found is not None:
+        say(f"computing with {found.text}, as {found.reason}")
+    threads = found or Threads(before, "")
+    token = _chosen.set(threads)
+    torch.set_num_threads(threads.number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _chosen.reset(token)

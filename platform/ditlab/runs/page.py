@@ -149,7 +149,7 @@ class RunContent:
         self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])  # the heaviest first
         self.batch_size = experiment.batch.size if experiment else 0
         self.quarters = experiment.objective.quarters if experiment else ""
-        self.samples = samples_of(folder, journal, self.facts.dataset.get("classes", {}), pictures, notes)
+        self.samples = samples_of(folder, journal, pictures, notes)
         self.figures = figures_of(folder, pictures, notes)
         self.attempts = attempts_of(journal, ended, self.is_live, now)
         self.seconds = sum(max(0, attempt.end - attempt.begin) for attempt in self.attempts) / 1000

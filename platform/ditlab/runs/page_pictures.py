@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -28,7 +27,7 @@ _LARGEST_FILE = 32 * MIB
 _LARGEST_SHOWN = 2 * MIB
 """Bytes of a picture that is shown as it is; a larger one is made smaller."""
 _MOST_PIXELS = 1600
-_LONGEST_SENTENCE, _LONGEST_LEGEND = 200, 400
+_LONGEST_SENTENCE = 200
 
 
 @dataclass
@@ -88,17 +87,8 @@ def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str
     return smaller.getvalue(), "jpeg"
 
 
-def samples_of(
-    folder: RunFolder, journal: JournalContent, classes: Mapping[str, Sequence[str]], pictures: PictureSource,
-    notes: list[str],
-) -> list[Part]:  # fmt: skip
-    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly.
-
-    `classes` are names by column: the pictures have numbers.
-    """
-    named = [f"{number} {hide(name)}" for names in classes.values() for number, name in enumerate(names)
-             if name != str(number)]  # fmt: skip
-    legend = f" (classes: {shorten(', '.join(named), _LONGEST_LEGEND)})" if named else ""
+def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]) -> list[Part]:
+    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly."""
     by_key: dict[str, dict[int, str]] = {}
     for record in journal.events:
         if record["kind"] == "image":
@@ -119,7 +109,7 @@ def samples_of(
             step, reason = faults[0]
             notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
         if slides:
-            title = f"{shorten(hide(key), 120).capitalize()} by step{legend if key == 'samples' else ''}"
+            title = f"{shorten(hide(key), 120).capitalize()} by step"
             found.append(Slides(f"samples-{len(found)}", slides, title))
         if len(chosen) < len(places) and (slides or not chosen):
             found.append(Paragraphs(f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."))

@@ -159,7 +159,7 @@ def launch_notes(launch: Launch) -> list[str]:
     fewest, most = resources.min_workers, resources.max_workers
     workers = f"{most if fewest == most else f'{fewest} to {most}'} {'GPU' if resources.gpus_per_worker else 'CPU'}"
     threads, plural = launch.threads, "s" if most > 1 else ""
-    each = f" with {threads.number} thread{'s' if threads.number > 1 else ''}" if threads else ""
+    each = f" with {threads.text}" if threads else ""
     counts = launch.model.counts
     size = f"{counts.total:,} parameters"
     if counts.frozen:

@@ -24,7 +24,7 @@ from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.engine.engine import TrainingModule, lay_out_as_trained
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.inputs.conditions import rows_for_samples, sample_conditions
+from ditlab.inputs.conditions import name_classes, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.intervals import paired_interval
@@ -436,7 +436,7 @@ def draw_samples(
     sampler: Any = experiment.family.build_sampler(
         experiment.sampling, experiment.model, experiment.objective, data.text
     )
-    sampler = inputs.decoding(sampler)
+    sampler = inputs.decoding(name_classes(sampler, data.classes))
     generator = torch.Generator(inputs.device).manual_seed(derived_seed(experiment.seed, "samples"))
     conditions = sample_conditions(sampler, num, rows_for_samples(data), inputs)
     tensors = {name: value.to(inputs.device) for name, value in conditions.tensors.items()}

@@ -194,6 +194,7 @@ def test_some_figures_without_a_run(ditlab, tmp_path):
     assert said.code == 0, said.err
     assert {Path(file).stem for file in said.json["files"]} == set(kinds)
     assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
+    assert figures().folder == Home.from_environment().root / "figures", "a checkout is left as it was"
     growth = figures().draw("embeddings-embedding_growth")  # a figure of many frames
     assert growth is not None and len(growth.figure.frames) > 5 and growth.image.width > 100
 
@@ -232,8 +233,10 @@ def test_formats_and_themes(blank_pictures, ditlab, tmp_path):
 def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(finished, with_run, tmp_path, monkeypatch):
     """The page's block as it stands, in a process whose path holds the networks alone."""
     monkeypatch.chdir(tmp_path)
-    said = with_run("export", finished.run_id, "--out", "exported")
-    assert said.code == 0 and said.err.rstrip().endswith("print(ditlab.load_export('exported').network)\""), said.err
+    said = with_run("export", finished.run_id, "--out", "runs/exported")
+    assert said.code == 0 and said.err.rstrip().endswith("print(ditlab.load_export('runs/exported').network)\""), (
+        said.err
+    )
     page = (CHECKOUT / "docs" / "exports.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "ditlab_models").symlink_to(CHECKOUT / "models" / "ditlab_models")

@@ -9,6 +9,7 @@ from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.conditions import sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.reports.page import read_description
 from ditlab.spec.data import ArrowData
 from ditlab.tracking.journal import recorded_dataset
 from ditlab_models.contract import SampleRequest
@@ -94,7 +95,8 @@ def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
 
 
 def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets):
-    """In the import, before training, and in samples: those of no class in particular are of the others in turn."""
+    """In the import, before training, and in samples: those of no class in particular are of the others in turn.
+    Samples are shown with the names of their classes."""
     (tmp_path / "pets" / "budgie").mkdir()
     done = imported(tmp_path, "--label-from", "folder")
     assert done.code == 0 and "1 class has no sample: budgie" in done.err.splitlines()[-2], done.err
@@ -104,6 +106,14 @@ def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets)
     assert trained.code == 0 and "holds no sample of budgie" in trained.err, trained.err
     run = Home(tmp_path / "home").run(trained.json["run_id"])
     assert recorded_dataset(run.journal)["sampled"] == [1, 2, 3]
+    shown = (run.media / "samples-00000003.captions").read_text()
+    assert shown == "cat\ndog\ngolden_retriever\ncat\n", (
+        "an evaluation's grid has names, which MLflow and the page show"
+    )
+    drawn = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "dog", "--num", "2", "--trajectory", "--json")
+    pictures = [file for file in map(Path, drawn.json["files"]) if file.suffix in (".png", ".gif")]
+    described = {read_description(file.with_suffix(".png")) for file in pictures}
+    assert len(pictures) == 2 and described == {"2 samples of dog, 2 in a row."}
     data = open_data(ArrowData(path="images-pets-16"), Home(tmp_path / "home"))
     sampler, inputs = FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4), ModelInputs((), (), torch.device("cpu"))
     conditions = sample_conditions(sampler, 5, data.held_out, inputs)

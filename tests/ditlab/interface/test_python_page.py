@@ -37,13 +37,25 @@ def run(blocks: list[str], name: str) -> dict[str, object]:
     return namespace
 
 
+def assert_nothing_else(workplace: Path) -> None:
+    """Assert that a checkout, where git ignores runs/, is left as it was."""
+    assert {path.name for path in workplace.iterdir()} <= {"experiments", "home", "runs"}
+
+
 @pytest.mark.slow
 def test_the_python_page_runs(workplace, capsys):
     found = run(code_of("docs/python.md"), "docs/python.md")
     assert "model.dpeth=6: model.family=dit has no field 'dpeth'; did you mean 'depth'?" in capsys.readouterr().out
     assert found["drawn"].values.shape == (16, 1, 8, 8)
-    for file in ("loss.png", "samples/samples.png", "comparison/comparison.html", "exported/weights.safetensors"):
-        assert (workplace / file).stat().st_size > 0, file
+    for file in (
+        "loss.png",
+        "samples/samples.png",
+        "comparison/comparison.html",
+        "exported/weights.safetensors",
+        "step-18",
+    ):
+        assert (workplace / "runs" / file).stat().st_size > 0, file
+    assert_nothing_else(workplace)
 
 
 def test_the_readme_s_script_runs(workplace):
@@ -51,4 +63,5 @@ def test_the_readme_s_script_runs(workplace):
     assert len(script.splitlines()) <= 20
     run([script], "README.md")
     for file in ("loss.png", "samples/samples.png"):
-        assert (workplace / file).stat().st_size > 0, file
+        assert (workplace / "runs" / file).stat().st_size > 0, file
+    assert_nothing_else(workplace)

@@ -12,7 +12,7 @@ from PIL import Image
 from ditlab.reports.rendering.image_grid import MARGIN, GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
 from ditlab.reports.rendering.theme import LIGHT
-from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text
+from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text, grid_columns
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
@@ -52,6 +52,35 @@ def test_panels_are_laid_out_in_rows() -> None:
     two = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=1))
     side = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=2))
     assert two.shape[0] > side.shape[0] and two.shape[1] < side.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("num", "preferred", "columns"),
+    [(0, 8, 1), (1, 8, 1), (8, 8, 8), (9, 8, 9), (16, 8, 8), (36, 8, 9), (50, 8, 10), (64, 8, 8), (65, 8, 11),
+     (68, 8, 10), (100, 8, 10), (25, 5, 5), (26, 5, 7)],
+)  # fmt: skip
+def test_the_last_row_of_a_grid_is_full_or_nearly_so(num: int, preferred: int, columns: int) -> None:
+    assert grid_columns(num, preferred) == columns
+    assert GridLayout(ImageGrid(np.zeros((num, 8, 8)), columns=columns)).columns == columns
+
+
+def test_rows_of_a_grid_without_a_number_of_columns_are_filled() -> None:
+    assert GridLayout(ImageGrid(np.zeros((100, 8, 8)))).columns == 10
+
+
+@pytest.mark.parametrize(
+    ("caption", "lines"),
+    [
+        ("food", ["food"]),
+        ("fried rice with vegetables", ["fried rice", "with", "vegetables"]),
+        ("a_dish_of_pasta_with_a_very_long_name", ["a_dish_of_", "pasta_with_a_", "very_ ..."]),
+        ("n02123045-tabby", ["n02123045-", "tabby"]),
+        ("MSE -0.123 t=1.5", ["MSE -0.123", "t=1.5"]),
+        ("x" * 100, ["x" * 13, "x" * 13, "..."]),
+    ],
+)
+def test_captions_are_wrapped_between_words_to_three_lines(caption: str, lines: list[str]) -> None:
+    assert GridLayout(ImageGrid(np.zeros((8, 16, 16)), [caption] * 8)).wrapped[0] == lines
 
 
 def test_small_images_are_enlarged_by_a_whole_factor() -> None:

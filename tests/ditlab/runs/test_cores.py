@@ -5,13 +5,21 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from ditlab.api.run import open_run
 from ditlab.api.sweeps import plan_sweep
 from ditlab.api.training import train
 from ditlab.home import Home
 from ditlab.receipts.reading import read_attempts
 from ditlab.runs import cores
-from ditlab.runs.cores import allowed_cores, busy_cores, sleep_at_barriers, worker_threads
+from ditlab.runs.cores import (
+    allowed_cores,
+    busy_cores,
+    computing_beside_others,
+    sleep_at_barriers,
+    worker_threads,
+)
 from ditlab.spec.resources import Resources
 from support.sweeps import sweep_of
 from support.trainings.workers import tiny
@@ -91,6 +99,30 @@ def test_a_sweep_says_why_its_workers_have_fewer_threads(machine, home, monkeypa
     assert why.startswith("threads of each worker: 2, as other processes keep 4.0 of 8 cores busy")
 
 
+def test_work_in_this_process_takes_the_free_cores_and_gives_its_threads_back(machine):
+    before, said = torch.get_num_threads(), []
+    torch.set_num_threads(4)
+    try:
+        with computing_beside_others(said.append):
+            assert torch.get_num_threads() == 4 and not said
+        machine[0] = 6.6
+        with computing_beside_others(said.append):
+            machine[0] = 0.0
+            with computing_beside_others(said.append):  # what is begun inside keeps the number
+                assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 4
+        machine[0] = 6.6
+        with computing_beside_others(said.append, needed=2):
+            assert torch.get_num_threads() == 4, "a protocol sets its own"
+        reason = "other processes keep 6.6 of 8 cores busy"
+        assert said == [
+            f"computing with 1 thread, as {reason}",
+            f"computing with 2 threads, as in training, though {reason}: it is slower",
+        ]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_busy_process_is_counted_and_this_one_is_not():
     before = busy_cores()
     loop = [sys.executable, "-c", "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"]
@@ -114,3 +146,14 @@ def test_a_resumed_run_keeps_its_threads(home, monkeypatch):
     train(longer, local=True, resume=first.run_id, warn=print, say=said.append)
     assert [each.threads for each in read_attempts(home.run(first.run_id)).values()] == [2, 2]
     assert "1 CPU worker with 2 threads" in said[0]
+
+    before, said = torch.get_num_threads(), []
+    monkeypatch.setattr(cores, "busy_cores", lambda: len(os.sched_getaffinity(0)) - 1.0)
+    torch.set_num_threads(2)
+    try:
+        run = open_run(first.run_id, warn=said.append)
+        assert run.sample(1).threads == 1, "samples take the free cores"
+        assert run.evaluate(rows=2).threads == 2, "an evaluation gives the bits of training"
+        assert "computing with 1 thread, as other" in said[0] and "with 2 threads, as in training" in said[1]
+    finally:
+        torch.set_num_threads(before)

@@ -22,7 +22,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
-from ditlab.runs.cores import worker_threads
+from ditlab.runs.cores import thread_text, worker_threads
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.plan import TrainingRun, plan_run
@@ -84,7 +84,7 @@ def prove_experiment(
                 f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
                 kind="out_of_memory",
             ) from error
-    engine = describe_engine(own, use_gpu)
+    engine = describe_engine(own, use_gpu, threads)
     if on_cpu:
         engine += f"; the spec asks for GPUs ({workers}), this machine has {devices}: a proof on the CPU"
     made_by = {
@@ -107,10 +107,12 @@ def prove_worker(
     return prove_run(run, rank, Path(folder))
 
 
-def describe_engine(experiment: Experiment, use_gpu: bool) -> str:
-    """Return the engine as configured, in words."""
+def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None = None) -> str:
+    """Return the engine as configured, in words; `threads`: of each worker on a CPU."""
     spec, training, workers = experiment.engine, experiment.training, experiment.resources.max_workers
     device = torch.cuda.get_device_name() if use_gpu else "CPU"
+    if threads:
+        device += f" with {thread_text(threads)}"
     parts = {
         f"{workers} worker{'s' if workers > 1 else ''} on {device}": True,
         f"ZeRO {spec.zero.stage}": True,

@@ -37,6 +37,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.progress import ignore
 from ditlab.receipts.records import joined_digest
 from ditlab.reports.formatting import format_duration
+from ditlab.runs.cores import thread_text
 from ditlab.runs.description import run_time
 from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
@@ -192,7 +193,8 @@ def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()
             is_last = segment is plan.segments[-1] or segment.is_changed
             steps = f"{segment.first:,} to {segment.last:,}" if segment.first < segment.last else f"{segment.last:,}"
             other = " under another spec" if segment.is_changed else ""
-            what = f"replaying step {steps}{other}; workers: {segment.workers}"
+            threads = f" with {thread_text(segment.threads)}" if segment.threads else ""
+            what = f"replaying step {steps}{other}; workers: {segment.workers}{threads}"
             replayed = partial(run.progress, what, total=segment.last - segment.first + 1, unit="steps")
             replayed(0)
             task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), not is_last

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 
 import numpy as np
 
 from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, Theme, printable
-from ditlab_models.figures import ImageGrid
+from ditlab_models.figures import ImageGrid, grid_columns
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""
@@ -25,13 +26,19 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 """Magenta, so that a NaN pixel is not mistaken for a black one."""
 
 
+class _CaptionWrapper(textwrap.TextWrapper):
+    """Wrapper of captions, which breaks lines between words, and between those of a folder's name: `fried_rice`."""
+
+    wordsep_simple_re = re.compile(r"([\t\n ]+|(?<=\w[-_/])(?=\w))")
+
+
 class GridLayout:
     """Geometry of an image grid in pixels."""
 
     def __init__(self, grid: ImageGrid) -> None:
         self.grid = grid
         num, image_height, image_width = grid.images.shape[:3]
-        self.columns = max(1, min(grid.columns, num))
+        self.columns = max(1, min(grid.columns or grid_columns(num), num))
         rows = max(1, -(-num // self.columns))
         legible = _FEW_PIXELS if num <= 4 else _LEGIBLE_PIXELS
         # a whole number, so that every pixel becomes an equal square
@@ -39,7 +46,8 @@ class GridLayout:
         self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
         characters = max(6, int((self.tile_width + MARGIN) / (0.58 * _EM)))
         whole = [printable(text[:_CAPTION_CHARACTERS]) for text in grid.captions]
-        self.wrapped = [textwrap.wrap(text, characters, max_lines=_CAPTION_LINES, placeholder=" ...") for text in whole]
+        wrapper = _CaptionWrapper(characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False)
+        self.wrapped = [wrapper.wrap(text) for text in whole]
         """Lines of each caption, as wide as a tile."""
         lines = max(map(len, self.wrapped), default=0)
         self.caption_height = round(lines * 1.3 * _EM) + (4 if lines else 0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,6 +206,13 @@ def test_sample_completes_held_out_rows(completed):
         assert (table[name][~seen] != table[f"measured:{name}"][~seen]).all()
     numbers = load_file(files["samples.safetensors"])
     assert numbers["values"].shape == (2, REGIONS, 3) and int(numbers["present"].sum()) == len(table["window"])
+
+
+def test_what_was_completed_is_said_before_the_files(blank_pictures, trained, tmp_path):
+    said = trained.command("sample", "regions", "--num", "2", "--out", tmp_path)
+    rows, *files = said.out.splitlines()
+    assert re.fullmatch(r"\d+ completed rows of window, chromosome, .*", rows) and len(rows) <= 80
+    assert files[0] == str(tmp_path / "samples.png")
 
 
 def test_the_first_rows_do_not_depend_on_how_many_there_are(blank_pictures, trained, tmp_path):

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import ditlab
+from ditlab.cli.terminal import escape_for_terminal
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer
+from ditlab.reports.text_file import read_texts
 from ditlab.spec.yaml_text import parse_yaml
 from support.command import Said, run_here, run_inside
 
@@ -105,6 +107,19 @@ def test_evaluations_leave_their_samples_as_text(trained):
     assert [entry["artifact_path"] for entry in texts if "samples" in entry["path"]] == ["samples", "samples"]
 
 
+def test_the_first_text_is_shown_before_the_files(trained, tmp_path):
+    said = trained.command("sample", trained.run_id, "--num", 3, "--out", tmp_path)
+    assert said.code == 0, said.err
+    first, *shown = said.out.splitlines()
+    assert first.startswith("text 1 of 3") and shown[0].startswith("  ")
+    text = read_texts(tmp_path / "samples.txt")
+    assert len(text) == 3
+    assert escape_for_terminal(text[0].split("\n")[0].split()[0][:20]) in shown[0]
+    assert shown[-3:] == [str(tmp_path / name) for name in ("samples.png", "samples.safetensors", "samples.txt")]
+    assert "3 samples of step 2: " in said.err and ", 1 thread" in said.err
+    assert len(read_texts(trained.run / "media" / "samples-00000002.txt")) == 2
+
+
 def test_samples_are_decoded_by_the_runs_own_tokeniser_alone(trained, monkeypatch):
     """The store may be gone: everything that sampling needs lies in the run's folder."""
     (store,) = (trained.folder / "home" / "stores").glob("letters@*")
@@ -175,7 +190,7 @@ def test_a_model_without_text_refuses_prompts(finished, capfd, monkeypatch):
 def test_runs_and_exports_give_texts_in_python(trained, tmp_path):
     run = ditlab.open_run(trained.run_id)
     drawn = run.sample(2, prompts=["It is"], steps=2)
-    assert len(drawn.texts) >= 2 and drawn.images == [] and drawn.values.shape == (2, 32)
+    assert len(drawn.texts) == 2 and drawn.images == [] and drawn.values.shape == (2, 32)
     model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
     assert model.text is not None and model.text.decode(drawn.values[0].tolist()).startswith("It is")
     assert torch.equal(model.sample(2, prompts=["It is"], steps=2).values, drawn.values)

@@ -53,9 +53,10 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id
     listed = next_command(with_run("figures", "small", "--list"))
     assert listed[:3] == ["figures", run_id, "--kind"] and len(listed) == 4
     drawn = next_command(with_run("figures", "small", "--kind", "loss", "--out", "y"))
-    assert drawn == ["export", run_id, "--out", f"export-{run_id}"]
+    folder = str(Home.from_environment().root / "exports" / run_id)
+    assert drawn == ["export", run_id, "--out", folder], "a checkout is left as it was"
     words = shlex.split(next_line(with_run(*drawn)))
-    assert Path(shutil.which(words[0])).samefile(sys.executable) and words[1] == "-c" and f"export-{run_id}" in words[2]
+    assert Path(shutil.which(words[0])).samefile(sys.executable) and words[1] == "-c" and folder in words[2]
     exec(words[2], {"print": lambda network: network.eval()})
 
 

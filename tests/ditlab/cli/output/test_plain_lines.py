@@ -5,10 +5,28 @@ import threading
 
 import pytest
 
+from ditlab.cli import output
 from ditlab.cli.progress import ProgressBars, ProgressLine, TerminalConsole
 from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE, PlainLines
 from ditlab.errors import UserError
 from ditlab.training.reporting import TrainingProgress
+
+
+@pytest.mark.parametrize(
+    ("texts", "lines"),
+    [
+        ([], []),
+        (["one line"], ["text:", "  one line"]),
+        (["first", "second"], ["text 1 of 2:", "  first"]),
+        ([" \n", "second"], ["text 1 of 2 is empty"]),
+        (["a\n\nb\nc\nd"], ["text, its first 3 lines:", "  a", "  ", "  b"]),
+        (["word " * 9, ""], ["text 1 of 2:", *["  word word word word"] * 2, "  word"]),
+        (["x" * 100], ["text, its first 3 lines:", *["  " + "x" * 22] * 3]),
+    ],
+)
+def test_the_first_text_is_cut_to_the_terminal(monkeypatch, texts, lines):
+    monkeypatch.setenv("COLUMNS", "24")
+    assert output.first_text_lines(texts, 3) == lines
 
 
 class FakeClock:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ditlab_models.contract import SampleRequest
 from ditlab_models.processes.draws import draw_samples
 from ditlab_models.processes.flow import gaussian_velocity
+from ditlab_models.processes.flow_sampling import class_columns
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -146,6 +147,33 @@ def test_noise_that_does_not_fit_is_refused(family, small, constant_network, noi
     for shape in ((3, 1, 8, 8), ()):
         with pytest.raises(ValueError, match="and 2 samples are drawn; give it a first axis of 2"):
             draw_samples(sampler, constant_network(), {}, 2, seeded(), 1, noise=torch.zeros(shape))
+
+
+def test_show_names_classes_and_counts_those_without_a_name(family, small, constant_network):
+    sampler = family.build_sampler(family.sampling(steps=1), small(num_classes=4), family.objective())
+    sampler.class_names = ["cat", "", "dog"]
+    samples = sampler.sample(constant_network(), sampler.conditions(4), 4, seeded())
+    figure = sampler.show(samples)
+    assert list(figure.panels[0].captions) == ["cat", "1", "dog", "3"]
+    assert figure.alt == "4 samples of cat, 1, dog, 3, in turn, 4 in a row"
+
+
+@pytest.mark.parametrize(
+    ("num", "num_classes", "columns"),
+    [
+        (30, 10, 10),
+        (100, 10, 10),
+        (64, 10, 8),
+        (64, 2, 8),
+        (20, 3, 10),
+        (5, 3, 5),
+        (68, 0, 10),
+        (64, 101, 8),
+        (16, 1, 8),
+    ],
+)
+def test_a_column_is_a_class_unless_the_last_row_would_be_mostly_empty(num, num_classes, columns):
+    assert class_columns(num, num_classes) == columns
 
 
 def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
