@@ -16,12 +16,14 @@ def run_worker(config: dict[str, Any]) -> None:
     run_worker(config)
 
 
-def heed_sigterm() -> None:
-    """Take SIGTERM as a request to save. Called in a worker's main thread, where Ray waits for calls."""
+def heed_signals() -> None:
+    """Take a signal to end as a request to save. Called in a worker's main thread, where Ray waits for calls."""
     from ditlab.cluster.channel import terminated
+    from ditlab.runs.signals import WORKER_SIGNALS
 
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    for number in WORKER_SIGNALS:  # before they are let in: by default each of them ends the process
+        signal.signal(number, lambda *_: terminated.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
 
 
 class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray names the class by this property alone
@@ -29,7 +31,7 @@ class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray na
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)
-        worker_group.execute(heed_sigterm)
+        worker_group.execute(heed_signals)
 
 
 class WorkerConfig(TorchConfig):
