@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +26,21 @@ from urllib.parse import urlsplit
 from ditlab.cluster.access import headers, named, token_refused, users_token
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.home import Home, is_ray_job
 from ditlab.spec.values import format_bytes
 from ditlab.tracking.access import exempt_from_proxies
+from ditlab.tracking.records import this_process
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest package that a job server accepts, in bytes."""
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
+SUBMITTER = "DITLAB_SUBMITTER"
+"""Variable of a job that says where the submitter's home is."""
+
 _STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
+_STOP_RESERVE = 10  # seconds of a job's end that are not the run's
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
@@ -57,22 +65,57 @@ def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
         wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
     except ValueError:
         return
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and wait < grace:
+    if is_ray_job() and wait < grace:
         warn(
             f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
             f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
         )
 
 
-def package_files(root: Path) -> dict[str, int]:
-    """Bytes of each file that Ray would pack of a folder, by its path: all but what .rayignore and .gitignore name.
+def describe_submitter(home: Home) -> str:
+    """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job recognises it."""
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    state = folder.stat()
+    facts = {
+        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "boot": this_process()["boot"],
+        "folder": str(folder), "device": state.st_dev, "inode": state.st_ino,
+    }  # fmt: skip
+    return json.dumps(facts)
+
+
+def take_submitters_home() -> None:
+    """Set DITLAB_HOME as the submitter has it, where this job runs on the same machine and sees the same folder.
+
+    Elsewhere the nodes' own stays; so it does where the submitter has none but the default.
+    """
+    try:
+        facts = json.loads(os.environ[SUBMITTER])
+        state = Path(facts["folder"]).stat()
+        here = (this_process()["boot"], state.st_dev, state.st_ino)
+        is_here = here == (facts["boot"], facts["device"], facts["inode"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if is_here and (facts["is_named"] or "DITLAB_HOME" not in os.environ):
+        os.environ["DITLAB_HOME"] = facts["home"]
+
+
+def home_excludes(root: Path, homes: Sequence[Path]) -> list[str]:
+    """Patterns, as of .rayignore, of the homes that lie below a working directory: their runs are not sent along."""
+    inside = [home.relative_to(root).as_posix() for home in homes if home != root and home.is_relative_to(root)]
+    return ["/" + re.sub(r"([^\w./-])", r"\\\1", path) + "/" for path in inside]
+
+
+def package_files(root: Path, excludes: Sequence[str] = ()) -> dict[str, int]:
+    """Bytes of each file that Ray would pack of a folder, by its path: all but what `excludes`, .rayignore and
+    .gitignore name.
 
     Raises UserError where the folder cannot be read, or is larger than a job server accepts.
     """
     found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:  # the rules for ignored files are Ray's own
-        ignored = [ray_internal("_get_excludes")(root, ray_internal("get_runtime_env_default_excludes")())]
+        patterns = [*ray_internal("get_runtime_env_default_excludes")(), *excludes]
+        ignored = [ray_internal("_get_excludes")(root, patterns)]
         ray_internal("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
         files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
     except OSError as error:
@@ -88,12 +131,33 @@ def package_files(root: Path) -> dict[str, int]:
     return files
 
 
-def runtime_env(root: Path) -> dict[str, Any]:
-    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
-    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - 10)}
+def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any]:
+    """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine or of the nodes.
+
+    A stopped job has `grace` seconds at least. Raises UserError for a relative home, and for a working directory that
+    cannot be sent.
+    """
+    if home is not None and not home.startswith("/"):
+        raise UserError(f"--home {home} is no absolute path; write the one by which all nodes see the folder.")
+    own = Home.named_by_environment()
+    variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
+    variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
+    excludes = home_excludes(root, [own.root, *([Path(home)] if home else [])])
+    package_files(root, excludes)
+    return runtime_env(root, variables, excludes)
+
+
+def runtime_env(root: Path, more: Mapping[str, str] | None = None, excludes: Sequence[str] = ()) -> dict[str, Any]:
+    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies.
+
+    `more` are further variables; files of `excludes` are not in the copy.
+    """
+    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE), **(more or {})}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
+    if excludes:
+        environment["excludes"] = list(excludes)
     if source == root:
         variables["PYTHONPATH"] = "platform:models"
     elif all(module.is_dir() for module in modules):  # else an installed package, which the nodes then need as well
@@ -152,8 +216,8 @@ class JobServer:
     client: Any
     """Ray's client."""
 
-    def submit(self, name: str, command: Sequence[str], root: Path) -> str:
-        """Upload the working directory and start the command in a copy of it; returns the job's id.
+    def submit(self, name: str, command: Sequence[str], environment: Mapping[str, Any]) -> str:
+        """Upload the working directory of a runtime environment, and start the command in a copy; returns the job's id.
 
         Raises UserError where the job server refuses the job.
         """
@@ -163,7 +227,7 @@ class JobServer:
             while True:
                 try:
                     self.client.submit_job(
-                        entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
+                        entrypoint=shlex.join(command), submission_id=job, runtime_env=dict(environment),
                         metadata={"ditlab.name": name},
                     )  # fmt: skip
                     return job

@@ -108,6 +108,7 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
+    os.environ["DITLAB_HOME"] = str(launch.home.root)  # in a job it may be in the launcher's environment alone
     group_name = [secrets.token_hex(4)]  # of this group of workers: Ray starts a new group when an elastic run grows
     distributed.broadcast_object_list(group_name, 0)
     if rank.is_first:
