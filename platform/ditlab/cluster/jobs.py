@@ -10,14 +10,13 @@ import http.client
 import json
 import logging
 import os
-import re
 import secrets
 import shlex
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,23 +98,26 @@ def take_submitters_home() -> None:
         os.environ["DITLAB_HOME"] = facts["home"]
 
 
-def home_excludes(root: Path, homes: Sequence[Path]) -> list[str]:
-    """Patterns, as of .rayignore, of the homes that lie below a working directory: their runs are not sent along."""
-    inside = [home.relative_to(root).as_posix() for home in homes if home != root and home.is_relative_to(root)]
-    return ["/" + re.sub(r"([^\w./-])", r"\\\1", path) + "/" for path in inside]
+def leave_out(home: Path, root: Path) -> None:
+    """Keep a home that lies below a working directory from being sent along: all its runs would travel with each job.
+
+    A file in it does so. `excludes` of a runtime environment would hold for DiTLab's modules too, and one is `runs`.
+    """
+    if home == root or not home.is_relative_to(root) or not home.is_dir():
+        return
+    with suppress(OSError):  # it cannot be written: what then is too large is refused
+        (home / ".rayignore").write_text("*\n", encoding="utf-8")
 
 
-def package_files(root: Path, excludes: Sequence[str] = ()) -> dict[str, int]:
-    """Bytes of each file that Ray would pack of a folder, by its path: all but what `excludes`, .rayignore and
-    .gitignore name.
+def package_files(root: Path) -> dict[str, int]:
+    """Bytes of each file that Ray would pack of a folder, by its path: all but what .rayignore and .gitignore name.
 
     Raises UserError where the folder cannot be read, or is larger than a job server accepts.
     """
     found: list[Path] = []
     respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
     try:  # the rules for ignored files are Ray's own
-        patterns = [*ray_internal("get_runtime_env_default_excludes")(), *excludes]
-        ignored = [ray_internal("_get_excludes")(root, patterns)]
+        ignored = [ray_internal("_get_excludes")(root, ray_internal("get_runtime_env_default_excludes")())]
         ray_internal("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
         files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
     except OSError as error:
@@ -142,22 +144,18 @@ def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any
     own = Home.named_by_environment()
     variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
     variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
-    excludes = home_excludes(root, [own.root, *([Path(home)] if home else [])])
-    package_files(root, excludes)
-    return runtime_env(root, variables, excludes)
+    leave_out(own.root, root)
+    package_files(root)
+    return runtime_env(root, variables)
 
 
-def runtime_env(root: Path, more: Mapping[str, str] | None = None, excludes: Sequence[str] = ()) -> dict[str, Any]:
-    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies.
-
-    `more` are further variables; files of `excludes` are not in the copy.
-    """
+def runtime_env(root: Path, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies, with
+    `more` variables."""
     variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE), **(more or {})}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
-    if excludes:
-        environment["excludes"] = list(excludes)
     if source == root:
         variables["PYTHONPATH"] = "platform:models"
     elif all(module.is_dir() for module in modules):  # else an installed package, which the nodes then need as well

@@ -56,7 +56,8 @@ SWEEP_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other w
 def run_worker(config: dict[str, Any]) -> None:
     """Train every run that the group is assigned, until the last one.
 
-    `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
+    `config` has `home` (its path), `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of
+    collectives.
     """
     channel, context = KeyValueChannel(config["channel"]), get_context()
     torch.set_num_threads(config["threads"])
@@ -108,7 +109,6 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
-    os.environ["DITLAB_HOME"] = str(launch.home.root)  # in a job it may be in the launcher's environment alone
     group_name = [secrets.token_hex(4)]  # of this group of workers: Ray starts a new group when an elastic run grows
     distributed.broadcast_object_list(group_name, 0)
     if rank.is_first:

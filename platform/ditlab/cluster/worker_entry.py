@@ -3,6 +3,7 @@
 Imports little of DiTLab: Ray Train's controller starts the workers once it has imported this.
 """
 
+import os
 import signal
 from typing import Any
 
@@ -11,6 +12,7 @@ from ray.train.torch import TorchConfig
 
 def run_worker(config: dict[str, Any]) -> None:
     """Ray Train's training function; imports the worker body when a worker starts."""
+    os.environ["DITLAB_HOME"] = config["home"]  # in a job it may be in the launcher's environment alone
     from ditlab.cluster.worker_body import run_worker
 
     run_worker(config)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.cli.output import command_line, short_path
-from ditlab.cluster.jobs import SUBMITTER, describe_submitter, home_excludes, package_files, take_submitters_home
+from ditlab.cluster.jobs import SUBMITTER, describe_submitter, leave_out, package_files, take_submitters_home
 from ditlab.home import Home
 from support.command import run_here
 from support.sweeps import written_sweep
@@ -87,11 +87,12 @@ def test_a_job_on_the_submitters_machine_takes_its_home(copy, tmp_path, monkeypa
 
 
 def test_a_home_in_the_working_directory_is_not_sent_along(tmp_path):
-    for name in ("spec.yaml", "my runs [1]/train/1/journal.jsonl", "my runs 1/kept.txt"):
+    for name in ("spec.yaml", "runs/train/1/journal.jsonl", "runs/home.json", "code/runs/kept.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    excludes = home_excludes(tmp_path, [tmp_path / "my runs [1]", tmp_path, Path("/elsewhere")])
-    assert sorted(package_files(tmp_path, excludes)) == ["my runs 1/kept.txt", "spec.yaml"]
+    for home in (tmp_path / "runs", tmp_path / "none", tmp_path):
+        leave_out(home, tmp_path)
+    assert sorted(package_files(tmp_path)) == ["code/runs/kept.py", "spec.yaml"]
 
 
 def test_what_a_job_prints_is_read_in_another_folder(tmp_path, monkeypatch):
