@@ -56,8 +56,7 @@ SWEEP_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other w
 def run_worker(config: dict[str, Any]) -> None:
     """Train every run that the group is assigned, until the last one.
 
-    `config` has `home` (its path), `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of
-    collectives.
+    `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
     """
     channel, context = KeyValueChannel(config["channel"]), get_context()
     torch.set_num_threads(config["threads"])

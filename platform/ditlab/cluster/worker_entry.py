@@ -5,6 +5,7 @@ Imports little of DiTLab: Ray Train's controller starts the workers once it has 
 
 import os
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 from ray.train.torch import TorchConfig
@@ -12,14 +13,17 @@ from ray.train.torch import TorchConfig
 
 def run_worker(config: dict[str, Any]) -> None:
     """Ray Train's training function; imports the worker body when a worker starts."""
-    os.environ["DITLAB_HOME"] = config["home"]  # in a job it may be in the launcher's environment alone
     from ditlab.cluster.worker_body import run_worker
 
     run_worker(config)
 
 
-def heed_signals() -> None:
-    """Take a signal to end as a request to save. Called in a worker's main thread, where Ray waits for calls."""
+def prepare_worker(home: str) -> None:
+    """Give a worker the launcher's DITLAB_HOME, and take a signal to end as a request to save.
+
+    Called in a worker's main thread, where Ray waits for calls, before more of DiTLab is imported.
+    """
+    os.environ["DITLAB_HOME"] = home  # in a job it may be in the launcher's environment alone
     from ditlab.cluster.channel import terminated
     from ditlab.runs.signals import WORKER_SIGNALS
 
@@ -33,11 +37,15 @@ class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray na
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)
-        worker_group.execute(heed_signals)
+        worker_group.execute(prepare_worker, backend_config.home)
 
 
+@dataclass
 class WorkerConfig(TorchConfig):
     """Ray Train's configuration of torch, with that process group."""
+
+    home: str = ""
+    """Path of the launcher's home."""
 
     @property
     def backend_cls(self) -> Any:
