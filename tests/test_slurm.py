@@ -34,6 +34,11 @@ def test_slurm_gives_time_for_a_checkpoint_and_takes_the_job_back():
     assert "--resume auto" in TEXT and 'scontrol requeue "$SLURM_JOB_ID"' in TEXT
 
 
+def test_a_signal_of_any_kind_is_passed_on_and_leaves_ray_alone():
+    assert "kill -TERM $run 2> /dev/null || true' TERM INT USR1 USR2 XCPU" in TEXT
+    assert TEXT.index('trap "" USR1 USR2 XCPU') < TEXT.index("exec ray start")
+
+
 def test_the_token_is_in_no_argument():
     assert not re.search(r"RAY_AUTH_TOKEN=|--token", TEXT)
     assert TEXT.index("umask 077") < TEXT.index("openssl rand -hex 32 >")

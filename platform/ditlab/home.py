@@ -12,6 +12,7 @@ import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ FORMAT = 2
 LAST_READER = "0f22711"
 """Last commit that reads homes made before formats had a version."""
 _LARGEST_MARKER = 65536  # bytes
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray for the command of a job
+_RAY_COPIES = ("runtime_resources", "working_dir_files")  # the folder in which Ray keeps jobs' working directories
 _NODE_JOURNAL = re.compile(r"journal\.node-([1-9][0-9]{0,8})\.jsonl")
 
 
@@ -35,6 +38,17 @@ def writable_folder(path: Path, name: str, remedy: str) -> Path:
     except OSError as error:
         raise UserError(f"{name} cannot be written ({error.strerror}); {remedy}.") from error
     return path
+
+
+def is_ray_job() -> bool:
+    """Return True in the process of a Ray job's command: its output is read elsewhere."""
+    return _JOB in os.environ
+
+
+def refuse_ray_copy(path: Path, name: str, remedy: str) -> None:
+    """Raise UserError for a path in Ray's copy of a job's working directory: what is written there is lost."""
+    if _RAY_COPIES in pairwise(path.parts):
+        raise UserError(f"{name} lies in Ray's copy of the job's working directory, which Ray deletes; {remedy}.")
 
 
 def resolve_user_path(path: str | Path) -> Path:
@@ -76,8 +90,16 @@ class Home:
 
     @classmethod
     def from_environment(cls) -> "Home":
-        """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another format."""
-        return cls.named_by_environment().check_format()
+        """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another format, and where Ray
+        would delete them after a job."""
+        home = cls.named_by_environment()
+        given = "" if "DITLAB_HOME" in os.environ else " (the default, as DITLAB_HOME is not set)"
+        remedy = (
+            "name a folder that outlives the job and that all nodes see by its absolute path: `ditlab submit --home "
+            "PATH`, or `env DITLAB_HOME=PATH python -m ditlab ...` as the command of `ray job submit`"
+        )
+        refuse_ray_copy(home.root, f"DITLAB_HOME={home.root}{given}", remedy)
+        return home.check_format()
 
     @classmethod
     def named_by_environment(cls) -> "Home":

@@ -66,7 +66,7 @@ def tune(
         address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
         resume: id or name of a sweep to resume, whose ended trials are not run again; `auto`: the newest unfinished
             sweep with this content, if there is one.
-        grace: seconds from the first Ctrl-C or SIGTERM to the end; what is not saved by then is lost.
+        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
         on_progress: receives the trials' state twice a second.
         say: receives lines that describe the sweep at its start.
         warn: receives warnings; None: the logger `ditlab`.

@@ -149,7 +149,7 @@ def train(
         weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
-        grace: seconds from the first Ctrl-C or SIGTERM to the end; what is not saved by then is lost.
+        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
         on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows a bar, else nothing.
         on_stage: receives what is waited for before the first step, as `starting workers`.
         say: receives lines that describe the run at its start.

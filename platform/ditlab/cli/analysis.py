@@ -74,7 +74,7 @@ from ditlab.errors import UserError
 @options.ema
 @options.overrides
 @click.option(
-    "--out", type=click.Path(path_type=Path),
+    "--out", type=options.NewPath(path_type=Path),
     help="Folder for the files; default: in the run's folder. FILE.npz: images alone, as ADM writes them.",
 )  # fmt: skip
 @options.anyway
@@ -205,7 +205,7 @@ def evaluate(
 
 @click.command()
 @click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=options.complete_run)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
+@click.option("--out", type=options.NewPath(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
     "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),
     help="Samples of each run for quality metrics (at least 100), where its data give any; 0: no quality metrics.",
@@ -247,7 +247,7 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.NewPath(path_type=Path),
     help="Folder for the pictures (default: in the run's folder; without RUN, figures/ below DITLAB_HOME).",
 )
 @click.option(
@@ -317,7 +317,7 @@ def figures(
 
 @click.command()
 @options.run
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the files.")
+@click.option("--out", required=True, type=options.NewPath(path_type=Path), help="Folder for the files.")
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
 @options.ema
 @click.option(

@@ -82,7 +82,7 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 @options.overrides
 @click.option("--anyway", is_flag=True, help="Go on with other code, data or device than the run's, and say so.")
 @_yes
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for a picture of each step; default: none.")
+@click.option("--out", type=options.NewPath(path_type=Path), help="Folder for a picture of each step; default: none.")
 @options.as_json
 def replay(
     run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],

@@ -48,7 +48,7 @@ class Importers(click.Group):
         command = click.command(cmd_name, help=importer.options.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in importer.options.model_fields.items()]
         text = "Folder for the stores [default: DITLAB_HOME/stores]."
-        flags.append(click.Option(["--out"], type=click.Path(path_type=Path, file_okay=False), help=text))
+        flags.append(click.Option(["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text))
         text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
         flags.append(click.Option(["--replace"], is_flag=True, help=text))
         if importer.has_dry_run:
@@ -195,7 +195,7 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 @click.option("--patch", type=click.IntRange(1), help="Side of the image encoder's patches [default: the encoder's].")
 @click.option("--name", help="Name of the new store and its folder [default: STORE-encoded].")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for it [default: DITLAB_HOME/stores]."
+    "--out", type=options.NewPath(path_type=Path, file_okay=False), help="Folder for it [default: DITLAB_HOME/stores]."
 )
 @click.option(
     "--address",
@@ -309,7 +309,7 @@ def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> N
 @click.option("--weights", required=True, help="File or folder of the network's weights; nothing is downloaded.")
 @click.option("--sha256", required=True, help="SHA-256 of the file of weights, as `sha256sum FILE` prints it.")
 @click.option("--against", metavar="PLACE", help="Images, or an .npz file of statistics (mu, sigma): figures of PLACE.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write mu, sigma as an .npz file.")
+@click.option("--out", type=options.NewPath(path_type=Path, dir_okay=False), help="Write mu, sigma as an .npz file.")
 @options.as_json
 def statistics(place: str, against: str | None, out: Path | None, as_json: bool, **network: str) -> None:
     """Measure images by a published network: FID and others against another PLACE, and statistics as ADM's .npz.
@@ -344,7 +344,9 @@ def statistics(place: str, against: str | None, out: Path | None, as_json: bool,
 @data.command()
 @click.argument("path")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The picture [DITLAB_HOME/caches/inspect/NAME.png]."
+    "--out",
+    type=options.NewPath(path_type=Path, dir_okay=False),
+    help="The picture [DITLAB_HOME/caches/inspect/NAME.png].",
 )
 @click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
 @options.as_json

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ditlab.cli.output import say
-from ditlab.home import Home
+from ditlab.home import Home, refuse_ray_copy, resolve_user_path
 from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ MOST_RUNS = 500
 _PLAIN = re.compile(r"[\w.-]+")  # any other name would have to be quoted, or could be a command of the terminal's
 _MOST_BYTES = 1 << 16  # of a run.json
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class NewPath(click.Path):
+    """Path that a command writes: none in the copy of a folder that Ray deletes after a job."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path as given. Raises UserError for one that is lost with a job."""
+        found = super().convert(value, param, ctx)
+        option = param.opts[0] if param else "path"
+        refuse_ray_copy(resolve_user_path(found), f"{option} {value}", "give an absolute path outside it")
+        return found
 
 
 def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -70,7 +81,24 @@ quick: Decorator = click.option(
 )
 grace: Decorator = click.option(
     "--grace", type=click.FloatRange(min=1.0), default=25.0, show_default=True, metavar="S", envvar="DITLAB_GRACE",
-    help="Seconds from Ctrl-C, SIGTERM or a closed terminal to the end: what is not saved by then is lost.",
+    help="Seconds from a signal (Ctrl-C, SIGTERM, a batch system's) to the end: what is not saved by then is lost.",
+)  # fmt: skip
+seeds: Decorator = click.option(
+    "--seeds", type=click.IntRange(min=2), metavar="N",
+    help="Train N runs, one after the other, under the spec's seed, the next one, and so on: a group, which `ditlab "
+    "compare` and `ditlab runs` show as one. With --resume GROUP its unfinished runs go on.",
+)  # fmt: skip
+figures: Decorator = click.option(
+    "--figures/--no-figures", default=True, envvar="DITLAB_FIGURES",
+    help="Draw the family's figures at the end (default: yes; for large networks only on a GPU).",
+)  # fmt: skip
+metrics_port: Decorator = click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
+    help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
+)  # fmt: skip
+prove: Decorator = click.option(
+    "--prove", is_flag=True,
+    help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
 )  # fmt: skip
 spec: Decorator = click.argument("spec", type=click.Path(path_type=Path))
 run: Decorator = click.argument("run", shell_complete=complete_run)

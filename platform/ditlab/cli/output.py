@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from ditlab.cli.terminal import escape_for_terminal
+from ditlab.home import Home, is_ray_job
 
 if TYPE_CHECKING:
     from ditlab.cli.progress import TerminalConsole
@@ -96,9 +97,14 @@ def hint_text(as_json: bool, text: str) -> None:
 
 
 def command_line(command: str, *arguments: object) -> str:
-    """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python with the module."""
+    """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python with the module.
+
+    In a Ray job it names the job's home: whoever reads it may be in another folder.
+    """
     beside = Path(sys.executable).with_name("ditlab")
-    if shutil.which("ditlab"):
+    if is_ray_job():
+        program = f"DITLAB_HOME={shlex.quote(str(Home.named_by_environment().root))} ditlab"
+    elif shutil.which("ditlab"):
         program = "ditlab"
     else:
         program = short_path(beside) if beside.is_file() else f"{short_path(Path(sys.executable))} -m ditlab"
@@ -106,13 +112,20 @@ def command_line(command: str, *arguments: object) -> str:
 
 
 def short_path(path: Path) -> str:
-    """Path quoted for a shell, relative to the working directory where it lies below it."""
+    """Path quoted for a shell, as `relative` writes it."""
     return shlex.quote(str(relative(path)))
 
 
 def relative(path: Path) -> Path:
-    """Path relative to the working directory where it lies below it."""
+    """Path relative to the working directory where it lies below it; absolute in a Ray job, whose folder is Ray's."""
+    if is_ray_job():
+        return path.absolute()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def is_typed(name: str) -> bool:
+    """Return True for a parameter of the running command that was given on its command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def repeated_arguments(*without: str) -> list[str]:
@@ -121,7 +134,7 @@ def repeated_arguments(*without: str) -> list[str]:
     found: list[str] = []
     for parameter in context.command.get_params(context):
         name = parameter.name or ""
-        if name in without or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        if name in without or not is_typed(name):
             continue
         value = context.params[name]
         values = list(value) if isinstance(value, tuple) else [value]

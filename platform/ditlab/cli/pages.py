@@ -25,7 +25,9 @@ _ELSEWHERE = (
 
 @click.command()
 @options.run
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Default: report.html in RUN's folder.")
+@click.option(
+    "--out", metavar="FILE", type=options.NewPath(path_type=Path), help="Default: report.html in RUN's folder."
+)
 @click.option("--log", is_flag=True, help="Add the page to the run, as an artifact in MLflow.")
 @options.as_json
 def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:

@@ -33,7 +33,9 @@ _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_js
     "--apply", "target", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the recommended setting as a spec that extends SPEC.",
 )  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), metavar="PNG", help="Draw memory by setting into this file.")
+@click.option(
+    "--out", type=options.NewPath(path_type=Path), metavar="PNG", help="Draw memory by setting into this file."
+)
 @options.overrides
 @options.as_json
 def plan(

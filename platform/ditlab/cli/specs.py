@@ -114,7 +114,7 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 @click.option(
     "--result", metavar="COMMAND", help="The schema of the object that a command prints under --json: 'runs show'."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write it to this file instead of standard output.")
+@click.option("--out", type=options.NewPath(path_type=Path), help="Write it to this file instead of standard output.")
 @options.as_json
 def schema(sweep: bool, samples: bool, result: str | None, out: Path | None, as_json: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
@@ -220,7 +220,7 @@ def _shapes(shapes: list[Shape]) -> str:
 @options.spec
 @click.option("--steps", default=3, show_default=True, help="Profiled steps, at most 20.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False),
+    "--out", type=options.NewPath(path_type=Path, file_okay=False),
     help="Folder for the trace and the picture [default: DITLAB_HOME/caches/profile/NAME].",
 )  # fmt: skip
 @options.overrides

@@ -16,6 +16,7 @@ from ditlab.cli import options, output
 from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
 from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, why_incomparable
 from ditlab.spec.values import format_bytes
@@ -64,6 +65,7 @@ def tune(
     """
     from ditlab.api.specs import is_over_samples
 
+    Home.from_environment()  # one that is refused shows before PyTorch is loaded
     if (sweep or not quick) and is_over_samples(sweep, resume):
         refused = {"--quick": quick, "--address": address, "--from": start_from, "--weights-only": weights_only}
         if given := next((name for name, value in refused.items() if value), None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,24 +30,11 @@ if TYPE_CHECKING:
     "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )  # fmt: skip
-@click.option(
-    "--seeds", type=click.IntRange(min=2), metavar="N",
-    help="Train N runs, one after the other, under the spec's seed, the next one, and so on: a group, which `ditlab "
-    "compare` and `ditlab runs` show as one. With --resume GROUP its unfinished runs go on.",
-)  # fmt: skip
+@options.seeds
 @options.start
-@click.option(
-    "--figures/--no-figures", default=True, envvar="DITLAB_FIGURES",
-    help="Draw the family's figures at the end (default: yes; for large networks only on a GPU).",
-)  # fmt: skip
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
-)  # fmt: skip
-@click.option(
-    "--prove", is_flag=True,
-    help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
-)  # fmt: skip
+@options.figures
+@options.metrics_port
+@options.prove
 @options.grace
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @options.as_json
@@ -60,6 +48,7 @@ def train(
     from ditlab.spec.files import STANDARD_INPUT, load_experiment
     from ditlab.spec.quick import load_quick_experiment
 
+    Home.from_environment()  # one that is refused shows before PyTorch is loaded
     overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
     changes: dict[str, Any] = {}
     if quick:  # before torch is imported: a mistake shows at once
@@ -197,25 +186,35 @@ def _summary(result: TrainingResult) -> list[str]:
     help="Folder that is sent to the cluster.",
 )  # fmt: skip
 @click.option(
+    "--home", metavar="PATH", help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: on this "
+    "machine this shell's own, elsewhere that of the nodes' environment.",
+)  # fmt: skip
+@click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
 )
 @options.start
+@options.quick
+@options.seeds
+@options.figures
+@options.metrics_port
+@options.prove
+@options.grace
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @options.as_json
 def submit(
-    spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, resume: str | None,
-    start_from: str | None, weights_only: bool, no_wait: bool, as_json: bool,
+    spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, home: str | None, quick: bool,
+    start_from: str | None, grace: float, no_wait: bool, as_json: bool, **_: object,
 ) -> int:  # fmt: skip
     """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
 
     The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job
-    running; `ray job stop` ends it after a final checkpoint.
+    running; `ray job stop` ends it after a final checkpoint. Other options are those of `ditlab train` and `ditlab
+    tune`, which the job runs.
     """
     from ditlab.cli.progress import ProgressBars
-    from ditlab.cluster.jobs import default_address, open_job_server, package_files
-    from ditlab.spec.files import STANDARD_INPUT, is_sweep, load_experiment, spec_files
+    from ditlab.cluster.jobs import default_address, job_environment, open_job_server
+    from ditlab.spec.files import STANDARD_INPUT, is_sweep, spec_files
     from ditlab.spec.start import parse_start
-    from ditlab.spec.sweep import load_sweep
 
     # a spec that is wrong or lies elsewhere is better refused here than after the upload
     if spec == STANDARD_INPUT:
@@ -225,7 +224,9 @@ def submit(
     root, sweep = resolve_user_path(working_dir), is_sweep(spec)
     if not root.is_dir():
         raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
-    name = load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
+    if sweep:
+        _refuse_options_of_train(spec)
+    name = _name_of_spec(spec, overrides, sweep, quick)
     for file in spec_files(spec):
         if not file.is_relative_to(root):
             raise UserError(
@@ -233,15 +234,12 @@ def submit(
                 "that holds it."
             )
     command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
-    for override in overrides:
-        command += ["--set", override]
-    for option, value in (("--resume", resume), ("--from", start_from)):
-        command += [option, value] if value else []
-    command += [*(["--weights-only"] if weights_only else []), *(["--json"] if as_json else [])]
-    package_files(root)
+    command += output.repeated_arguments("spec", "address", "working_dir", "home", "no_wait")
+    environment = job_environment(root, home, grace)
     with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
-            job = jobs.submit(name, command, root)
+            job = jobs.submit(name, command, environment)
+        output.say(f"home: {home or _default_home()}")
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
@@ -275,3 +273,35 @@ def submit(
         result |= json.loads(last or "{}")
     output.emit(result, as_json)
     return ended.exit_code
+
+
+def _default_home() -> str:
+    """Say in which home a job keeps its runs that is given none."""
+    own = Home.named_by_environment().root
+    if "DITLAB_HOME" in os.environ:
+        return f"{own} if the job runs on this machine, else that of the nodes' environment (--home PATH)"
+    return f"that of the nodes' environment, else {own} if the job runs on this machine (--home PATH)"
+
+
+def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
+    """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in it."""
+    from ditlab.spec.files import load_experiment
+    from ditlab.spec.quick import load_quick_experiment, load_quick_sweep
+    from ditlab.spec.sweep import load_sweep
+
+    if quick and sweep:
+        return load_quick_sweep(spec, overrides).spec.name
+    if quick:
+        return load_quick_experiment(spec, overrides).spec.name
+    return load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
+
+
+def _refuse_options_of_train(sweep: Path) -> None:
+    """Raise UserError for an option that `ditlab tune` lacks."""
+    from ditlab.cli.sweeps import tune
+
+    known = {parameter.name for parameter in tune.params}
+    for parameter in train.params:
+        if parameter.name != "spec" and parameter.name not in known and output.is_typed(parameter.name or ""):
+            option = "/".join([*parameter.opts, *parameter.secondary_opts])
+            raise UserError(f"{option} is for experiments, and {sweep} is a sweep; leave it out.")

@@ -136,7 +136,7 @@ class Attempt:
             # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
             is_lost = self._stop_reason in ("", PREEMPTED) and not outcome["is_asked"]
             if is_lost and outcome["status"] == "interrupted":
-                what = "a node was taken away" if self._stop_reason else "a worker was told to end (SIGTERM)"
+                what = "a node was taken away" if self._stop_reason else "a signal told a worker to end"
                 return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():

@@ -32,7 +32,7 @@ MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost
 
 
 terminated = threading.Event()
-"""Set once this worker was sent SIGTERM: by whoever ends its node, or every process of a Slurm step or a service."""
+"""Set once a signal asked this worker to end: from who ends its node, or all processes of a Slurm step or a service."""
 
 
 class KeyValueChannel:
@@ -132,7 +132,7 @@ class HeartbeatThread(threading.Thread):
                 return
 
     def should_stop(self) -> bool:
-        """Return True once the worker shall stop: on request, or because its process was sent SIGTERM."""
+        """Return True once the worker shall stop: on request, or because a signal asked its process to end."""
         if terminated.is_set():
             self.stop_reason = self.stop_reason or PREEMPTED
         return bool(self.stop_reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import ray
@@ -50,6 +51,7 @@ def answer_on_node(values: dict[str, Any], threads: int) -> None:
     Raises UserError for a node with other versions than the workers'.
     """
     launch = Launch.from_dict(values)
+    os.environ["DITLAB_HOME"] = str(launch.home.root)
     if launch.versions:
         packages = plugin_packages(launch.experiment.to_dict())
         check_joining_node(launch.versions, packages, launch.home, launch.run_id)

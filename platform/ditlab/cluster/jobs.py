@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import logging
 import os
 import secrets
@@ -14,8 +15,8 @@ import shlex
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,21 @@ from urllib.parse import urlsplit
 from ditlab.cluster.access import headers, named, token_refused, users_token
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.home import Home, is_ray_job
 from ditlab.spec.values import format_bytes
 from ditlab.tracking.access import exempt_from_proxies
+from ditlab.tracking.records import this_process
 
 MAX_BYTES = 512 * 2**20
 """Size of the largest package that a job server accepts, in bytes."""
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
+SUBMITTER = "DITLAB_SUBMITTER"
+"""Variable of a job that says where the submitter's home is."""
+
 _STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
+_STOP_RESERVE = 10  # seconds of a job's end that are not the run's
 _quiet = logging.getLogger("ditlab.upload")
 _quiet.setLevel(logging.CRITICAL)
 
@@ -57,11 +64,49 @@ def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
         wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
     except ValueError:
         return
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and wait < grace:
+    if is_ray_job() and wait < grace:
         warn(
             f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
             f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
         )
+
+
+def describe_submitter(home: Home) -> str:
+    """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job recognises it."""
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    state = folder.stat()
+    facts = {
+        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "boot": this_process()["boot"],
+        "folder": str(folder), "device": state.st_dev, "inode": state.st_ino,
+    }  # fmt: skip
+    return json.dumps(facts)
+
+
+def take_submitters_home() -> None:
+    """Set DITLAB_HOME as the submitter has it, where this job runs on the same machine and sees the same folder.
+
+    Elsewhere the nodes' own stays; so it does where the submitter has none but the default.
+    """
+    try:
+        facts = json.loads(os.environ[SUBMITTER])
+        state = Path(facts["folder"]).stat()
+        here = (this_process()["boot"], state.st_dev, state.st_ino)
+        is_here = here == (facts["boot"], facts["device"], facts["inode"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if is_here and (facts["is_named"] or "DITLAB_HOME" not in os.environ):
+        os.environ["DITLAB_HOME"] = facts["home"]
+
+
+def leave_out(home: Path, root: Path) -> None:
+    """Keep a home that lies below a working directory from being sent along: all its runs would travel with each job.
+
+    A file in it does so. `excludes` of a runtime environment would hold for DiTLab's modules too, and one is `runs`.
+    """
+    if home == root or not home.is_relative_to(root) or not home.is_dir():
+        return
+    with suppress(OSError):  # it cannot be written: what then is too large is refused
+        (home / ".rayignore").write_text("*\n", encoding="utf-8")
 
 
 def package_files(root: Path) -> dict[str, int]:
@@ -88,9 +133,26 @@ def package_files(root: Path) -> dict[str, int]:
     return files
 
 
-def runtime_env(root: Path) -> dict[str, Any]:
-    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies."""
-    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - 10)}
+def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any]:
+    """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine or of the nodes.
+
+    A stopped job has `grace` seconds at least. Raises UserError for a relative home, and for a working directory that
+    cannot be sent.
+    """
+    if home is not None and not home.startswith("/"):
+        raise UserError(f"--home {home} is no absolute path; write the one by which all nodes see the folder.")
+    own = Home.named_by_environment()
+    variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
+    variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
+    leave_out(own.root, root)
+    package_files(root)
+    return runtime_env(root, variables)
+
+
+def runtime_env(root: Path, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies, with
+    `more` variables."""
+    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE), **(more or {})}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
@@ -152,8 +214,8 @@ class JobServer:
     client: Any
     """Ray's client."""
 
-    def submit(self, name: str, command: Sequence[str], root: Path) -> str:
-        """Upload the working directory and start the command in a copy of it; returns the job's id.
+    def submit(self, name: str, command: Sequence[str], environment: Mapping[str, Any]) -> str:
+        """Upload the working directory of a runtime environment, and start the command in a copy; returns the job's id.
 
         Raises UserError where the job server refuses the job.
         """
@@ -163,7 +225,7 @@ class JobServer:
             while True:
                 try:
                     self.client.submit_job(
-                        entrypoint=shlex.join(command), submission_id=job, runtime_env=runtime_env(root),
+                        entrypoint=shlex.join(command), submission_id=job, runtime_env=dict(environment),
                         metadata={"ditlab.name": name},
                     )  # fmt: skip
                     return job

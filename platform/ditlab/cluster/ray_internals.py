@@ -16,6 +16,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
+from ditlab.runs.signals import WORKER_SIGNALS
+
 TESTED = "2.60"
 """Version of Ray whose internals these are."""
 INTERNALS = {
@@ -112,7 +114,7 @@ def killed_with_this_process() -> Iterator[int]:
 
 @contextmanager
 def own_sessions(leaders: int | None = None) -> Iterator[None]:
-    """Make each process that Ray starts in the block lead a session of its own, deaf to SIGTERM and SIGHUP.
+    """Make each process that Ray starts in the block lead a session of its own, deaf to signals that ask it to end.
 
     A signal to the launcher's group, or to every process of its control group, then leaves Ray to the launcher, which
     needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours.
@@ -125,7 +127,7 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
         os.setsid()
         if leaders is not None:
             os.write(leaders, b"%d\n" % os.getpid())
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
         die_with_parent()
 
     utils |= {"set_kill_on_parent_death_linux": prepare, "set_sigterm_handler": lambda _: None}

@@ -3,7 +3,9 @@
 Imports little of DiTLab: Ray Train's controller starts the workers once it has imported this.
 """
 
+import os
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 from ray.train.torch import TorchConfig
@@ -16,12 +18,18 @@ def run_worker(config: dict[str, Any]) -> None:
     run_worker(config)
 
 
-def heed_sigterm() -> None:
-    """Take SIGTERM as a request to save. Called in a worker's main thread, where Ray waits for calls."""
-    from ditlab.cluster.channel import terminated
+def prepare_worker(home: str) -> None:
+    """Give a worker the launcher's DITLAB_HOME, and take a signal to end as a request to save.
 
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
+    Called in a worker's main thread, where Ray waits for calls, before more of DiTLab is imported.
+    """
+    os.environ["DITLAB_HOME"] = home  # in a job it may be in the launcher's environment alone
+    from ditlab.cluster.channel import terminated
+    from ditlab.runs.signals import WORKER_SIGNALS
+
+    for number in WORKER_SIGNALS:  # before they are let in: by default each of them ends the process
+        signal.signal(number, lambda *_: terminated.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
 
 
 class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray names the class by this property alone
@@ -29,11 +37,15 @@ class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray na
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)
-        worker_group.execute(heed_sigterm)
+        worker_group.execute(prepare_worker, backend_config.home)
 
 
+@dataclass
 class WorkerConfig(TorchConfig):
     """Ray Train's configuration of torch, with that process group."""
+
+    home: str = ""
+    """Path of the launcher's home."""
 
     @property
     def backend_cls(self) -> Any:

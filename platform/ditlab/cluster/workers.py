@@ -19,6 +19,7 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.worker_entry import WorkerConfig, run_worker
+from ditlab.home import Home
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
 
@@ -53,11 +54,12 @@ class WorkerGroup:
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
         per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
         config = {"channel": self._channel.name, "threads": share.threads, "gpus": gpus, "timeout": timeout}
+        home = str(Home.named_by_environment().root)
         variables = resources.network.environment()
         self._trainer = TorchTrainer(
             run_worker,
             train_loop_config=config,
-            torch_config=WorkerConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout),
+            torch_config=WorkerConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout, home=home),
             scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
             run_config=RunConfig(
                 name=name,

@@ -1,6 +1,7 @@
 """Signals that ask a command to end: for a final checkpoint first, then for its end at once.
 
-SIGINT, SIGTERM and SIGHUP are one request. One that is ignored as the process starts, as under nohup, stays ignored.
+SIGINT, SIGTERM and SIGHUP are one request, and so are SIGUSR1, SIGUSR2 and SIGXCPU, by which batch systems announce
+that they will kill a job. One that is ignored as the process starts, as under nohup, stays ignored.
 """
 
 import os
@@ -15,7 +16,11 @@ from typing import Any
 
 GRACE = 25.0
 """Seconds from the first signal to the end of a training run, with its final checkpoint."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that batch systems send before they kill: Slurm's `--signal`, SGE's `-notify`, a soft limit of CPU time."""
+WORKER_SIGNALS = (signal.SIGTERM, signal.SIGHUP, *WARNINGS)
+"""Signals that ask a worker of Ray to save. SIGINT is Ray's own way to cancel its work."""
+SIGNALS = (signal.SIGINT, *WORKER_SIGNALS)
 END_TIMEOUT = 5.0
 """Seconds to tidy up in, after a signal that ends a run at once."""
 _SAME = 0.5  # seconds in which several signals are one request: `timeout` sends each twice, a terminal HUP and TERM
@@ -106,7 +111,8 @@ def stop_signals(grace: float = GRACE) -> Iterator[StopRequests]:
         if requests.count > 1:
             _interrupt_within(END_TIMEOUT)
         main = threading.get_ident()
-        deadline.append(_call_later(grace - min(END_TIMEOUT, grace / 2), lambda: signal.pthread_kill(main, number)))
+        again = signal.SIGTERM if number == signal.SIGXCPU else number  # SIGXCPU is ignored by now
+        deadline.append(_call_later(grace - min(END_TIMEOUT, grace / 2), lambda: signal.pthread_kill(main, again)))
         _call_later(grace, end_process)
 
     before = _handle(count)
@@ -179,9 +185,19 @@ def ignore_signals() -> None:
 
 
 def _handle(handler: Any) -> dict[int, Any]:
-    """Set the handler of each signal that is not ignored; returns those before."""
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    """Set the handler of each signal that is not left alone; returns those before."""
+    heeded = [number for number in SIGNALS if not _is_left_alone(number)]
     return {number: signal.signal(number, handler) for number in heeded}
+
+
+def _is_left_alone(number: int) -> bool:
+    """Return True for a signal that is ignored, and for a warning that the program around us handles itself, as a
+    script under submitit, which puts its job back into the queue."""
+    handler = signal.getsignal(number)
+    if handler is signal.SIG_IGN:
+        return True
+    is_ours = getattr(handler, "__module__", "") == __name__
+    return number in WARNINGS and handler is not signal.SIG_DFL and not is_ours
 
 
 def _restore(handlers: dict[int, Any]) -> None:
@@ -191,6 +207,8 @@ def _restore(handlers: dict[int, Any]) -> None:
 
 def _is_same_request(number: int) -> bool:
     """Return True for a signal that comes with the one before. After SIGHUP nothing is written to the terminal."""
+    if number == signal.SIGXCPU:  # the kernel repeats it for each second of CPU time, which is no second request
+        signal.signal(number, signal.SIG_IGN)
     if number == signal.SIGHUP:
         for descriptor in (0, 1, 2):
             with suppress(OSError):

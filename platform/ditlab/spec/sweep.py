@@ -24,6 +24,8 @@ from ditlab_models.contract import Spec
 
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
 MAX_SEEDS = 1000
+GRACE = 100
+"""Steps before a scheduler looks at trials for the first time, where a sweep gives none."""
 Mode = Literal["min", "max"]
 
 
@@ -78,8 +80,8 @@ class Asha(Spec):
 
     kind: Literal["asha"] = "asha"
     """Stops the worse trials at ever longer milestones."""
-    grace: Count
-    """Steps that every trial trains, and the first milestone."""
+    grace: Count = GRACE
+    """Steps that every trial trains, and the first milestone; at least evaluation.every."""
     reduction: Annotated[int, Field(ge=2, le=1000)] = 3
     """One trial in so many goes on at a milestone; the next milestone is so many times later."""
     brackets: Annotated[int, Field(ge=1, le=100)] = 1
@@ -104,8 +106,8 @@ class Median(Spec):
 
     kind: Literal["median"] = "median"
     """Stops a trial whose best is worse than the median of the others' averages at the same step."""
-    grace: Count
-    """Steps that every trial trains."""
+    grace: Count = GRACE
+    """Steps that every trial trains; at least evaluation.every."""
     min_trials: Count = 3
     """Trials that must have come as far before one is stopped."""
 
@@ -115,7 +117,7 @@ class SeedRace(Spec):
 
     kind: Literal["race"] = "race"
     """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it is sure."""
-    grace: Count
+    grace: Count = GRACE
     """Steps that every trial trains, and the first rung; a multiple of evaluation.every."""
     reduction: Annotated[int, Field(ge=2, le=1000)] = 3
     """The next rung is so many times later."""

@@ -257,9 +257,11 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
         )
         return
     if every is None or every > value:
+        is_reached = every is not None and every < steps
+        later = f", or scheduler.{field} to {every}" if is_reached else ""
         yield (
             f"evaluation.every={format_value(every)} gives no figure to rank by within scheduler.{field}={value} "
-            f"steps; set fixed.evaluation.every to {value} or a part of it."
+            f"steps; set fixed.evaluation.every to {value} or a part of it{later}."
         )
         return
     if value >= steps:

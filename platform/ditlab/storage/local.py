@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ditlab.errors import Unreachable
-from ditlab.home import writable_folder
+from ditlab.home import refuse_ray_copy, writable_folder
 from ditlab.storage.files import flush_to_disk, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_regular_file, read_plain
 
@@ -48,7 +48,9 @@ class LocalFiles:
 
     def check_writable(self) -> None:
         """Write a file and delete it. Raises UserError where that fails."""
-        writable_folder(self.path, f"{self.knob}={self.path}", "name a folder that every worker can write into")
+        name, remedy = f"{self.knob}={self.path}", "name a folder that every worker can write into"
+        refuse_ray_copy(self.path, name, remedy)
+        writable_folder(self.path, name, remedy)
 
     def listing(self) -> dict[str, dict[str, int]]:
         """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out.

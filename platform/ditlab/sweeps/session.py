@@ -308,6 +308,7 @@ def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers:
         """Leads the workers of one trial after another. Takes no resources itself: the workers do."""
 
         def setup(self, config: dict[str, Any]) -> None:
+            os.environ["DITLAB_HOME"] = home_root  # in a job it may be in the launcher's environment alone
             home = Home(Path(home_root))
             folder = SweepFolder(home.run(sweep_id))
             self._pool = WorkerPool(folder.path / "ray", keep_workers)

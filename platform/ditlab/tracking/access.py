@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
-from ditlab.home import Home
+from ditlab.home import Home, refuse_ray_copy
 from ditlab.secrets import hide, hide_in_urls
 from ditlab.tracking.backend import BACKENDS
 
@@ -70,6 +70,8 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
             f"{option}={redact(uri)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
+    if scheme_of(urlsplit(uri)) == "sqlite":
+        refuse_ray_copy(sqlite_path(uri), f"{option}={uri}", "give the database's absolute path")
     address = resolve_tracking_uri(uri, home)
     return None if address == resolve_tracking_uri(None, home) else address
 

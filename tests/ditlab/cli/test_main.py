@@ -219,7 +219,7 @@ def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_any_command_without_a_traceback(number):
     """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it reads a spec."""
     command = [sys.executable, "-m", "ditlab", "validate", "-"]

@@ -1,12 +1,30 @@
 """Refusals of `ditlab submit` before anything is sent. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
 
+import contextlib
+import json
+import shlex
 import shutil
+from types import SimpleNamespace
 
+import pytest
+
+from ditlab.cli.sweeps import tune
+from ditlab.cli.train import submit, train
+from ditlab.cluster import jobs
 from ditlab.cluster.jobs import package_files, runtime_env
 from support.clusters.nodes import CHECKOUT
 from support.command import run_here
 
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
+
+
+OF_THE_JOB_SERVER = {"address", "working_dir", "home", "no_wait"}
+LOCAL = {
+    "address": "a job trains on the cluster that it is a job of",
+    "local": "so it does not train without Ray",
+    "dry_run": "what a job would do is asked where the spec lies",
+}
+"""Options of `train` and `tune` that no job takes, and why."""
 
 
 def said(capfd, monkeypatch, *arguments):
@@ -96,3 +114,63 @@ def test_every_page_has_the_same_line():
     lines = (CHECKOUT / "README.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("ray job submit "))
     assert "\n".join(lines[first : first + 3]) in (CHECKOUT / "docs" / "cluster.md").read_text()
+
+
+def test_each_option_of_train_and_tune_is_passed_on_or_local():
+    own = {each.name: each.opts for each in submit.params}
+    for command in (train, tune):
+        for each in command.params[1:]:  # the first is the file
+            assert each.name in LOCAL or own.get(each.name) == each.opts, f"{command.name} {each.opts[0]}"
+    assert not own.keys() - {each.name for each in (*train.params, *tune.params)} - OF_THE_JOB_SERVER
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What the job server is asked for: (command, runtime environment) of each job."""
+    found = []
+
+    def submit_job(name, command, environment):
+        found.append((command, environment))
+        return f"{name}-1"
+
+    @contextlib.contextmanager
+    def open_job_server(address):
+        yield SimpleNamespace(address=address, submit=submit_job)
+
+    monkeypatch.setattr(jobs, "open_job_server", open_job_server)
+    monkeypatch.chdir(CHECKOUT)
+    return found
+
+
+def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
+    monkeypatch.setenv("DITLAB_FIGURES", "off")  # of this shell: the nodes have their own
+    options = shlex.split(
+        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --metrics-port 9100 --prove --grace 900 "
+        "--json"
+    )
+    done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", *options)
+    assert done.code == 0 and done.json["job"] == "digits-dit-quick-1", done.err
+    [(command, environment)] = sent
+    train.make_context("train", command[4:])  # raises for what it does not take
+    assert command[:5] == ["python", "-m", "ditlab", "train", "experiments/digits/dit.yaml"]
+    assert {*command[5:]} == {*options, "900.0"} - {"900"} and len(command[5:]) == len(options)
+    assert environment["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == "910"
+    assert json.loads(environment["env_vars"][jobs.SUBMITTER])["home"] == str(home)
+    run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait")
+    assert sent[1][0] == ["python", "-m", "ditlab", "train", "experiments/digits/dit.yaml"]
+
+
+def test_the_home_of_a_job_is_the_one_that_is_named(sent, capfd, monkeypatch):
+    done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", "--home", "/shared/home")
+    assert done.code == 0 and "home: /shared/home\n" in done.err
+    variables = sent[0][1]["env_vars"]
+    assert variables["DITLAB_HOME"] == "/shared/home" and jobs.SUBMITTER not in variables
+    assert "--home runs is no absolute path" in said(capfd, monkeypatch, SPEC, "--home", "runs")
+
+
+@pytest.mark.parametrize("option", ["--seeds 3", "--no-figures", "--metrics-port 9100", "--prove"])
+def test_an_option_that_tune_lacks_is_refused_before_the_upload(capfd, monkeypatch, option):
+    monkeypatch.chdir(CHECKOUT)
+    sweep = "experiments/digits/sweep_schedule.yaml"
+    err = said(capfd, monkeypatch, sweep, *option.split())
+    assert f"{option.split()[0]} is for experiments, and {sweep} is a sweep" in err

@@ -46,7 +46,7 @@ def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
     wait_until(lambda: processes_of(home) == [], 15, "the end of every process")
 
 
-@pytest.mark.parametrize("way", ["Ctrl-C", "timeout", "scancel"])
+@pytest.mark.parametrize("way", ["Ctrl-C", "timeout", "scancel", "USR1@300"])
 def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
     with training(tmp_path) as process:
         if way == "Ctrl-C":
@@ -56,7 +56,7 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
             os.killpg(process.pid, signal.SIGTERM)
         else:
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-                each.terminate()
+                each.send_signal(signal.SIGUSR1 if way == "USR1@300" else signal.SIGTERM)  # Slurm: to all of a step
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     result = json.loads(out.strip().splitlines()[-1])

@@ -43,11 +43,12 @@ def two_nodes(here: Lab) -> None:
 
 
 def readme_line(here: Lab) -> list[str]:
-    """The README's `ray job submit` line, with its two placeholders filled in: the bucket, the tunnel's port."""
+    """The README's `ray job submit` line, with its placeholders filled in: bucket, home, the tunnel's port."""
     text = (CHECKOUT / "README.md").read_text()
     found = re.search(r"^ray job submit (?:.*\\\n)*.*$", text, re.MULTILINE)
     assert found
     line = found.group().replace("s3://BUCKET/checkpoints", shlex.quote(here.storage))
+    line = line.replace("/mnt/ditlab/home", shlex.quote(str(here.home)))
     words = shlex.split(line.replace("\\\n", " ").replace("http://127.0.0.1:8265", here.nodes.jobs))
     assert words[:3] == ["ray", "job", "submit"] and here.nodes.jobs in words and here.storage in words[-1]
     return [sys.executable, "-m", "ray.scripts.scripts", *words[1:]]
@@ -162,6 +163,36 @@ def journal_step(here, name):
             steps = re.findall(rb'"step": ?(\d+)', journal.read_bytes())
             found = max([found, *map(int, steps)])
     return found
+
+
+def homes_in_rays_copies(here: Lab) -> list[Path]:
+    sessions = [logs.parent for logs in here.nodes.session_logs()]
+    return [home for session in sessions for home in session.glob("runtime_resources/working_dir_files/*/runs")]
+
+
+def test_a_job_without_a_home_is_refused(here):
+    """As on a cluster whose nodes' environment names none."""
+    words = ["job", "submit", "--address", here.nodes.jobs, "--working-dir", ".", "--runtime-env"]
+    words += ["platform/runtime_env.yaml", "--", "env", "-u", "DITLAB_HOME", "python", "-m", "ditlab", "train"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ray.scripts.scripts", *words, "experiments/digits/dit.yaml"], env=here.client,
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode and "(the default, as DITLAB_HOME is not set) lies in Ray's copy" in said
+    assert homes_in_rays_copies(here) == []
+
+
+def test_the_home_and_the_options_of_a_job_are_those_of_its_submit(here, two_nodes, tmp_path):
+    """From a folder that is no checkout, and into a home that the nodes' environment does not name."""
+    home = tmp_path / "job's home"
+    (tmp_path / "mine.yaml").write_text((CHECKOUT / "experiments/digits/dit.yaml").read_text())
+    done = submit(here, "mine.yaml", "--home", str(home), "--quick", "--no-figures", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [record] = list_runs(Home(home))
+    assert (record.name, record.status) == ("digits-dit-quick", "finished")
+    assert f"""DITLAB_HOME={shlex.quote(str(home))} ditlab sample {record.run_id}""" in done.stdout + done.stderr
+    assert homes_in_rays_copies(here) == []
 
 
 def test_a_mistake_in_the_cluster_is_the_exit_code_of_submit(mistaken):

@@ -1,6 +1,7 @@
 """Signals to a command: what is one request, what is a second one, and that it ends in time whatever it does."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from ditlab.cluster import jobs
-from ditlab.runs.signals import stop_signals
+from ditlab.runs.signals import SIGNALS, WARNINGS, stop_signals
 from ditlab.tracking.records import is_process_there, this_process
 
 SCRIPT = """
@@ -113,12 +114,43 @@ def test_under_nohup_a_closed_terminal_changes_nothing():
     assert process.communicate(timeout=20)[0] == "saving\n" and process.returncode == 0
 
 
+@pytest.mark.parametrize("number", WARNINGS)
+def test_a_batch_systems_warning_asks_for_a_last_checkpoint(number):
+    process = begin(training() + "\n        print('saved', flush=True)")
+    process.send_signal(number)
+    assert process.communicate(timeout=20) == ("saving\nsaved\n", "") and process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_limit_of_cpu_time_that_the_kernel_repeats_is_one_request():
+    spin = "end = time.process_time() + 2\n            while time.process_time() < end: pass"
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    process = begin(
+        training(saving=f"print(stop.count)\n            {spin}\n            print(stop.count)").replace(
+            "wait(0.02)", "pass"
+        ),
+        before=lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, hard)),
+    )
+    assert process.communicate(timeout=60) == ("saving\n1\n1\n", "") and process.returncode == 0
+
+
+def test_a_warning_that_a_script_handles_itself_stays_the_scripts():
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))
+    try:
+        with stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert got == [signal.SIGUSR1] and stop.count == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_handlers_are_put_back_for_a_notebook():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    before = [signal.getsignal(number) for number in SIGNALS]
     with stop_signals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.count == 1
-    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert before == [signal.getsignal(number) for number in SIGNALS]
 
 
 def test_what_would_end_an_interrupted_training_does_not_end_a_later_command():

@@ -32,7 +32,10 @@ from support.trainings.workers import newest, same_state, tiny
 
 STEPS, EVALUATED, EVERY = 60, 40, 7
 PHASES = ("preparing", "training", "evaluating", "saving", "ending")
-WAYS = ("TERM", "group TERM", "group HUP", "group INT", "tree TERM", "TERM twice", "INT twice", "terminal", "KILL")
+WAYS = (
+    "TERM", "group TERM", "group HUP", "group INT", "group USR2", "tree TERM", "tree USR1", "TERM twice", "INT twice",
+    "terminal", "KILL",
+)  # fmt: skip
 """To the launcher, to its group as `timeout` does, to every process below it; `terminal`: it is closed."""
 _LATEST = {"preparing": 8.0, "training": 0.3, "evaluating": 0.4, "saving": 0.05, "ending": 1.0}
 """Seconds after a phase's first sign within which the moment lies."""
@@ -135,10 +138,10 @@ class Endings:
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             if way == "terminal":
                 os.close(terminal)
-            elif way == "tree TERM":
+            elif way.startswith("tree"):
                 for each in reversed(tree):
                     with suppress(psutil.NoSuchProcess):
-                        each.terminate()
+                        each.send_signal(getattr(signal, f"SIG{way.split()[1]}"))
             elif way.startswith("group"):
                 for _ in range(2):  # `timeout` sends it to its child, and to the group
                     os.killpg(process.pid, getattr(signal, f"SIG{way.split()[1]}"))

@@ -42,7 +42,7 @@ def when(monkeypatch) -> Callable[[int, Callable[[], None]], None]:
 
 def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when, tmp_path):
     options = [*LONG, "--set", f"checkpoint.storage={place}"]
-    when(3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    when(3, lambda: os.kill(os.getpid(), signal.SIGUSR2))  # as a batch system's warning
     said = ditlab("train", spec, "--local", "--json", *options)
     assert said.code == 130 and said.json["status"] == "interrupted", said.err
     run, stopped = said.json["run_id"], said.json["step"]

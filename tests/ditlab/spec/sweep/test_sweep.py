@@ -52,6 +52,12 @@ def test_the_base_becomes_its_content(path, small):
     )
 
 
+@pytest.mark.parametrize("kind", ["asha", "median", "race"])
+def test_a_scheduler_without_grace_has_the_pages_number(kind, path, write):
+    sweep = load_sweep(write("short.yaml", f"{SWEEP}scheduler: {{kind: {kind}}}\n"))
+    assert sweep == load_sweep(write("long.yaml", f"{SWEEP}scheduler: {{kind: {kind}, grace: 100}}\n"))
+
+
 def test_the_base_may_be_written_out_or_have_parents(path, write, small):
     assert load_sweep(write("out.yaml", {**parse_yaml(SWEEP, "x"), "base": small})) == load_sweep(path)
     write("child.yaml", "extends: small.yaml\nseed: 7\n")
@@ -110,7 +116,7 @@ def test_what_is_no_base(path, write, base, said):
         ({"space": [1]}, "space=[1] must be a mapping of fields."),
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
         ({"search": {"kind": "bayes"}}, "search.kind='bayes' is unknown; "),
-        ({"scheduler": {"kind": "asha"}}, "scheduler.grace is missing; give it a value."),
+        ({"scheduler": {"kind": "pbt"}}, "scheduler.interval is missing; give it a value."),
         ({"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}}, "scheduler.reduction=1 must be at least 2."),
         ({"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}}, "scheduler.quantile=0.6 must be at most 0.5."),
         ({"metric": 3}, "metric=3 must be the name of a metric"),

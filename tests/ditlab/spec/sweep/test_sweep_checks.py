@@ -152,7 +152,7 @@ NUMBERS = [
 SCHEDULERS = [
     ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=300, evaluation__every=101)},
      "evaluation.every=101 gives no figure to rank by within scheduler.grace=100 steps; set fixed.evaluation.every "
-     "to 100 or a part of it."),
+     "to 100 or a part of it, or scheduler.grace to 101."),
     ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=300, evaluation__every=None)},
      "evaluation.every=null gives"),
     ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=100, evaluation__every=100)},
