@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--figures/--no-figures", default=None, envvar="DITLAB_FIGURES",
     help="Draw all of the family's figures at the end, or none. Default: samples and loss, then others for up to a "
-    "tenth of the training's time; with --quick samples and loss alone; of large networks without a GPU the loss alone.",
+    "tenth of the training's time; with --quick samples and loss alone; of a large network without a GPU the loss.",
 )  # fmt: skip
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
