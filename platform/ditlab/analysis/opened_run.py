@@ -256,8 +256,14 @@ def open_found(
 
 @contextmanager
 def logged_records(tracker: RunTracker) -> Iterator[RunTracker]:
-    """Add records in the block, then send them for up to 30 s; the tracker's `num_unsent` then wait for `runs sync`."""
+    """Add records in the block, then send them for up to 30 s; the tracker's `num_unsent` then wait for `runs sync`.
+
+    After an interruption nothing is waited for."""
+    timeout = CATCH_UP_TIMEOUT
     try:
         yield tracker
+    except KeyboardInterrupt:
+        timeout = 0.0
+        raise
     finally:
-        tracker.close(CATCH_UP_TIMEOUT)
+        tracker.close(timeout)

@@ -1,4 +1,4 @@
-"""Comparison of runs, sweeps over samples of one, figures without a run or at a run's end, exported models.
+"""Comparison of runs, sweeps over samples of one, figures without a run, exported models.
 
 Imports torch on use.
 """
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ditlab.api.pages import log_files, write_report
 from ditlab.api.run import Run, open_run
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("ditlab")
-LARGEST_ON_CPU = 20_000_000
-"""Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
 
 
 def compare(
@@ -224,33 +221,3 @@ def load_export(
 
     place = default_device() if device is None else torch.device(device)
     return open_export(Path(folder), place, warn or _log.warning)
-
-
-def draw_final_figures(run: Run, warn: Callable[[str], None]) -> list[Path]:
-    """Draw all figures of a finished run into its folder, and log them to it; return the files. Draws nothing for
-    `evaluation.samples: 0`, and for large networks without a GPU. A figure that fails is a warning."""
-    import torch
-
-    from ditlab_models.parameters import count_parameters
-
-    is_slow = not torch.cuda.is_available() and count_parameters(run.spec.model).total > LARGEST_ON_CPU
-    if is_slow or not run.spec.evaluation.samples:
-        return []
-    files: list[Path] = []
-    try:
-        figures = run.figures()
-        with computing_beside_others(warn):
-            for kind in figures.kinds:
-                try:
-                    files += figures.save_formats(kind, formats=("png", "svg"))
-                except Exception as error:
-                    warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
-        pictures = [file for file in files if file.suffix in {".png", ".gif"}]
-        log_files(run.home, run.folder, pictures, run.warn, "figures")
-        if run.spec.tracking.report:  # written when training ended, before there were figures to show
-            log_files(run.home, run.folder, [write_report(run.home, run.folder)], warn)
-    except KeyboardInterrupt:
-        warn(f"figures were left at {len(files)} files; ditlab figures {run.id} draws them all.")
-    except Exception as error:
-        warn(f"figures were not drawn ({error}); ditlab figures {run.id} draws them.")
-    return files

@@ -26,6 +26,21 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
         raise UserError(f"{place} cannot be written ({error.strerror}); name another place with --out.") from error
 
 
+def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:
+    """Write the page of a run again and log it, if one was written at its end. A disk that refuses is a warning."""
+    from ditlab.runs.page import REPORT
+    from ditlab.spec.files import load_recorded_experiment
+
+    if not load_recorded_experiment(folder.spec).tracking.report or not (folder.path / REPORT).is_file():
+        return
+    try:
+        page = write_report(home, folder)
+    except UserError as error:
+        warn(str(error))
+        return
+    log_files(home, folder, [page], warn)
+
+
 def log_files(
     home: Home, folder: RunFolder, files: Sequence[Path], warn: Callable[[str], None], place: str = ""
 ) -> int:

@@ -271,7 +271,7 @@ def figures(
 
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api.analysis import figures as general_figures
-        from ditlab.api.pages import log_files
+        from ditlab.api.pages import log_files, renew_report
         from ditlab.api.run import open_run
         from ditlab.runs.cores import computing_beside_others
 
@@ -299,6 +299,9 @@ def figures(
         if opened and logged:
             progress.stage("sending the figures to MLflow")
             num_unsent = log_files(opened.home, opened.folder, logged, opened.warn, "figures")
+            if out is None:
+                progress.stage("renewing the run's page")
+                renew_report(opened.home, opened.folder, opened.warn)
     own = [opened.id] if opened else []
     if only_list:
         for kind in found.kinds:

@@ -20,6 +20,9 @@ Change = TypedDict("Change", {"was": Any, "is": Any})
 Changes = Annotated[dict[str, Change], Field(description="Fields that `--quick` has changed, by dotted path.")]
 
 
+FiguresLeft = Annotated[list[str], Field(description="Kinds of figures that are left to `ditlab figures RUN`.")]
+
+
 class ErrorOutput(TypedDict):
     """Object of a command that fails, whose sentence is on standard error as well."""
 
@@ -76,6 +79,7 @@ class TrainedOutput(TypedDict):
     """Metrics of the last step and of the last evaluation."""
     checkpoint: str | None
     tracking_uri: str
+    figures_left: NotRequired[FiguresLeft]
     quick: NotRequired[Changes]
 
 
@@ -89,6 +93,7 @@ class SeedsOutput(TypedDict):
     runs: list[TrainedOutput]
     """Runs that trained now."""
     metrics: dict[str, IntervalOutput]
+    figures_left: NotRequired[FiguresLeft]
     quick: NotRequired[Changes]
 
 

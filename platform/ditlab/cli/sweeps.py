@@ -188,7 +188,8 @@ def summary_lines(result: SweepResult) -> list[str]:
         from ditlab.reports.sweep_report import best_of_groups
 
         lines += [f"  {sentence}" for sentence in (reason, *best_of_groups(summary))]
-    lines.append(f"  report: {output.short_path(result.report)}")
+    if result.report.is_file():
+        lines.append(f"  report: {output.short_path(result.report)}")
     for trial in summary.runs:
         if trial.status == "failed":
             reason = trial.note.partition("\n")[0]

@@ -17,6 +17,7 @@ from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
     from ditlab.api.training import GroupResult, TrainingResult
+    from ditlab.cli.progress import ProgressLine
     from ditlab.spec.experiment import Experiment
 
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
-    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool, metrics_port: int | None,
+    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None, metrics_port: int | None,
     prove: bool, grace: float, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
@@ -100,18 +101,16 @@ def train(
                 line.say(text)
             output.emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
             return error.exit_code
-        for result in results if figures else ():
-            if result.status == "finished":
-                from ditlab.api.analysis import draw_final_figures
-
-                line.stage("drawing the figures")
-                draw_final_figures(result.run, line.warn)
+        left: list[str] = []
+        if figures is not False:
+            left = _draw_figures([each for each in results if each.status == "finished"], figures, quick, line)
     for text in [text for result in results for text in (_summary(result)[:1] if group else _summary(result))]:
         output.print_line(text, as_json)
     for text in _group_lines(group) if group else ():
         output.print_line(text, as_json)
     ended: TrainingResult | GroupResult = group or results[0]
-    output.emit({**ended.to_dict(), **changes}, as_json)
+    figures_left = {"figures_left": left} if left else {}
+    output.emit({**ended.to_dict(), **figures_left, **changes}, as_json)
     if ended.status != "interrupted":
         output.hint(as_json, *(("runs",) if group else ("sample", ended.run_id)))
         return 0
@@ -123,6 +122,31 @@ def train(
         arguments = [str(own), *output.repeated_arguments(*left_out)]
     output.hint(False, "train", *arguments, "--resume", ended.run_id)  # also under `--json`: logs keep it
     return 130
+
+
+def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine) -> list[str]:
+    """Draw the figures of finished runs, and return the kinds that were left to `ditlab figures`.
+
+    A signal leaves the rest, of all the runs: they are finished.
+    """
+    left: list[str] = []
+    waiting = [result.run_id for result in results]
+    try:
+        from ditlab.api.final_figures import SHARE, draw_final_figures
+
+        share = 0.0 if quick else SHARE
+        for result in results:
+            drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
+            waiting.remove(result.run_id)
+            left += [kind for kind in drawn.left if kind not in left]
+            if drawn.left:
+                count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
+                line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
+    except KeyboardInterrupt:
+        for run_id in waiting:
+            command = output.command_line("figures", run_id)
+            line.warn(f"run {run_id} is finished; a signal ended the drawing of its figures: `{command}` draws them.")
+    return left
 
 
 def _group_lines(group: GroupResult) -> list[str]:

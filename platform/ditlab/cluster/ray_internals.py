@@ -16,7 +16,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from ditlab.runs.signals import WORKER_SIGNALS
+from ditlab.runs.signals import WORKER_SIGNALS, renew_handlers
 
 TESTED = "2.60"
 """Version of Ray whose internals these are."""
@@ -117,7 +117,8 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
     """Make each process that Ray starts in the block lead a session of its own, deaf to signals that ask it to end.
 
     A signal to the launcher's group, or to every process of its control group, then leaves Ray to the launcher, which
-    needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours.
+    needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours:
+    that of Ray's C++ part is replaced at the end of the block.
     `leaders`: the descriptor of `killed_with_this_process`.
     """
     utils = vars(import_module("ray._private.utils"))
@@ -135,6 +136,7 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
         yield
     finally:
         utils |= {"set_kill_on_parent_death_linux": die_with_parent, "set_sigterm_handler": set_handler}
+        renew_handlers()
 
 
 def instance_processes() -> dict[str, subprocess.Popen[bytes]]:

@@ -29,7 +29,7 @@ from ditlab.cluster.ray_internals import (
     without_uv,
 )
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.runs.signals import abandon_exit, end_process, is_ending
+from ditlab.runs.signals import abandon_exit, end_process, is_ending, renew_handlers
 from ditlab.tracking.access import exempt_from_proxies
 
 _log = logging.getLogger("ditlab")
@@ -148,6 +148,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
                     f"{leave_out(address)}."
                 ) from error
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
+        stack.callback(renew_handlers)  # Ray's C++ part, as it ends, makes SIGTERM end this process without a word
         stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
         yield ray
 
@@ -295,6 +296,7 @@ def start_with_patience(
 def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
     ray.shutdown()
+    renew_handlers()
     package, left = str(Path(ray.__file__).parent), list[psutil.Process]()
     for child in set(psutil.Process().children()) - before:
         with suppress(psutil.Error):

@@ -184,6 +184,16 @@ def ignore_signals() -> None:
     _handle(signal.SIG_IGN)
 
 
+def renew_handlers() -> None:
+    """Set the handler of each signal again: a library's C code may have put its own in its place, unseen by Python."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if handler is not None:
+            signal.signal(number, handler)
+
+
 def _handle(handler: Any) -> dict[int, Any]:
     """Set the handler of each signal that is not left alone; returns those before."""
     heeded = [number for number in SIGNALS if not _is_left_alone(number)]

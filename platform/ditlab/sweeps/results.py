@@ -385,6 +385,8 @@ def finish_sweep(
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it
         warn(f"{folder.report} cannot be written ({error.strerror}).")
+    except KeyboardInterrupt:
+        warn(f"a signal ended the drawing of the report: `ditlab tune --resume {summary.sweep_id}` draws it.")
     if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
         parent.end("failed", summary, files)
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})

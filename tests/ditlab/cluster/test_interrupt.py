@@ -92,3 +92,19 @@ def test_a_launcher_killed_leaves_no_ray_and_its_run_is_lost(tmp_path):
         assert time.monotonic() - begun < 5
     assert record.status == "running" and state.state == "lost"
     assert state.text.startswith("at step ") and ", checkpoint " in state.text
+
+
+@pytest.mark.parametrize("place", ["within", "after"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_heard_within_a_ray_of_our_own_and_after_it(number, place):
+    """Ray's C++ part replaces the handler of SIGTERM as it starts, and removes any as it ends."""
+    raised = f"os.kill(os.getpid(), {int(number)})"
+    code = (
+        "import os\nfrom ditlab.cluster.session import ray_session\nfrom ditlab.runs.signals import command_signals\n"
+        "try:\n    with command_signals():\n        with ray_session(None, 1):\n"
+        f"            {raised if place == 'within' else 'pass'}\n"
+        f"        {raised}\n"
+        "except KeyboardInterrupt:\n    print('heard')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr

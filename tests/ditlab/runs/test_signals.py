@@ -153,6 +153,17 @@ def test_handlers_are_put_back_for_a_notebook():
     assert before == [signal.getsignal(number) for number in SIGNALS]
 
 
+def test_a_handler_that_c_code_took_the_place_of_is_put_back():
+    """As Ray's C++ part does, at its start and at its end: Python goes on to name its own handler."""
+    code = (
+        "import ctypes, os, signal\nfrom ditlab.runs.signals import command_signals, renew_handlers\n"
+        "with command_signals():\n"
+        "    ctypes.CDLL(None).signal(signal.SIGTERM, None)\n    renew_handlers()\n"
+        "    try: os.kill(os.getpid(), signal.SIGTERM)\n    except KeyboardInterrupt: os._exit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
+
+
 def test_what_would_end_an_interrupted_training_does_not_end_a_later_command():
     code = (
         "import os, signal, time\nfrom ditlab.runs.signals import command_signals, stop_signals\n"

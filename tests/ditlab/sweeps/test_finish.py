@@ -145,6 +145,21 @@ def test_summary_names_failed_trials(sweep_with):
     assert line == f"  trial 1 (run {planned(one)[1].run_id}) failed: lost worker: worker 1 died"
 
 
+def test_a_signal_while_the_report_is_drawn_leaves_it_to_a_resume(sweep_with, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    one, parent = sweep_with("finished"), FakeParent()
+    warnings: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("ditlab.sweeps.results.write_sweep_report", interrupted)
+        result = finish_sweep(one, "finished", 10.0, parent, warnings.append)
+    assert (result.exit_code, parent.status, read_record(one.folder.folder).status) == (0, "finished", "finished")
+    assert len(warnings) == 1 and f"`ditlab tune --resume {one.folder.sweep_id}`" in warnings[0]
+    assert not any("report:" in line for line in summary_lines(result))
+    assert finish(one, "finished").report.is_file()
+
+
 def test_report_that_cannot_be_written_costs_a_warning_and_not_the_result(sweep_with):
     one = sweep_with("finished")
     one.folder.report.write_text("a file in the way")
