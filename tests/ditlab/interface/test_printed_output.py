@@ -29,7 +29,7 @@ NOT_COMPARED = {
     "docs/cluster.md: $ ditlab doctor --cluster": "several nodes are needed; tests/ditlab/doctor tests each line",
 }
 SHORT = (
-    "training.steps=2", "schedule.warmup=0", "evaluation.samples=4", "evaluation.limit=16", "sampling.steps=2",
+    "training.steps=2", "schedule.warmup=0", "evaluation.samples=1", "evaluation.limit=8", "sampling.steps=1",
     "tracking.system_metrics=false",
 )  # fmt: skip
 """Settings that make the demo a matter of seconds, and change no printed number but the steps."""
