@@ -54,11 +54,12 @@ def test_the_python_page_runs(workplace, capsys):
         assert (workplace / file).stat().st_size > 0, file
 
 
-def test_the_readme_s_script_runs(workplace, monkeypatch):
+def test_the_readme_s_script_runs(workplace, monkeypatch, capsys):
     (script,) = code_of("README.md")
     assert len(script.splitlines()) <= 20
     monkeypatch.setenv("DITLAB_HOME", str(workplace / "runs"))
     run([script], "README.md")
+    assert script.rstrip().endswith(f"# {capsys.readouterr().out.splitlines()[-1]}")
     assert {path.name for path in workplace.iterdir()} == {"experiments", "runs"}  # nothing beside what git ignores
     for file in ("runs/loss.png", "runs/samples/samples.png"):
         assert (workplace / file).stat().st_size > 0, file
