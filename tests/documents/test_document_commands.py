@@ -24,7 +24,7 @@ RUN_BY = {
 OF_A_PACKAGE = "objective.weights.edges"
 """A field that the package of docs/tutorials/own_loss.md brings."""
 MISTAKE = "model.dpeth=6"
-"""A field that the README shows as a mistake."""
+"""A field that docs/specs.md shows as a mistake."""
 
 
 def parsed(words: list[str]) -> click.Context:

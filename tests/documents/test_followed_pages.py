@@ -26,7 +26,7 @@ SMALL = (
 
 
 MISTAKE = "model.dpeth=6"
-"""A setting of a command that the README shows as a mistake."""
+"""A setting of a command that docs/specs.md shows as a mistake."""
 
 
 @dataclass

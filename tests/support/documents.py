@@ -36,7 +36,8 @@ FOLLOWED = {
     "docs/families/unet.md": (DIT,),
     "docs/figures.md": (DIT,),
     "docs/pages.md": (DIT,),
-    "README.md": (DEMO, DIT, UNET),
+    "README.md": (DEMO,),
+    "docs/ways.md": (DEMO, DIT, UNET),
 }
 """Pages whose commands a test runs from start to end, and the trainings that a reader has made before."""
 _PAGE_NOTE = re.compile(r"^<!-- not run on this page: (.*?) -->$", re.MULTILINE | re.DOTALL)
@@ -98,3 +99,57 @@ def _without_comment(line: str) -> str:
         return line
     cut = next((number for number, word in enumerate(words) if word.startswith("#")), None)
     return line if cut is None else line[: line.index(f" {words[cut]}")].rstrip() if cut else ""
+
+
+@dataclass(frozen=True)
+class PrintedOutput:
+    """Output that a page shows below a command with a prompt."""
+
+    page: str
+    """Path of the page in the repository."""
+    command: str
+    """The command, without its prompt."""
+    text: str
+    """The lines below it, up to the next prompt or the end of the block."""
+
+    def __str__(self) -> str:
+        return f"{self.page}: $ {self.command}"
+
+
+def printed_outputs(page: Path) -> Iterator[PrintedOutput]:
+    """Find the commands of a page that stand after a prompt, and have output below them."""
+    for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        body = re.sub(r"[ ]*\\\n[ ]*", " ", block["body"] or "")
+        for command, text in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.MULTILINE):
+            if text.strip():
+                yield PrintedOutput(str(page.relative_to(CHECKOUT)), command, text)
+
+
+_VARYING = {
+    r"(?<![-\w])[0-9a-f]{8}(?!\w)": "ID",  # of a run
+    r"with \d+ threads?": "with N threads",  # of this machine
+    r"training loss [\d.]+": "training loss X",  # rounding differs by machine, and grows
+    r"\S*/?(?:ditlab|python\S* -m ditlab) (?=ui|sample)": "ditlab ",  # where the command lies
+}
+"""Patterns of what differs from one run to the next in shown output, and what stands in its place."""
+
+
+def masked(output: str) -> str:
+    """Output without what differs from one run to the next, and without spaces at ends of lines."""
+    for varying, name in _VARYING.items():
+        output = re.sub(varying, name, output)
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
+
+
+def is_printed(shown: str, printed: str) -> bool:
+    """Tell whether shown output is what was printed, but for what differs from one run to the next.
+
+    `...` in a line of its own stands for any lines that were left out, within a line for any text.
+    """
+    lines = []
+    for line in masked(shown).splitlines():
+        if line.strip() == "...":
+            lines.append(r"(?:.*\n)*?")
+        else:
+            lines.append(re.escape(line).replace(r"\.\.\.", ".*") + r"\n")
+    return re.fullmatch("".join(lines), masked(printed)) is not None

@@ -42,13 +42,13 @@ def two_nodes(here: Lab) -> None:
     here.nodes.add_node(1)
 
 
-def readme_line(here: Lab) -> list[str]:
+def readme_line(here: Lab, home: Path) -> list[str]:
     """The README's `ray job submit` line, with its placeholders filled in: bucket, home, the tunnel's port."""
     text = (CHECKOUT / "README.md").read_text()
     found = re.search(r"^ray job submit (?:.*\\\n)*.*$", text, re.MULTILINE)
     assert found
     line = found.group().replace("s3://BUCKET/checkpoints", shlex.quote(here.storage))
-    line = line.replace("/mnt/ditlab/home", shlex.quote(str(here.home)))
+    line = line.replace("/shared/runs", shlex.quote(str(home)))
     words = shlex.split(line.replace("\\\n", " ").replace("http://127.0.0.1:8265", here.nodes.jobs))
     assert words[:3] == ["ray", "job", "submit"] and here.nodes.jobs in words and here.storage in words[-1]
     return [sys.executable, "-m", "ray.scripts.scripts", *words[1:]]
@@ -68,16 +68,18 @@ def mistaken(here: Lab) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_line_of_the_readme_trains_on_two_nodes(here, two_nodes):
+    home = here.home.with_name("given")  # the nodes' own environment names another
+    home.mkdir()
     done = subprocess.run(
-        [*readme_line(here), *SHORT], env=here.client, cwd=CHECKOUT, capture_output=True, text=True, timeout=400,
+        [*readme_line(here, home), *SHORT], env=here.client, cwd=CHECKOUT, capture_output=True, text=True, timeout=400,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    [record] = [record for record in list_runs(Home(here.home)) if record.name == "digits-dit"]
+    [record] = [record for record in list_runs(Home(home)) if record.name == "digits-dit"]
     assert (record.status, record.step) == ("finished", 40)
     run = here.mlflow.run(record.run_id)
     facts = JournalFacts()
-    for event in read_content(Home(here.home).run(record.run_id).journal).events:
+    for event in read_content(Home(home).run(record.run_id).journal).events:
         facts.add(event)
     tags = facts.tags
     assert run["info"]["status"] == "FINISHED" and tags["ditlab.workers"] == "2"
