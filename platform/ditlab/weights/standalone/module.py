@@ -6,9 +6,9 @@ it:
     >>> from model import load
     >>> samples = load("FOLDER").sample(4).values
 
-`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word, a bar
-before each line; they are imported from this file, under a name of its own. The bar is for tools that search a file's
-text for packages to install, strings too: diffusers reports each that begins a line as an import.
+`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word,
+each line behind a bar; they are imported from this file, under a name of its own. The bar is for tools that search a
+file's text for packages to install, strings too: diffusers takes a line of a string that looks like an import for one.
 """
 
 from __future__ import annotations
