@@ -33,6 +33,7 @@ from ditlab.receipts.records import (
     SHOWN,
     Measurement,
     evaluation_digest,
+    held_out_text,
     measurement_tags,
 )
 from ditlab.reports.formatting import terminal_table
@@ -91,6 +92,8 @@ class CheckpointEvaluation:
     """SHA-256 of the language model behind `quality/generative_perplexity`; empty: none was named."""
     threads: int | None = None
     """CPU threads that computed; None on a GPU."""
+    held_out_text: str = ""
+    """Sentence on why `eval/...` and `held_out/...` differ, where both were measured."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
     num_unsent: int | None = None
@@ -119,6 +122,8 @@ class CheckpointEvaluation:
             yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy{scored}")
         elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
+        if self.held_out_text:
+            yield Text(self.held_out_text)
         for group, words in self.differences.items():
             yield Text(f"{group}/... is not measured as in training: {', '.join(words)}; not added to the run")
         measured = [f"{name} {each.shown}" for name, each in self.measurements.items()]
@@ -247,6 +252,7 @@ def evaluate_run(
         left_out=data.left_out,
         scorer=scorer.sha256 if scorer else "",
         threads=threads,
+        held_out_text=held_out_text(found.metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
     )
     stays_apart = rows or changes or saved.average or saved.anyway or other is not None
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ditlab.analysis.user_errors import building
 from ditlab.checkpoints.kept_averages import RebuiltAverage
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.data.loading.batches import check_fields, held_out_batches
+from ditlab.data.loading.batches import held_out_batches
+from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.splits import DataSplits, open_data

@@ -29,6 +29,7 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise, derived_seed
+from ditlab.inputs.stored_fields import check_stored
 from ditlab.planning.flops import matrix_rate
 from ditlab.planning.meta_step import DTYPES
 from ditlab.reports.formatting import terminal_table
@@ -130,6 +131,7 @@ def open_steps(experiment: Experiment, home: Home) -> Iterator[StepRunner]:
     if not experiment.resources.gpus_per_worker:
         torch.set_num_threads(min(worker_threads(experiment.resources).number, os.cpu_count() or 1))
     data = open_data(experiment.data, home, verify=False)
+    check_stored(experiment, data)
     plan_run(experiment, data)  # refuses a batch that is larger than the data
     num_passes = min(experiment.accumulation, MOST_PASSES)
     with (

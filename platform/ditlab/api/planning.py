@@ -13,10 +13,11 @@ import torch
 from ditlab.analysis.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.api.specs import load_sweep
-from ditlab.data.splits import open_data
+from ditlab.data.splits import absent_data, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
+from ditlab.inputs.stored_fields import check_stored
 from ditlab.planning.flops import step_flops
 from ditlab.planning.frozen_encoders import encoder_work
 from ditlab.planning.hardware import (
@@ -36,9 +37,8 @@ from ditlab.runs.cores import thread_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep_space import enumerate_trials, experiment_for, written
+from ditlab.spec.sweep_space import enumerate_trials, experiment_for, typical_values, written
 from ditlab.storage.files import folder_size
-from ditlab.sweeps.prepare import typical_values
 from ditlab.training.plan import plan_run
 
 MOST_STEPS = 20
@@ -85,7 +85,11 @@ def plan(
     try:
         data = open_data(experiment.data, home, verify=False)
     except UserError as error:
+        if not absent_data(experiment.data, home):
+            raise
         say(f"the data are not here, so their sizes are assumed: {error}")
+    if data:
+        check_stored(experiment, data)
     shape = data_shape(experiment, data) if data else DataShape()
     with building():
         steps = plan_run(experiment, data).total_steps if data else experiment.training.steps

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import (
@@ -21,12 +22,15 @@ from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, sh
 from ditlab.spec.sampling_sweep import SamplingSweep, check_sampling_sweep, load_sampling_sweep
 from ditlab.spec.sweep import Sweep, is_sampling_sweep
 from ditlab.spec.sweep import load_sweep as read_sweep
-from ditlab.spec.sweep_space import check_sweep
+from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for, typical_values, written
 from ditlab.tracking.records import find_run, find_training_run
 
 if TYPE_CHECKING:
     from ditlab_models.parameters import ParameterCount
     from ditlab_models.shape_trace import ShapeRow
+
+COMPARED = ("data", "model", "objective", "encoders")
+"""Sections of a spec that decide whether its data fit."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -50,6 +54,36 @@ def load_samples_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sampl
     experiment = load_recorded_experiment(find_training_run(home, sweep.base.run).folder.spec)
     check_sampling_sweep(sweep, experiment, spec_name(Path(path)))
     return sweep
+
+
+def check_data(spec: Experiment | Sweep, path: Path) -> str:
+    """Check that the data of an experiment, or of each trial of a sweep that is known beforehand, fit its model; return
+    in a clause why data were not looked at, empty where they were.
+
+    Only a store that is on this machine is looked at: none is written, none is fetched. Raises UserError as a training
+    does, behind the name of the spec's file, `path`.
+    """
+    from ditlab.inputs.stored_fields import check_store  # imports Arrow, which no other spec needs
+
+    home = Home.from_environment()
+    if isinstance(spec, Experiment):
+        try:
+            return check_store(spec, home)
+        except UserError as error:
+            raise UserError(f"{spec_name(path)}: {error}") from None
+    trials = enumerate_trials(spec)
+    absent, checked = "", set[str]()
+    for number, values in enumerate(trials or [typical_values(spec)]):
+        compared = written({field: value for field, value in values.items() if field.partition(".")[0] in COMPARED})
+        if compared in checked:
+            continue
+        checked.add(compared)
+        try:
+            absent = check_store(experiment_for(spec, values), home) or absent
+        except UserError as error:
+            trial = f"trial {number} ({written(values)}): " if trials else ""
+            raise UserError(f"{spec_name(path)}: {trial}{error}") from None
+    return absent
 
 
 @overload

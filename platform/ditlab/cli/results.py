@@ -446,6 +446,8 @@ class ValidateOutput(TypedDict):
     valid: list[str]
     spec_hash: dict[str, str]
     """Hash over the fields that decide the trained weights, of each experiment."""
+    not_compared: dict[str, str]
+    """Reason why a spec was not compared with its data, by spec: they are not on this machine, or not written yet."""
 
 
 ShowOutput = TypedDict("ShowOutput", {"spec": dict[str, Any], "spec_hash": NotRequired[str]})

@@ -70,7 +70,7 @@ def runs(
     with means over seeds, and half the 95 % interval of what is held out.
 
     The training loss is the median of the last 2 % of the steps, as far as the journal's last 64 KiB hold them; held
-    out is a run's main metric at its last evaluation.
+    out is a run's main metric at its last evaluation; /s the samples a second of its latest steps.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -402,6 +402,8 @@ def show(run: str, as_json: bool) -> None:
         rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
         output.print_line("", as_json)
         terminal.print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
+        if found.held_out_text:
+            output.print_line(found.held_out_text, as_json)
         if left := len(found.metrics) - len(names):
             output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
         for line in ["", *output.time_lines(found.time)] if found.time else ():
@@ -455,6 +457,7 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
+        "speed": "" if found.speed is None else f"{found.speed:,.4g} samples/s, the median of the run",
         "checkpoints": "" if record.trials else checkpoints,
         "folder": str(found.folder.path),
         "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),

@@ -55,19 +55,23 @@ def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> Non
 @options.overrides
 @options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check experiments and sweeps without running them. Every file is checked before the command fails."""
-    from ditlab.api.specs import is_over_samples, load, load_samples_sweep, load_sweep
+    """Check experiments and sweeps without running them. Every file is checked before the command fails.
+
+    Columns, sizes and classes of the data are compared with the model's where the store is on this machine.
+    """
+    from ditlab.api.specs import check_data, is_over_samples, load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
-    mistakes, valid, hashes = [], [], {}
+    mistakes, valid, hashes, not_compared = [], [], {}, {}
     for path in specs:
-        remark = ""
+        remark, absent = "", ""
         try:
             if is_over_samples(path, None):
                 remark = f" (sweep over samples, {len(load_samples_sweep(path, overrides).points()):,} points)"
             elif is_sweep(path):
                 sweep = load_sweep(path, overrides)
+                absent = check_data(sweep, path)
                 planned = enumerate_trials(sweep)
                 num = (sweep.trials or 0) if planned is None else len(planned)
                 remark = f" (sweep, {num:,} trials)"
@@ -75,15 +79,20 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
                     seeds = len(sweep.first_seeds)
                     remark = f" (sweep, {num:,} arms under {seeds} seeds, {num * seeds:,} runs)"
             else:
-                hashes[str(path)] = load(path, overrides).content_hash()
+                experiment = load(path, overrides)
+                absent = check_data(experiment, path)
+                hashes[str(path)] = experiment.content_hash()
         except UserError as error:
             mistakes.append(str(error))
         else:
             valid.append(str(path))
             output.print_line(f"{spec_name(path)}: valid{remark}", as_json)
+            if absent:
+                not_compared[str(path)] = absent
+                output.say(f"{spec_name(path)}: not compared with its data, as {absent}")
     if mistakes:
         raise UserError("\n".join(mistakes))
-    output.emit({"valid": valid, "spec_hash": hashes}, as_json)
+    output.emit({"valid": valid, "spec_hash": hashes, "not_compared": not_compared}, as_json)
     command, settings = "tune" if is_sweep(specs[0]) else "train", output.repeated_arguments("specs", "as_json")
     output.hint(as_json, command, specs[0], *settings, "--dry-run")
 
@@ -94,14 +103,19 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
-    from ditlab.api.specs import is_over_samples, load, load_samples_sweep, load_sweep
+    from ditlab.api.specs import check_data, is_over_samples, load, load_samples_sweep, load_sweep
     from ditlab.spec.files import is_sweep
 
-    if is_sweep(spec):
-        load_it = load_samples_sweep if is_over_samples(spec, None) else load_sweep
-        shown, hashes = load_it(spec, overrides).to_dict(), {}
+    hashes = {}
+    if is_sweep(spec) and is_over_samples(spec, None):
+        shown = load_samples_sweep(spec, overrides).to_dict()
+    elif is_sweep(spec):
+        sweep = load_sweep(spec, overrides)
+        check_data(sweep, spec)
+        shown = sweep.to_dict()
     else:
         experiment = load(spec, overrides)
+        check_data(experiment, spec)
         shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)

@@ -36,7 +36,7 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore_progress
-from ditlab.spec.data import CaptionedDigitsData, GaussianMixtureData, MarkovChainData, MotifsData, TextData
+from ditlab.spec.data import CaptionedDigitsData, DigitsData, GaussianMixtureData, MarkovChainData, MotifsData, TextData
 from ditlab.spec.importing import DigitsOptions
 
 DIGITS_COLUMNS = {
@@ -70,6 +70,25 @@ Entry = tuple[str, str]
 """Heading and the text below it."""
 
 
+BuiltIn = DigitsData | CaptionedDigitsData | TextData | MotifsData | GaussianMixtureData | MarkovChainData
+"""Data whose store is written at its first use."""
+
+
+def store_name(spec: BuiltIn) -> str:
+    """Return the name of a spec's store below `home.stores`."""
+    match spec:
+        case DigitsData():
+            return "digits"
+        case CaptionedDigitsData():
+            return f"captioned-digits-{spec.size}-{spec.colours}"
+        case TextData():
+            return f"python-docs-{rows_label(spec.tokenizer, spec.vocabulary, spec.length)}"
+        case MotifsData():
+            return _drawn_from(spec, VERSION)[1]
+        case _:
+            return _drawn_from(spec, LAWS_VERSION)[1]
+
+
 def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]) -> Store:
     """Open a store under `home.stores`, written by `write(its folder)` at its first use; two processes may write it."""
     path = home.stores / name
@@ -85,7 +104,7 @@ def open_digits(home: Home, verify: bool = True) -> Store:
     def write(path: Path) -> None:
         import_digits(ImportRequest(path.parent, home.caches, DigitsOptions()))
 
-    return _opened(home, "digits", verify, write)
+    return _opened(home, store_name(DigitsData()), verify, write)
 
 
 def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
@@ -156,12 +175,12 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
             source=UCI_DIGITS.model_copy(update={"kind": "captioned_digits", "note": note}),
         )
 
-    return _opened(home, f"captioned-digits-{spec.size}-{spec.colours}", verify, write)
+    return _opened(home, store_name(spec), verify, write)
 
 
 def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
     """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on."""
-    described, store_name = _drawn_from(spec, VERSION)
+    described, name = _drawn_from(spec, VERSION)
 
     def write(path: Path) -> None:
         law, names = PlantedModules(spec), feature_names(spec.motifs)
@@ -182,7 +201,7 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             source=Source(kind="motifs", license=license, note=note),
         )
 
-    return _opened(home, store_name, verify, write)
+    return _opened(home, name, verify, write)
 
 
 def _drawn_from(spec: MotifsData | GaussianMixtureData | MarkovChainData, version: int) -> tuple[str, str]:
@@ -198,7 +217,7 @@ def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, veri
     Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions) and present bool
     (regions,). Of a chain: tokens uint8 (length,).
     """
-    described, store_name = _drawn_from(spec, LAWS_VERSION)
+    described, name = _drawn_from(spec, LAWS_VERSION)
 
     def write(path: Path) -> None:
         columns: dict[str, Column]
@@ -222,7 +241,7 @@ def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, veri
         )
         write_store(path, columns, [batch], name=path.name, description=about, source=source)
 
-    return _opened(home, store_name, verify, write)
+    return _opened(home, name, verify, write)
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:
@@ -271,7 +290,7 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
 
-    return _opened(home, f"python-docs-{rows_label(spec.tokenizer, spec.vocabulary, length)}", verify, write)
+    return _opened(home, store_name(spec), verify, write)
 
 
 def python_docs() -> list[str]:

@@ -1,15 +1,20 @@
 """Generated data of known laws: points of a mixture of Gaussians, tokens of a Markov chain.
 
-Everything is a function of the spec alone, the same on every machine.
+Everything is a function of the spec alone, the same on every machine. A law imports torch on use.
 """
+
+from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
-from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain
+
+if TYPE_CHECKING:
+    from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain
 
 VERSION = 1
 """Version of the laws below, part of a store's name: stores of another law are not used for this one."""
@@ -45,6 +50,8 @@ class KeyedDraws:
 @lru_cache
 def mixture_of(spec: GaussianMixtureData) -> GaussianMixture:
     """Return the law of the spec's points."""
+    from ditlab_models.processes.known_laws import GaussianMixture
+
     draws = KeyedDraws(f"ditlab.gaussian_mixture/{VERSION}/{spec.seed}/means")
     return GaussianMixture(HALF_WIDTH * (2 * draws.uniform((spec.components, spec.dimensions)) - 1), spec.std)
 
@@ -60,6 +67,8 @@ def draw_points(spec: GaussianMixtureData) -> np.ndarray:
 def chain_of(spec: MarkovChainData) -> MarkovChain:
     """Return the law of the spec's sequences."""
     from scipy.special import gammaincinv
+
+    from ditlab_models.processes.known_laws import MarkovChain
 
     draws = KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/transition")
     uniform = draws.uniform((spec.states, spec.states)) + 2.0**-54

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
@@ -24,6 +22,9 @@ from ditlab.data.stores.view import RowNumbers, RowSequence, View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab_models.contract import ANY
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Draw = Literal["sample", "batch"]
 """Unit that draws a part: each sample, or each batch."""
@@ -143,6 +144,8 @@ class StackedStore(Store):
 
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """Copy rows as `Store.gather` does; those of shorter columns are padded with zeros."""
+        import torch
+
         stored = self.columns[column]
         if out is None:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))

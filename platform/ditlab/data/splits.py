@@ -17,6 +17,7 @@ from ditlab.data.builtin import (
     open_known_law,
     open_motifs,
     open_python_docs,
+    store_name,
 )
 from ditlab.data.genome.planted_modules import PlantedModules
 from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
@@ -30,7 +31,7 @@ from ditlab.data.loading.held_out import (
     hold_out_runs,
 )
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
-from ditlab.data.named_stores import open_named_store, pointed_folder
+from ditlab.data.named_stores import open_named_store, pointed_folder, store_folder
 from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
@@ -61,6 +62,7 @@ from ditlab.spec.data import (
 from ditlab.spec.encoders import LATENTS
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
+from ditlab.spec.uris import is_uri
 from ditlab.spec.values import num_bytes
 from ditlab_models.contract import TextCodec
 
@@ -192,6 +194,26 @@ def open_data(
                     )
             splits = _split(open_store(path, verify), spec.hold_out, f"data.kind={spec.kind}")
     return splits
+
+
+def absent_data(spec: DataSpec | DataSource, home: Home) -> str:
+    """Return in a clause why opening the data of a spec would write, fetch or miss a store; empty where all of it is
+    here. Nothing is opened."""
+    match spec:
+        case MixtureData():
+            clauses = (absent_data(spec.parts[name], home) for name in spec.names)
+            return next(filter(None, clauses), "")
+        case ArrowData():
+            if is_uri(spec.path):
+                return f"{spec.path} is not on this machine"
+            folder = store_folder(spec.path, home)
+        case MnistData():
+            folder = pointed_folder(home.stores / f"mnist-{spec.split}")
+        case DataSource():
+            folder = home.stores / plain_name(spec.store_name())
+        case _:
+            folder = home.stores / store_name(spec)
+    return "" if holds_store(folder) else f"{folder} holds no store yet"
 
 
 def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:

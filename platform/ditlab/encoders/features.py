@@ -93,7 +93,7 @@ class FeatureExtractor:
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
-        self._spec, self._downloads, self._warn = spec, downloads, warn
+        self.spec, self._downloads, self._warn = spec, downloads, warn
         self._options: dict[str, Any] = {
             "device": device,
             "dtype": DTYPES[spec.precision],
@@ -111,22 +111,22 @@ class FeatureExtractor:
     def check(self, text: bool, image: bool) -> None:
         """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
         if text and self.has_text:
-            FrozenTextEncoder.check(self._spec.text or "", self._fields[TEXT[0]].shape[-1], downloads=self._downloads)
+            FrozenTextEncoder.check(self.spec.text or "", self._fields[TEXT[0]].shape[-1], downloads=self._downloads)
         if image and self.has_image:
             width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
-            FrozenImageEncoder.check(self._spec.image or "", width, patch, downloads=self._downloads)
+            FrozenImageEncoder.check(self.spec.image or "", width, patch, downloads=self._downloads)
 
     @cached_property
     def text(self) -> FrozenTextEncoder:
         """Encoder of captions. Raises UserError where it cannot be opened."""
         field = self._fields[TEXT[0]]
-        return FrozenTextEncoder(self._spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
+        return FrozenTextEncoder(self.spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
 
     @cached_property
     def image(self) -> FrozenImageEncoder:
         """Encoder of images. Raises UserError where it cannot be opened."""
         width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
-        return FrozenImageEncoder(self._spec.image or "", width, patch, **self._options)
+        return FrozenImageEncoder(self.spec.image or "", width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""
@@ -135,7 +135,7 @@ class FeatureExtractor:
         if encoder.num_truncated >= max(1, 10 * self._warned_at):
             self._warned_at = encoder.num_truncated
             self._warn(
-                f"encoders.text={self._spec.text}: captions longer than model.text_length={encoder.length} tokens are "
+                f"encoders.text={self.spec.text}: captions longer than model.text_length={encoder.length} tokens are "
                 f"cut to that ({encoder.num_truncated:,} so far); shorten them, or train with a higher "
                 "model.text_length."
             )

@@ -15,25 +15,21 @@ import torch
 from torch import Tensor
 
 from ditlab.data.images.captions import decode_captions
-from ditlab.data.loading.batches import check_fields, to_device
+from ditlab.data.loading.batches import to_device
 from ditlab.data.loading.transfer import send
-from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import Column
-from ditlab.encoders.autoencoder import FrozenAutoencoder
+from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.encoders.features import FeatureExtractor
-from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.latents import DecodingSampler, check_latents, draw_latents, posterior_field
+from ditlab.inputs.latents import DecodingSampler, draw_latents
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.inputs.stored_fields import CAPTION, check_stored, computed_fields, posterior_field, with_captions
 from ditlab.planning.meta_step import DataShape
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective
-
-CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
-"""Field that an encoder of captions reads."""
 
 MULTIPLE = 16
 """Padded lengths are multiples of this, or the store's: half-precision attention is fast at multiples of 8, and
@@ -65,10 +61,7 @@ class ModelInputs:
         self.device, self._extractor, self._autoencoder = device, extractor, autoencoder
         if autoencoder is not None:
             fields = [posterior_field(field) if field.name == "image" else field for field in fields]
-        missing, encoded = {field.name for field in fields} - {*columns}, set[str]()
-        if extractor is not None:
-            encoded |= {*TEXT} if extractor.has_text and missing & {*TEXT} else set()
-            encoded |= {IMAGE} if extractor.has_image and IMAGE in missing else set()
+        encoded = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
         self._all_encoded = {field.name: field for field in fields if field.name in encoded}
         self._all_read = tuple(field for field in fields if field.name not in encoded)
         self._encoded, self._read, self._retired = self._all_encoded, self._all_read, frozenset[str]()
@@ -95,8 +88,7 @@ class ModelInputs:
     @property
     def fields(self) -> tuple[BatchField, ...]:
         """Fields that are read from the store: those of model and loss that it has, and those that encoders read."""
-        known = {field.name for field in self._read}
-        return (*self._read, *([CAPTION] if self._encoded.keys() & {*TEXT} and CAPTION.name not in known else []))
+        return with_captions(self._read, self._encoded)
 
     @property
     def names(self) -> set[str]:
@@ -144,11 +136,14 @@ class ModelInputs:
         if self._extractor is not None:
             self._extractor.check(text=self._extractor.has_text, image=IMAGE in self._encoded)
 
-    def check_latents(self, experiment: Experiment, data: DataSplits) -> None:
-        """Raise UserError where an autoencoder is named, and the data hold no latents of it that the model takes."""
-        if self._autoencoder is not None:
-            image = next(field for field in experiment.batch_fields() if field.name == "image")
-            check_latents(data, image, self._autoencoder)
+    def autoencoder_sha256(self) -> Callable[[], str] | None:
+        """Return what gives the SHA-256 of the autoencoder's weights; None without one. Raises UserError where nothing
+        here could decode its latents."""
+        autoencoder = self._autoencoder
+        if autoencoder is None:
+            return None
+        check_installed()
+        return lambda: autoencoder.sha256
 
     def retire(self, names: Collection[str]) -> bool:
         """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
@@ -243,36 +238,8 @@ def prepare_on_host(
 def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = None) -> None:
     """Raise UserError where the data lack fields that no encoder computes, or an encoder does not fit. Encoders are
     downloaded where they are missing, but not opened."""
-    columns, origin = data.train.columns, data.train.origin
-    inputs = ModelInputs.from_experiment(experiment, columns, CPU, home=home)
-    missing = {field.name for field in inputs.fields} - {*columns}
-    if isinstance(data.train.store, JoinedStore):
-        data.train.store.check_columns(missing)
-    inputs.check_latents(experiment, data)
-    if missing & {*TEXT}:
-        raise UserError(
-            f"{origin} holds no features of captions ({', '.join(name for name in TEXT if name in missing)}), and the "
-            "model reads them; set encoders.text to a language model's folder or name, import the data with "
-            "`ditlab data import images --encode-text`, or set model.text_encoder=learned."
-        )
-    if CAPTION.name in missing and inputs.encode is not None:
-        raise UserError(
-            f"{origin} holds neither features of captions nor captions for encoders.text={experiment.encoders.text} to "
-            "read; import the data with `ditlab data import images`, or change data."
-        )
-    if IMAGE in missing:
-        raise UserError(
-            f"{origin} holds no features of images ({IMAGE}), and the loss reads them; set encoders.image to a DINOv3 "
-            "network's folder or name, import the data with `ditlab data import images --encode-images`, or set "
-            "objective.weights.alignment=0."
-        )
-    check_fields(data.train, inputs.fields, settable=True)
-    for part in data.train.store.parts:
-        shapes = {field.name: part.columns[field.name].shape for field in inputs.fields}
-        try:
-            experiment.objective.check_shapes(experiment.model, shapes)
-        except ValueError as error:
-            raise UserError(f"{origin} does not fit: {error}") from error
+    inputs = ModelInputs.from_experiment(experiment, data.train.columns, CPU, home=home)
+    check_stored(experiment, data, inputs.autoencoder_sha256())
     inputs.check_encoders()
 
 

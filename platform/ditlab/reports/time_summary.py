@@ -66,7 +66,7 @@ class TimeSummary:
         for name, what in _PACES.items():
             if (speed := self.rates.get(name)) is not None:
                 pace = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
-                lines.append(f"{pace} {what}/s{' a worker' if self.slowest is not None else ''}")
+                lines.append(f"mean over these steps {pace} {what}/s{' a worker' if self.slowest is not None else ''}")
         if self.memory:
             lines.append(f"peak memory {format_bytes(int(self.memory))}")
         return list(filter(None, [" · ".join(lines), self.straggler]))

@@ -341,7 +341,7 @@ def _result(run: RunContent) -> html.Section:
         recent = format_number(run.metrics[TRAIN_LOSS].recent_median())
         facts.append(html.Fact("training loss", recent, RECENT_TEXT))
     if len(run.speeds):
-        facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median"))
+        facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median of the run"))
     if run.seconds:
         num = len(run.attempts)
         facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
@@ -411,7 +411,8 @@ def _quality(run: RunContent) -> html.Section:
 def _evaluated(run: RunContent) -> html.Section:
     """Held-out metrics and the family's own evaluation, as `ditlab evaluate` measured them."""
     names = run.named("held_out/", "assessed/")
-    parts = _measured(run, names, "evaluation", "Measured on all held-out samples by `ditlab evaluate`.")
+    about = f"Measured on all held-out samples by `ditlab evaluate`. {run.facts.held_out_text(run.metrics)}".rstrip()
+    parts = _measured(run, names, "evaluation", about)
     return html.Section("Evaluation after training", parts, "evaluation")
 
 

@@ -103,6 +103,19 @@ def experiment_for(
     return build_experiment({**mapping, **{key: value for key, value in own.items() if value is not None}}, source)
 
 
+def typical_values(sweep: Sweep) -> dict[str, Any]:
+    """Choose values that make an experiment, for checks of the sweep as a whole.
+
+    These are the first trial's where trials can be enumerated; else none, or the first value of each axis.
+    """
+    if values := enumerate_trials(sweep):
+        return values[0]
+    with suppress(UserError):
+        experiment_for(sweep, {})
+        return {}
+    return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
+
+
 def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
     pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]

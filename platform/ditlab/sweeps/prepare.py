@@ -29,7 +29,14 @@ from ditlab.spec.overrides import nested, value_at
 from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
-from ditlab.spec.sweep_space import check_sweep, draw_values, enumerate_trials, experiment_for, written
+from ditlab.spec.sweep_space import (
+    check_sweep,
+    draw_values,
+    enumerate_trials,
+    experiment_for,
+    typical_values,
+    written,
+)
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.training.metrics import metric_names, pace_names
@@ -70,19 +77,6 @@ def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tup
             space[path] = axis.model_copy(update={"values": tuple(absolute(path, value) for value in axis.values)})
     changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
     return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
-
-
-def typical_values(sweep: Sweep) -> dict[str, Any]:
-    """Choose values that make an experiment, for checks of the sweep as a whole.
-
-    These are the first trial's where trials can be enumerated; else none, or the first value of each axis.
-    """
-    if values := enumerate_trials(sweep):
-        return values[0]
-    with suppress(UserError):
-        experiment_for(sweep, {})
-        return {}
-    return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ditlab.home import RunFolder
+from ditlab.receipts.records import held_out_text
 from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
 
 PAGE_NAME = "report.html"
@@ -84,6 +85,10 @@ class JournalFacts:
         """Every parameter that holds now, after all resumes."""
         changed = {path: new for record in self.resumes for path, (_, new) in record["changes"].items()}
         return {path: value for path, value in {**self.params, **changed}.items() if changed.get(path, value)}
+
+    def held_out_text(self, names: Iterable[str]) -> str:
+        """Say why held-out metrics of these names differ, as `receipts.records.held_out_text` does."""
+        return held_out_text(names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit"))
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next record that holds no metrics."""

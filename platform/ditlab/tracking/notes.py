@@ -163,6 +163,7 @@ class RunNote:
             ]
             parts.append(table(["metric", "now", "untrained", "to compare"], measured))
             parts.append(protocols_text(facts.tags, *(prefix.rstrip("/") for prefix in RESULT_PREFIXES)))
+            parts.append(facts.held_out_text(self.results))
         if len(names) > _MOST_ROWS:
             parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")
         if (step := facts.images.get(_SAMPLES)) is not None:

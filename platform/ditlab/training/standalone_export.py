@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError, first_line
+from ditlab.receipts.records import held_out_text
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
@@ -177,9 +178,10 @@ def _card(
         "## Data", "", *data, "",
         "## Metrics", "",
         *(["| metric | value | step |", "|---|---|---|", *rows] if rows else ["None was measured."]), "",
-        "`eval/...` are means over all held-out samples in training, of the averaged weights where there are any; "
+        "`eval/...` are means over held-out samples in training, of the averaged weights where there are any; "
         "`held_out/...`, `quality/...` and `assessed/...` were added by `ditlab evaluate`. Held-out share and draws: "
-        "the sections `data`, `evaluation` and `objective` of the spec.", "",
+        "the sections `data`, `evaluation` and `objective` of the spec. "
+        f"{held_out_text(facts.metrics, counts, spec['evaluation']['limit'])}".rstrip(), "",
         "## Made by", "", "```", "ditlab train spec.yaml      # the spec below",
         f"ditlab export {facts.run_id} --format {form} --out FOLDER {facts.options}".rstrip(), "```", "",
         "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",

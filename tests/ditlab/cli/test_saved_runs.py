@@ -113,6 +113,23 @@ def test_evaluate_logs_each_point_once(finished, with_run):
     assert (4, "held_out/velocity") in points
 
 
+def test_figures_of_few_and_of_all_held_out_samples_are_told_apart(with_run):
+    """Wherever both stand: the true numbers of this run. Where one stands alone: nothing."""
+    evaluated = with_run("evaluate", "small")
+    assert evaluated.code == 0, evaluated.err
+    found = re.search(
+        r"eval/... is measured in training on 32 of the (\d+) held-out samples \(evaluation\.limit\), held_out/... by "
+        r"`ditlab evaluate` on all (\d+), so they differ\.",
+        " ".join(evaluated.out.split()),
+    )
+    assert found and found[1] == found[2] and f"step 4, {found[1]} samples" in evaluated.out
+    shown = with_run("runs", "show", "small").out
+    assert found[0] in " ".join(shown.split()) and re.search(
+        r"speed +[\d.,e+]+ samples/s, the median of the run", shown
+    )
+    assert "so they differ" not in with_run("evaluate", "small", "--rows", "32").out
+
+
 def test_evaluate_says_what_was_measured(finished, with_run):
     """An evaluation of other rows is another measurement; training's own of as many rows is the same one."""
     lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()

@@ -2,10 +2,13 @@
 
 import io
 import json
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from ditlab.data import Column, Source, write_store
 from ditlab.spec.files import build_experiment, load_experiment
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.yaml_text import parse_yaml
@@ -31,8 +34,67 @@ def sweep(spec):
 def test_validate_names_each_file(ditlab, spec, home):
     said = ditlab("validate", spec)
     assert (said.code, said.out) == (0, f"{spec}: valid\n")
-    assert said.err.startswith("next: ") and said.err.endswith(f"train {spec} --dry-run\n")
+    first, last = said.err.splitlines()
+    assert first == f"{spec}: not compared with its data, as {home / 'stores' / 'digits'} holds no store yet"
+    assert last.startswith("next: ") and last.endswith(f"train {spec} --dry-run")
     assert not home.exists()
+
+
+@pytest.fixture
+def three(spec):
+    """A spec whose store has images of 8 pixels of three classes."""
+    columns = {
+        "image": Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 255)), "label": Column(dtype="int64"),
+    }  # fmt: skip
+    rows = {"image": np.zeros((60, 1, 8, 8), np.uint8), "label": np.arange(60) % 3}
+    store = spec.with_name("three")
+    write_store(store, columns, [rows], name="three", description="", source=Source(kind="test"))
+    path = spec.with_name("three.yaml")
+    path.write_text(f"extends: small.yaml\ndata: {{kind: arrow, path: {store}}}\nmodel: {{num_classes: 3}}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("model.num_classes=2", "label from 0 to 2, but the model has 2 classes; set model.num_classes to 3 or"),
+        ("model.image_size=16", "image (1, 8, 8), but the model takes (1, 16, 16); set model.image_size to 8 or"),
+        ("model.channels=3", "image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1 or"),
+        ("data.hold_out={column: colour, values: [3]}", "data.hold_out.column=colour is no column of class indices"),
+    ],
+)
+def test_what_the_data_refuse_is_the_same_sentence_in_every_command(ditlab, three, setting, problem):
+    assert ditlab("validate", three).err.startswith("next: ")
+    said = [
+        ditlab(*command, three, "--set", setting)
+        for command in (["train", "--local", "--dry-run"], ["validate"], ["show"], ["plan", "--gpu", "cpu"])
+    ]
+    assert [each.code for each in said] == [2] * 4
+    sentences = [each.err.splitlines()[-1].removeprefix("ditlab: ").removeprefix(f"{three}: ") for each in said]
+    assert problem in sentences[0] and sentences == sentences[:1] * 4
+
+
+def test_a_trial_that_the_data_refuse_is_named(ditlab, three):
+    path = three.with_name("classes.yaml")
+    path.write_text(
+        "name: classes\nbase: three.yaml\nmetric: train/loss\nsearch: {kind: grid}\n"
+        "space:\n  optimizer.lr: {kind: grid, values: [1.0e-3, 1.0e-4]}\n"
+        "  model.num_classes: {kind: grid, values: [3, 2]}\n"
+    )
+    said = [ditlab(*command, path) for command in (["tune", "--dry-run"], ["validate"], ["show"], ["plan"])]
+    assert [each.code for each in said] == [2] * 4
+    sentences = [each.err.splitlines()[-1] for each in said]
+    assert all("trial 1 (" in each and "model has 2 classes; set model.num_classes to 3" in each for each in sentences)
+
+
+def test_a_spec_is_compared_with_its_data_without_torch(three):
+    code = (
+        "import sys\nfrom ditlab.cli.main import cli\n"
+        f"cli.main(['validate', {str(three)!r}], standalone_mode=False)\n"
+        "print([name for name in ('torch', 'sklearn', 'scipy', 'ray') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines() == [f"{three}: valid", "[]"]
 
 
 def test_validate_goes_on_after_a_mistake(ditlab, spec):
@@ -41,7 +103,7 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
     said = ditlab("validate", wrong, spec)
     assert said.code == 2
     assert said.out == f"{spec}: valid\n"
-    assert len(said.err.splitlines()) == 2 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
+    assert len(said.err.splitlines()) == 3 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
 
 
 def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
@@ -87,7 +149,9 @@ def test_validate_finds_settings_that_cannot_sample(ditlab, spec):
 def test_validate_as_json(ditlab, spec):
     said = ditlab("validate", spec, "--json")
     assert said.out.count("\n") == 1
-    assert said.json == {"valid": [str(spec)], "spec_hash": {str(spec): load_experiment(spec).content_hash()}}
+    found = said.json
+    assert found.pop("not_compared").keys() == {str(spec)}
+    assert found == {"valid": [str(spec)], "spec_hash": {str(spec): load_experiment(spec).content_hash()}}
 
 
 def test_validate_takes_sweeps_beside_experiments(ditlab, spec, sweep, home):

@@ -37,6 +37,7 @@ def test_means_are_weighed_by_the_steps_that_they_stand_for():
     # 4 steps of 3 s and 6 of 5 s: evaluations are no part of a step's speed.
     assert found.rates == {"perf/mfu": 0.5, "perf/hfu": 0.625, "perf/samples_per_second": (12 * 10 + 30 * 6) / 42}
     assert found.memory == 2**30 and found.slowest == pytest.approx(1.2)
+    assert " · mean over these steps 7.1 samples/s a worker · " in found.sentences()[0]
     assert json.loads(json.dumps(found.to_dict()))["seconds"]["backward"] == 26.0
 
 

@@ -184,6 +184,30 @@ save_file(found, "found.safetensors")
 
 
 @pytest.mark.parametrize(
+    ("name", "form"),
+    [(name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")]
+    + [(name, "diffusers") for name in ("dit", "unet", "pixelhdm", "diffusers_dit")],
+)  # fmt: skip
+def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_ones_alone(
+    tmp_path, monkeypatch, name, form
+):
+    scan = pytest.importorskip("diffusers.utils.dynamic_modules_utils")
+    hub = pytest.importorskip("transformers.dynamic_module_utils")
+    asked: list[str] = []
+    monkeypatch.setattr(scan, "importlib", SimpleNamespace(import_module=asked.append))
+    scripts = [path for path in Made(name).write(form, tmp_path / "out") if path.suffix == ".py"]
+    expected = {"torch", "diffusers"} if form == "diffusers" else {"torch"}
+    if name != "diffusers_dit":
+        expected |= {"safetensors", "numpy", "pydantic"}
+    found = set()
+    for script in scripts:
+        assert scan.check_imports(script) == []  # files beside it
+        found.update(hub.get_imports(script))
+    assert set(asked) - sys.stdlib_module_names == expected
+    assert found - sys.stdlib_module_names == expected
+
+
+@pytest.mark.parametrize(
     ("name", "form", "inside", "format"),
     [("unet", "torch", ".", "export"), ("unet", "diffusers", "network", "export"),
      ("diffusers_dit", "diffusers", "transformer", "diffusers_dit")],

@@ -20,6 +20,7 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.inputs.stored_fields import check_stored
 from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import thread_text, worker_threads
@@ -69,7 +70,9 @@ def prove_experiment(
     on_cpu = wants_gpu and not use_gpu
     scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment)
     own = scaled_down.experiment
-    plan = plan_run(own, open_data(own.data, home, verify=False))  # a mistake shows before processes start
+    data = open_data(own.data, home, verify=False)
+    check_stored(experiment, data)  # a mistake shows before processes start
+    plan = plan_run(own, data)
     what = f"training steps on {workers} worker{'s' if workers > 1 else ''}, and comparing each with the reference"
     compared = partial(progress, what, total=RunStages.of(own, plan).num_compared, unit="steps")
     compared(0)

@@ -1,18 +1,21 @@
-"""View: some rows of a store, in an order of its own."""
+"""View: some rows of a store, in an order of its own. Imports torch on use."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.row_changes import RowChanges, change_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RowSequence(ABC):
@@ -31,11 +34,11 @@ class RowSequence(ABC):
         """Return the store's rows at places (int64, in [0, len)), int64."""
 
     @abstractmethod
-    def in_part(self, part: int) -> "RowSequence":
+    def in_part(self, part: int) -> RowSequence:
         """Return the rows of one of the store's `parts`, by their numbers in it."""
 
     @abstractmethod
-    def shuffled(self, text: str) -> "RowSequence":
+    def shuffled(self, text: str) -> RowSequence:
         """Return the same rows in an order that belongs to a text, whose first few lie in few blocks."""
 
     def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -100,11 +103,11 @@ class View:
             return self.rows.key.encode()
         return self.rows[np.arange(len(self))].tobytes()
 
-    def first(self, num: int | None) -> "View":
+    def first(self, num: int | None) -> View:
         """Return the view's first `num` rows; all for None."""
         return self if num is None or num >= len(self) else replace(self, rows=self.rows[np.arange(num)])
 
-    def in_part(self, number: int) -> "View":
+    def in_part(self, number: int) -> View:
         """Return the view's rows of one of the store's `parts`, as a view of that part."""
         part, first = self.store.parts[number], sum(map(len, self.store.parts[:number]))
         changes = tuple(replace(each, stop=each.stop - first) for each in self.changes if each.stop > first)
@@ -137,6 +140,8 @@ class View:
             return self.gather(column, indices)
         parts = {bucket: self.gather(column, indices[places]).numpy() for bucket, places in groups.items()}
         longest = np.max([part.shape[1:] for part in parts.values()], axis=0).astype(int)
+        import torch
+
         # through NumPy: torch cannot assign to indices of uint16
         out = np.zeros((len(indices), *longest), next(iter(parts.values())).dtype)
         for bucket, places in groups.items():
@@ -159,7 +164,7 @@ class View:
             for first in range(0, len(places), size):
                 yield BatchRows(places[first : first + size], bucket, first)
 
-    def fullest(self) -> "View":
+    def fullest(self) -> View:
         """Return the view's rows of the bucket that has most of them; all rows of a plain store."""
         counts = self.bucket_counts
         return self if np.count_nonzero(counts) <= 1 else self.in_part(int(counts.argmax()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +38,9 @@ def _template(name: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return Python's spelling of a source, readable where raw quotes hold it."""
-    return f"r'''{text}'''" if "'''" not in text else repr(text)
+    """Return Python's spelling of a source with a bar before each line, readable where raw quotes hold it."""
+    barred = textwrap.indent(text, "|", lambda line: True)
+    return f"r'''{barred}'''" if "'''" not in text else repr(barred)
 
 
 def _sources(family: str) -> dict[str, str]:

@@ -3,12 +3,12 @@
 It needs torch, safetensors, numpy and pydantic (a model of text perhaps tokenizers), and nothing of DiTLab, which wrote
 it:
 
-    from model import load
+    >>> from model import load
+    >>> samples = load("FOLDER").sample(4).values
 
-    samples = load("FOLDER").sample(4).values
-
-`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word;
-they are imported from this file, under a name of its own.
+`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word,
+each line behind a bar; they are imported from this file, under a name of its own. The bar is for tools that search a
+file's text for packages to install, strings too: diffusers takes a line of a string that looks like an import for one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import numpy
+import pydantic
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+NEEDED = (numpy, pydantic)
+"""Libraries that only the code in `SOURCES` uses, imported where tools find them."""
 SOURCES: dict[str, str] = {}
 PACKAGE = "ditlab_models_" + hashlib.sha256(json.dumps(SOURCES, sort_keys=True).encode()).hexdigest()[:16]
 Config = Mapping[str, Any]
@@ -49,7 +53,7 @@ class EmbeddedModules(MetaPathFinder, InspectLoader):
         return not name or any(each.startswith(f"{name}.") for each in SOURCES)
 
     def get_source(self, fullname: str) -> str:
-        source = SOURCES.get(fullname.partition(".")[2], "")
+        source = re.sub(r"^\|", "", SOURCES.get(fullname.partition(".")[2], ""), flags=re.M)
         source = re.sub(r"^import ditlab_models$", f"import {PACKAGE} as ditlab_models", source, flags=re.M)
         return re.sub(r"^(\s*)from ditlab_models\b", rf"\1from {PACKAGE}", source, flags=re.M)
 
@@ -94,9 +98,8 @@ def open_text(folder: str | Path) -> Any:
             lambda ids: "<|endoftext|>".join(each.decode(errors="replace") for each in bytes(ids).split(end)),
             content["vocabulary"], content["end"],
         )  # fmt: skip
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path))
+    library = importlib.import_module("tokenizers")  # no import statement: most models do not need it
+    tokenizer = library.Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True

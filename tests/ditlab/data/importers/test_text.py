@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.loading.batches import check_fields
+from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from ditlab.data.loading.batches import check_fields
+from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View

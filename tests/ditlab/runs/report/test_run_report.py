@@ -278,6 +278,21 @@ def test_one_screen_answers_and_figures_are_small(run):
     assert sum(attrs.get("class") == "thumb" for attrs in found.all("details")) == len(names)
 
 
+@pytest.mark.parametrize("limit", ["64", "2048"])
+def test_a_page_names_each_measure_of_one_thing(run, limit):
+    """Held-out means over few and over all samples; the median of the speeds, and the mean over the time of steps."""
+    run.start(**{"evaluation.limit": limit})
+    run.train(range(1, 11))
+    run.add("metrics", step=10, values={"time/steps": 10.0, "time/forward": 1.0, "perf/samples_per_second": 960.0})
+    run.evaluate(10)
+    run.add("metrics", step=10, values={"held_out/velocity": 0.5})
+    run.end()
+    text = page_of(run).text
+    sentence = "on 64 of the 180 held-out samples (evaluation.limit), held_out/... by `ditlab evaluate` on all 180, so"
+    assert (sentence in text) == (limit == "64")
+    assert "samples/s 1,280 median of the run" in text and "mean over these steps 960 samples/s" in text
+
+
 def test_classes_have_their_names_under_the_samples(run):
     run.start()
     run.evaluate(0)

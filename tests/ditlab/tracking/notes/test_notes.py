@@ -3,6 +3,8 @@
 import re
 from html.parser import HTMLParser
 
+import pytest
+
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.tracking.history import MAIN_TAG, JournalFacts, ResultPoint, RunResults
 from ditlab.tracking.names import TAG_LENGTH
@@ -88,6 +90,18 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares() -> None:
     assert "ditlab train spec.yaml --resume 1a2b3c4d" in text
     assert "![samples of step 600](picture:samples/samples-00000600.png)" in text
     assert "Page of this run" not in text
+
+
+@pytest.mark.parametrize(("limit", "held_out"), [("64", 180), ("180", 180), ("null", 180), ("64", None)])
+def test_a_note_tells_figures_of_few_and_of_all_held_out_samples_apart(limit, held_out) -> None:
+    known = facts()
+    known.params["evaluation.limit"] = limit
+    known.dataset["counts"] = {"train": 1617} | ({"held_out": held_out} if held_out else {})
+    both = results(eval__velocity=[(600, 2.97)], held_out__velocity=[(600, 3.0)])
+    text = RunNote("1a2b3c4d", known, both, 600, 600).text()
+    sentence = "eval/... is measured in training on 64 of the 180 held-out samples (evaluation.limit), held_out/... by"
+    assert (sentence in text) == (limit == "64" and held_out == 180)
+    assert "so they differ" not in RunNote("1a2b3c4d", known, results(eval__velocity=[(600, 2.97)]), 6, 6).text()
 
 
 def test_a_finished_run_links_its_page_and_is_not_resumed() -> None:
