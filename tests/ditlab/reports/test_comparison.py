@@ -321,7 +321,7 @@ def test_samples_side_by_side() -> None:
     together = side_by_side([("a", grid(25)), ("b", grid(25, 32)), ("c", grid(20, captions=20))])
     assert together is not None
     assert [panel.title for panel in together.panels] == ["a", "b", "c"]
-    assert [panel.columns for panel in together.panels if isinstance(panel, ImageGrid)] == [5, 5, 8]
+    assert [panel.columns for panel in together.panels if isinstance(panel, ImageGrid)] == [5, 5, None]
     assert side_by_side([("a", grid(4))]) is None
     assert side_by_side([("a", grid(4)), ("b", Figure([Text(["x"]), Text(["y"])]))]) is None
 
