@@ -191,7 +191,8 @@ def _offers(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
 @cache
 def _entry_points(path: tuple[str, ...]) -> EntryPoints:
     """Return the entry points of all packages: one search for all groups, for one state of the Python path."""
-    return entry_points()
+    found: Any = entry_points()  # of all groups; mypy takes it for Python 3.10's mapping
+    return found
 
 
 _former_parts: set[str] = set()

@@ -181,6 +181,7 @@ def evaluate(
             frontier = evaluate_averages(opened, *averages.split(","), **settings)
         output.console(as_json).print(*frontier.terminal_tables())
         output.emit(frontier.to_dict(), as_json, frontier.files)
+        output.hint(as_json, "figures", frontier.run_id)
         return
     if watch:
         if rows or overrides or averages or data:
@@ -193,6 +194,7 @@ def evaluate(
                 output.console(as_json).print(*found.terminal_tables())
                 evaluations.append(found.to_dict())
         output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
+        output.hint(as_json, "figures", opened.id)
         return
     with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings, data=data)

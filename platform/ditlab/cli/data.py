@@ -116,6 +116,7 @@ def run_import(
     check_out(out)
     if dry_run:
         show_dry_run(kind, chosen, as_json)
+        output.hint(as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json"))
         return
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, chosen, out, address, progress, output.say, replace)

@@ -35,7 +35,7 @@ class NewPath(click.Path):
         """Return the path as given. Raises UserError for one that is lost with a job."""
         found = super().convert(value, param, ctx)
         option = param.opts[0] if param else "path"
-        refuse_ray_copy(resolve_user_path(found), f"{option} {value}", "give an absolute path outside it")
+        refuse_ray_copy(resolve_user_path(str(value)), f"{option} {value}", "give an absolute path outside it")
         return found
 
 

@@ -90,6 +90,8 @@ def plan(
         output.hint(as_json, "tune", spec, *output.repeated_arguments("spec", *_OWN), "--dry-run")
     elif planned.recommended is not None:
         output.hint(as_json, "train", written or spec, *([] if written else output.repeated_arguments("spec", *_OWN)))
+    else:  # a line above says with how many workers, or on which GPU, it would fit
+        output.hint(as_json, "params", spec, *output.repeated_arguments("spec", *_OWN))
 
 
 def plan_table(plan: Plan) -> Table:

@@ -126,10 +126,10 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     idle_total = None
     if total and busy >= BUSY:
         idle_total = sum(each for number, each in idle_seconds.items() if number not in ended) / at_once
-    if total is not None:
+    if total is not None and hours_left is not None:
         durations = format_duration(total)
         spent = f"{hours_left:.3g}"
-        if idle_total is not None:
+        if total and idle_total is not None:
             durations = f"{format_duration(idle_total)} to {durations}"
             spent = f"{hours_left * idle_total / total:.3g} to {spent}"
         text = f"{durations} with {at_once} at once, {spent} {device} hours, by {sources}"
