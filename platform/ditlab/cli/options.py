@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ditlab.cli.output import say
-from ditlab.home import Home, refuse_ray_copy, resolve_user_path
+from ditlab.home import Home, refuse_ray_copy
 from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class NewPath(click.Path):
         """Return the path as given. Raises UserError for one that is lost with a job."""
         found = super().convert(value, param, ctx)
         option = param.opts[0] if param else "path"
-        refuse_ray_copy(resolve_user_path(str(value)), f"{option} {value}", "give an absolute path outside it")
+        refuse_ray_copy(Path(os.fsdecode(found)).absolute(), f"{option} {value}", "give an absolute path outside it")
         return found
 
 
