@@ -63,12 +63,10 @@ def check_data(spec: Experiment | Sweep, path: Path) -> str:
     Only a store that is on this machine is looked at: none is written, none is fetched. Raises UserError as a training
     does, behind the name of the spec's file, `path`.
     """
-    from ditlab.inputs.stored_fields import check_store  # imports Arrow, which no other spec needs
-
     home = Home.from_environment()
     if isinstance(spec, Experiment):
         try:
-            return check_store(spec, home)
+            return _check_store(spec, home)
         except UserError as error:
             raise UserError(f"{spec_name(path)}: {error}") from None
     trials = enumerate_trials(spec)
@@ -79,11 +77,20 @@ def check_data(spec: Experiment | Sweep, path: Path) -> str:
             continue
         checked.add(compared)
         try:
-            absent = check_store(experiment_for(spec, values), home) or absent
+            absent = _check_store(experiment_for(spec, values), home) or absent
         except UserError as error:
             trial = f"trial {number} ({written(values)}): " if trials else ""
             raise UserError(f"{spec_name(path)}: {trial}{error}") from None
     return absent
+
+
+def _check_store(experiment: Experiment, home: Home) -> str:
+    """Check data as `check_store` does. Arrow is imported where a store may be: in the home, or at a path."""
+    if experiment.data.kind not in ("arrow", "mixture") and not home.stores.is_dir():
+        return f"{home.stores} holds no store yet"
+    from ditlab.inputs.stored_fields import check_store
+
+    return check_store(experiment, home)
 
 
 @overload

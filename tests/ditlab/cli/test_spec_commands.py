@@ -35,9 +35,12 @@ def test_validate_names_each_file(ditlab, spec, home):
     said = ditlab("validate", spec)
     assert (said.code, said.out) == (0, f"{spec}: valid\n")
     first, last = said.err.splitlines()
-    assert first == f"{spec}: not compared with its data, as {home / 'stores' / 'digits'} holds no store yet"
+    assert first == f"{spec}: not compared with its data, as {home / 'stores'} holds no store yet"
     assert last.startswith("next: ") and last.endswith(f"train {spec} --dry-run")
     assert not home.exists()
+    (home / "stores").mkdir(parents=True)
+    assert f"as {home / 'stores' / 'digits'} holds no store yet" in ditlab("validate", spec).err
+    assert not list((home / "stores").iterdir())
 
 
 @pytest.fixture
