@@ -211,7 +211,7 @@ class SweepDryRunOutput(TypedDict):
     """Expected hours of devices of what is left, as a budget counts them."""
     device: Device
     idle_seconds: float | None
-    """That duration on this machine without the work of others; null where these did not keep it busy."""
+    """Expected duration on this machine without the work of others; null where these did not keep it busy."""
     quick: NotRequired[Changes]
 
 

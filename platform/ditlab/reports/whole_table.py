@@ -11,8 +11,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 
+LONGEST = 32
+"""Characters of a word, such as a path, from which a text may break it."""
+
+
 class WholeTable(Table):
-    """Table that breaks no word, number or heading.
+    """Table that breaks no word up to `LONGEST`, no number and no heading.
 
     Where its columns are too wide together, it leaves out those of `optional`, the first one first, and says so below.
     Where that is not enough, each row becomes a list of its headings and values.
@@ -81,7 +85,7 @@ def _least_width(console: Console, wide: ConsoleOptions, column: Column) -> int:
     if column.no_wrap:
         return _widest(console, wide, column)
     cells = (column.header, *column.cells)
-    return max(Measurement.get(console, wide, cell).minimum for cell in cells)
+    return max(min(LONGEST, Measurement.get(console, wide, cell).minimum) for cell in cells)
 
 
 def _widest(console: Console, wide: ConsoleOptions, column: Column) -> int:

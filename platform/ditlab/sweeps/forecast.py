@@ -46,7 +46,7 @@ class Speed:
     rate: float | None
     """As it was measured; None where nothing was."""
     source: str
-    """What it was measured on, for a sentence."""
+    """Origin of the figure, for a sentence."""
     idle_rate: float | None = None
     """On this machine without its other work, by the processor time that was used; None where nothing was timed."""
 
@@ -64,7 +64,7 @@ class Forecast:
     total: float | None
     """Duration of what is left of the sweep, at the speed that was measured."""
     idle_total: float | None
-    """That duration on this machine without the work of others, where this made the measured speed lower."""
+    """The same on this machine without the work of others, where this made the measured speed lower."""
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str

@@ -55,7 +55,9 @@ def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
         assert said.code == 0 and said.err.count("changed since") == 1 and said.err.startswith(warning)
 
 
-def test_checking_specs_imports_pydantic_alone(spec):
+def test_checking_specs_imports_pydantic_alone(spec, tmp_path, monkeypatch):
+    """Where there is no store to compare them with."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "empty"))
     commands = [["validate", str(spec)], ["show", str(spec)], ["validate", str(spec), "--set", "model.dpeth=3"]]
     assert heavy_after(*commands, light=("pydantic",)) == []
 
