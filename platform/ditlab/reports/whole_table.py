@@ -10,7 +10,6 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-
 LONGEST = 32
 """Characters of a word, such as a path, from which a text may break it."""
 
