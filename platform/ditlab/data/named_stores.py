@@ -97,6 +97,8 @@ def store_folder(name: str, home: Home) -> Path:
         here = Path(name).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle, or a user without a home
         raise UserError(f"{name[:200]} leads to no folder ({first_line(error)}); name the folder of a store.") from None
+    if here.is_symlink():  # what Python 3.13 makes of a circle, where older ones raise
+        raise UserError(f"{name[:200]} leads to no folder (a link in a circle); name the folder of a store.")
     places = [here, *([home.stores / name] if len(Path(name).parts) == 1 else [])]
     return next((folder for place in places if holds_store(folder := pointed_folder(place))), pointed_folder(here))
 

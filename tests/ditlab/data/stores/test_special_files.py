@@ -77,7 +77,7 @@ def test_a_link_within_a_store_is_refused_and_a_linked_store_is_opened(make_stor
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     monkeypatch.chdir(tmp_path)
     assert open_named_store("PATH", "linked", home).fingerprint == store.fingerprint
-    with pytest.raises(UserError, match=r"circle leads to no folder \(Symlink loop .*\); name the"):
+    with pytest.raises(UserError, match=r"circle leads to no folder \((Symlink loop|a link in a circle).*\); name"):
         open_named_store("data.path", "circle", home)
     shutil.move(shard, tmp_path / "elsewhere.arrow")
     shard.symlink_to(tmp_path / "elsewhere.arrow")
