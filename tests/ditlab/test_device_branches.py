@@ -16,7 +16,7 @@ BRANCHES = {
     "platform/ditlab/analysis/comparison.py": (1, "the page of a comparison names the device"),
     "platform/ditlab/analysis/evaluation.py": (
         3,
-        "a digest of a measurement names the kind of device; a CPU's threads",
+        "a digest names the kind of device; threads of a CPU",
     ),
     "platform/ditlab/analysis/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
     "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
