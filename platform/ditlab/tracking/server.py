@@ -43,6 +43,7 @@ from ditlab.tracking.access import (
 from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read_only, schema_fault
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
 
+_PROGRAM = Path(__file__).with_name("serve_mlflow.py")
 _STOP_TIMEOUT = 10.0  # seconds
 _LONGEST_LOG = 256 * MIB
 NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -222,6 +223,7 @@ class MlflowServer:
                      "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE"):  # fmt: skip
             environment.pop(name, None)  # a client's, or a setting that would weaken access
         environment["MLFLOW_BACKEND_STORE_URI"] = resolve_tracking_uri(self.options.database, self.home)
+        environment["MLFLOW_SERVER_ALLOWED_HOSTS"] = ",".join(self._hosts)
         if self.options.administrator:
             environment |= self.options.administrator.settings(self.home, os.environ)
         # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
@@ -244,10 +246,9 @@ class MlflowServer:
     def _command(self) -> list[str]:
         """The command line, without secrets: other users of the machine see it."""
         command = [
-            sys.executable, "-m", "mlflow", "server",
+            sys.executable, str(_PROGRAM),
             "--artifacts-destination", self.options.artifacts or artifact_address(self.home.artifacts),
             "--host", self.host, "--port", str(self.port), "--workers", "1",
-            "--allowed-hosts", ",".join(self._hosts),
             "--uvicorn-opts=--no-access-log",  # a line a request would fill the disk of a server that runs for months
         ]  # fmt: skip
         if self.options.administrator:
@@ -275,7 +276,7 @@ class MlflowServer:
         return is_interrupted
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Wait for an answer; MLflow's imports take 6 s. Raises RunFailed for none, UserError for a wrong password."""
+        """Wait for an answer; MLflow's imports take most of it. Raises RunFailed for none, UserError for a wrong password."""
         assert self._process is not None
         deadline = time.monotonic() + timeout
         while check_reachable(self.url, 1.0) is not None:
