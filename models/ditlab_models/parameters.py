@@ -10,7 +10,8 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ditlab_models.contract import ModelSpec, Network, Objective, ObjectiveSpec, Role, RoledNetwork
 from ditlab_models.families import family_of
@@ -41,6 +42,20 @@ class ParameterCount:
         return self.total - self.trainable
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Mode in which torch's initialisers leave tensors as they are.
+
+    On the meta device these have no values, and a normal distribution there makes torch load its compiler, two seconds.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            tensor: Tensor = args[0] if args else given["tensor"]
+            return tensor
+        return function(*args, **given)
+
+
 @dataclass(frozen=True)
 class MetaModel:
     """A network and its objective on the meta device: shapes and names, no memory and no values."""
@@ -54,7 +69,7 @@ class MetaModel:
 
         Raises ValueError where they do not fit, and for patterns that match nothing.
         """
-        with torch.device("meta"):
+        with torch.device("meta"), _NoInitialValues():
             family = family_of(model)
             network: Any = family.build_network(model)
             built = cls(network, family.build_objective(objective, model))
@@ -81,7 +96,7 @@ def count_parameters(
     """Count on the meta device, in milliseconds and without memory for a network of any size."""
     if objective is not None:
         return MetaModel.build(model, objective, tuning).counts
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInitialValues():
         return count_network(family_of(model).build_network(model))
 
 

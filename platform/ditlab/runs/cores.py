@@ -14,7 +14,6 @@ from typing import NamedTuple
 import psutil
 
 from ditlab.home import RunFolder
-from ditlab.receipts.reading import read_attempts
 from ditlab.spec.resources import Resources
 
 LOOK = 0.5
@@ -114,6 +113,8 @@ def allowed_cores(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> tupl
 
 def recorded_threads(folder: RunFolder) -> int | None:
     """Return the threads of a run's first attempt, by its receipts; None where they do not tell."""
+    from ditlab.receipts.reading import read_attempts  # imports NumPy
+
     attempts = read_attempts(folder)
     return (attempts[min(attempts)].threads or None) if attempts else None
 

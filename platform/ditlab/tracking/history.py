@@ -6,13 +6,14 @@ import math
 import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ditlab.home import RunFolder
 from ditlab.receipts.records import held_out_text
 from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PAGE_NAME = "report.html"
 """File name of a run's page among its artifacts."""
@@ -189,15 +190,21 @@ class RunResults(dict[str, MetricSpan]):
                 self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
 
 
+def _no_numbers(kind: str) -> np.ndarray:
+    import numpy as np  # a list of runs needs none
+
+    return np.empty(0, kind)
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """One metric over the steps."""
 
-    steps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    steps: np.ndarray = field(default_factory=lambda: _no_numbers("int64"))
     """int64."""
-    values: np.ndarray = field(default_factory=lambda: np.empty(0))
+    values: np.ndarray = field(default_factory=lambda: _no_numbers("float64"))
     """float64."""
-    times: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    times: np.ndarray = field(default_factory=lambda: _no_numbers("int64"))
     """Milliseconds since 1970, int64."""
 
     def recent_median(self) -> float:
@@ -215,6 +222,8 @@ def metric_history(folder: RunFolder) -> dict[str, Series]:
 
 def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dict[str, Series]:
     """Every metric of a journal by name, or those of some prefixes."""
+    import numpy as np
+
     steps, times = np.array(content.steps), np.array(content.times)
     return {
         name: Series(steps[points.rows], np.array(points.values), times[points.rows])
@@ -225,6 +234,8 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
 
 def final_values(history: Mapping[str, Series]) -> dict[str, float]:
     """Return the latest value of every metric; of `train/loss` its `recent_median`, of speeds the median."""
+    import numpy as np
+
     found = {
         name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
         for name, series in history.items()

@@ -276,7 +276,7 @@ class MlflowServer:
         return is_interrupted
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Wait for an answer; MLflow's imports take most of it. Raises RunFailed for none, UserError for a wrong password."""
+        """Wait for an answer, mostly MLflow's imports. Raises RunFailed for none, UserError for a wrong password."""
         assert self._process is not None
         deadline = time.monotonic() + timeout
         while check_reachable(self.url, 1.0) is not None:
