@@ -281,7 +281,11 @@ def list_(as_json: bool) -> None:
         terminal_table(heads, rows) if rows else "no stores; `ditlab data import` writes some"
     )
     output.emit({"stores": [each.to_dict() for each in found]}, as_json)
-    output.hint(as_json, *(("data inspect", found[0].folder) if found else ("data import", "--help")))
+    whole = [each.folder for each in found if not each.problem]
+    if whole:
+        output.hint(as_json, "data inspect", whole[0])
+    else:
+        output.hint(as_json, "data import", "--help")
 
 
 @data.command("rm")

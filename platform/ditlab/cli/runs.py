@@ -194,8 +194,9 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
     for note in answer.notes:
         output.say(note)
     output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
-    if answer.rows and "run" in answer.columns:
-        output.hint(as_json, "runs show", answer.rows[0][answer.columns.index("run")])
+    first = answer.rows[0][answer.columns.index("run")] if answer.rows and "run" in answer.columns else None
+    if isinstance(first, str):  # SQL may call a number so
+        output.hint(as_json, "runs show", first)
     else:
         output.hint(as_json, "runs query", "--schema")
 

@@ -64,7 +64,7 @@ class Forecast:
     total: float | None
     """Duration of what is left of the sweep, at the speed that was measured."""
     idle_total: float | None
-    """The same on this machine without the work of others, where this made the measured speed lower."""
+    """Duration on this machine without the work of other processes; None where these did not keep it busy."""
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str
@@ -233,8 +233,8 @@ def _time_steps(experiment: Experiment, home: Home) -> Speed:
     fine_tune(network, objective.modules, experiment.training, lambda _: 0)
     raw = next(held_out_batches(view, inputs.fields, size, size))
     batch = inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, inputs.device))
-    times = []
-    processor_times = []
+    times: list[float] = []
+    processor_times: list[float] = []
     for number in range(TIMED_PASSES + 1):
         start = time.perf_counter()
         processor_start = time.process_time()

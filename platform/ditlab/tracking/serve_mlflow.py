@@ -29,5 +29,5 @@ def serve_here(command: list[str], extra_env: dict[str, str], **_: Any) -> NoRet
 
 
 if __name__ == "__main__":
-    server._exec_cmd = serve_here  # private: where MLflow moves it, the server is a second process, as it was before
+    server._exec_cmd = serve_here  # private: test_process.py fails where MLflow moves it
     cli(["server", *sys.argv[1:]], prog_name="mlflow")

@@ -126,7 +126,7 @@ def test_each_option_of_train_and_tune_is_passed_on_or_local():
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What the job server is asked for: (command, runtime environment) of each job."""
+    """(command, runtime environment) of each job that was submitted."""
     found = []
 
     def submit_job(name, command, environment):

@@ -1,5 +1,6 @@
 """`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
 
+import inspect
 import json
 import signal
 import socket
@@ -9,6 +10,7 @@ import tomllib
 import urllib.request
 from pathlib import Path
 
+import mlflow.server
 import pytest
 from click.testing import CliRunner
 
@@ -189,3 +191,8 @@ with app.test_client() as client:
 """
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")
+
+
+def test_mlflow_starts_its_server_by_the_name_that_is_replaced() -> None:
+    """Else `serve_mlflow.py` replaces nothing, and MLflow is imported twice, by two processes."""
+    assert "_exec_cmd(" in inspect.getsource(mlflow.server._run_server)
