@@ -36,6 +36,7 @@ NEEDS = {
     "runs/average_errors": ("deepspeed",),
     "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
+    "runs/command_start_up": ("mlflow", "deepspeed"),
     "runs/evaluation_beside": ("ray", "deepspeed"),
     "runs/recovery_time": ("ray", "deepspeed"),
     "runs/start_up": ("ray", "mlflow", "deepspeed"),

@@ -45,7 +45,6 @@ from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.published import npz_of_images
-from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.compiling import compile_decision, cpp_compiler
@@ -429,6 +428,8 @@ class SampleSet:
         """
         if folder is not None and Path(folder).suffix == ".npz":
             return [self._save_images(Path(folder))]
+        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before samples are drawn
+
         place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
         with writing(place):
             numbers, figure = place / "samples.safetensors", self.plot.figure

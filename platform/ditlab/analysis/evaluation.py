@@ -37,7 +37,6 @@ from ditlab.receipts.records import (
     measurement_tags,
 )
 from ditlab.reports.formatting import terminal_table
-from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.text_file import save_table
 from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.runs.launch import checkpoint_store
@@ -358,6 +357,8 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
         return evaluation
     files: list[Path] = []
     if found.figures or found.tables:
+        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before all is measured
+
         place = saved.writable_folder(f"media/{FOLDER}")
         try:
             files += [save_figure(figure, place / name) for name, figure in found.figures.items()]

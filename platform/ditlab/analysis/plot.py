@@ -13,7 +13,6 @@ from PIL import Image
 
 from ditlab.analysis.user_errors import writing
 from ditlab.reports.figures import metric_panel
-from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats, to_image
 from ditlab.tracking.history import Series
 from ditlab_models.figures import Figure
 
@@ -28,6 +27,8 @@ class Plot:
     @property
     def image(self) -> Image.Image:
         """The figure as an RGB image; of an animation, its still."""
+        from ditlab.reports.rendering.render import to_image  # imports matplotlib: not before something is drawn
+
         return Image.fromarray(to_image(self.figure))
 
     def save(self, path: str | Path) -> Path:
@@ -36,6 +37,8 @@ class Plot:
         A path with the suffix `.svg` or `.pdf` becomes a vector picture; other suffixes follow from the content. Raises
         UserError where the disk refuses.
         """
+        from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats
+
         place = Path(path)
         with writing(place):
             for kind in FORMATS:

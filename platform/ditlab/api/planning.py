@@ -106,6 +106,8 @@ def plan(
             threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
             source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
             update = UPDATE_BYTES * planner.sizes.total / found.update
+            if found.busy:
+                say(f"this machine was busy: {found.busy} while the steps were timed; an idle one is faster.")
             planner.rates = Rates(flops, update, source, is_measured=True)
         steps = None if steps is None else steps - first_step(experiment.start)
         size = folder_size(data.train.store.path) if data else None

@@ -16,6 +16,8 @@ import psutil
 from ditlab.home import RunFolder
 from ditlab.spec.resources import Resources
 
+BUSY = 0.5
+"""Cores that others keep busy from which a time that was measured beside them is no idle machine's."""
 LOOK = 0.5
 """Seconds over which the work of others is counted at least."""
 _LONGEST = 60.0  # seconds: what others did earlier, in a notebook of hours, says little of now
@@ -73,6 +75,12 @@ def busy_cores() -> float:
     time.sleep(max(0.0, LOOK - (time.monotonic() - _begin.moment)))
     now = _Use.now()
     return max(0.0, (now.every - _begin.every) - (now.own - _begin.own)) / (now.moment - _begin.moment)
+
+
+def busy_text() -> str:
+    """Say how busy others kept the cores, where that changes what is timed: `others kept 1.2 of 2 cores busy`."""
+    busy = busy_cores()
+    return f"others kept {busy:.1f} of {len(os.sched_getaffinity(0))} cores busy" if busy >= BUSY else ""
 
 
 def sleep_at_barriers(threads: int, workers: int = 1) -> None:

@@ -1,6 +1,5 @@
 """Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few timed steps."""
 
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import device_kind, num_devices
-from ditlab.runs.cores import busy_cores
+from ditlab.runs.cores import busy_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
@@ -32,8 +31,6 @@ from ditlab.tracking.records import list_runs
 from ditlab_models.finetuning import fine_tune
 
 TIMED_PASSES = 3  # after a first one that is not counted
-BUSY = 0.5
-"""Cores that others keep busy from which a time that was measured beside them is a range."""
 MAX_SEARCHED_RUNS = 50  # newest runs that are searched for one with the same speed
 SAME_SPEED = ("model", "batch", "resources", "engine")
 """Sections of a spec that decide a run's speed, besides its precision."""
@@ -122,9 +119,9 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     device, is_known = device_kind(prepared.base), None not in seconds.values()
     hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
     text = f"unknown ({sources})"
-    busy = busy_cores() if any(speed.idle_rate for speed in speeds.values()) else 0.0
+    busy = busy_text() if any(speed.idle_rate for speed in speeds.values()) else ""
     idle_total = None
-    if total and busy >= BUSY:
+    if total and busy:
         idle_total = sum(each for number, each in idle_seconds.items() if number not in ended) / at_once
     if total is not None and hours_left is not None:
         durations = format_duration(total)
@@ -135,10 +132,9 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         text = f"{durations} with {at_once} at once, {spent} {device} hours, by {sources}"
     lines = [f"expected: {text}"]
     if idle_total is not None:
-        cores = len(os.sched_getaffinity(0))
         lines.append(
-            f"this machine was busy: others kept {busy:.1f} of {cores} cores while the steps were timed; the first "
-            "figures are for an idle one, by processor time"
+            f"this machine was busy: {busy} while the steps were timed; the first figures are for an idle one, by "
+            "processor time"
         )
     scheduler = prepared.sweep.scheduler.kind
     if scheduler in ("asha", "median") and total:

@@ -158,12 +158,12 @@ class Evaluations:
         self.are_beside = self._run.mailbox is not None and saves
         self.last_step, self.end_run, self._decision = self._run.plan.total_steps, False, None
         recorded = recorded_stop(reporter.recorded_tags()) if self._rank.is_first else None
-        if self._stop and self._rank.is_first:
+        if self._stop and self._rank.is_first and recorded is None:
             # Points that were asked for do not count, and those that workers measured after a later step come again.
             known = [each for each in reporter.history(self._stop.metric) if self._is_due(each[0])]
             self._decision = decision_of(self._stop, (each for each in known if self.are_beside or each[0] <= step))
-            self.end_run = recorded is None and self._decision.holds()
-        elif recorded is not None:
+            self.end_run = self._decision.holds()
+        elif recorded is not None and not self._stop:
             reporter.tags({STOP_TAG: ""})
         if self._stop:
             recorded, ends = trainer.channel.gather((recorded, self.end_run))[0]

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,11 +56,26 @@ def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
         assert said.code == 0 and said.err.count("changed since") == 1 and said.err.startswith(warning)
 
 
-def test_checking_specs_imports_pydantic_alone(spec, tmp_path, monkeypatch):
-    """Where there is no store to compare them with."""
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "empty"))
-    commands = [["validate", str(spec)], ["show", str(spec)], ["validate", str(spec), "--set", "model.dpeth=3"]]
-    assert heavy_after(*commands, light=("pydantic",)) == []
+@pytest.mark.parametrize(
+    ("needed", "commands"),
+    [
+        (("pydantic",), (["validate", "SPEC"], ["show", "SPEC"], ["validate", "SPEC", "--set", "model.dpeth=3"])),
+        (("pydantic",), (["runs"],)),
+        (("pydantic", "numpy", "pyarrow", "torch"), (["plan", "SPEC"], ["tune", "SWEEP", "--dry-run"])),
+    ],
+)
+def test_commands_import_what_they_need(needed, commands, finished, tmp_path, monkeypatch):
+    """Where there is no store to compare specs with."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    shutil.copytree(finished.home, tmp_path / "home")
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        f"name: rates\nbase: {finished.spec}\nmetric: train/loss\nsearch: {{kind: grid}}\n"
+        "space:\n  optimizer.lr: {kind: grid, values: [1.0e-3, 1.0e-4]}\n"
+    )
+    paths = {"SPEC": str(finished.spec), "SWEEP": str(sweep)}
+    written = [[paths.get(word, word) for word in command] for command in commands]
+    assert heavy_after(*written, light=needed) == []
 
 
 def test_help_lists_every_command(ditlab):

@@ -16,6 +16,7 @@ from ditlab.runs import cores
 from ditlab.runs.cores import (
     allowed_cores,
     busy_cores,
+    busy_text,
     computing_beside_others,
     sleep_at_barriers,
     worker_threads,
@@ -121,6 +122,12 @@ def test_work_in_this_process_takes_the_free_cores_and_gives_its_threads_back(ma
         ]
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_time_says_that_the_machine_was_busy(machine):
+    assert busy_text() == ""
+    machine[0] = 2.6
+    assert busy_text() == "others kept 2.6 of 8 cores busy"
 
 
 def test_a_busy_process_is_counted_and_this_one_is_not():

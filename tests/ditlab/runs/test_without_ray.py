@@ -58,6 +58,16 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     assert done.stdout.endswith("done without ray\n")
 
 
+@pytest.mark.slow
+def test_what_the_first_draw_waits_for(finished):
+    """Nothing that draws figures is imported before there are samples."""
+    command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", "sample", finished.run_id]
+    environment = {**os.environ, "DITLAB_HOME": str(finished.home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True)
+    modules = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "torch" in modules and not modules & {*LATER, "matplotlib", "scipy", "sklearn", "torch._dynamo"}
+
+
 SLOW = [
     pytest.param(each, marks=pytest.mark.slow)
     for each in ("digits/unet", "region/small", "dlm/small", "pixelhdm/small")

@@ -1,6 +1,7 @@
-"""The command `ditlab` up to the first optimiser step, in a process of its own that ends there.
+"""The command `ditlab` up to the first optimiser step, or the first draw, in a process of its own that ends there.
 
     python tests/support/trainings/first_step.py train SPEC --local ...
+    python tests/support/trainings/first_step.py sample RUN ...
 
 Standard output gets a line of JSON: the names of all modules that are imported by then. With `FIRST_STEP` in the
 environment, any process that imports this file as `sitecustomize` writes the time of its first step there instead, and
@@ -19,19 +20,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-STEPPING = "ditlab.training.stepping"
+MOMENTS = {
+    "train": ("ditlab.training.stepping", "Stepper", "step"),
+    "sample": ("ditlab.quality.evaluator", "", "draw_reported"),
+}
+"""Module, class (empty for none) and function with which a command's first step begins."""
 
 
 class FirstStep(MetaPathFinder):
     """Finder that puts a function before the first step, once the module with the step is imported."""
 
-    def __init__(self, reached: Callable[[], None]) -> None:
+    def __init__(self, reached: Callable[[], None], command: str = "train") -> None:
         self._reached = reached
+        self._module, self._class, self._function = MOMENTS[command]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != STEPPING:
+        if fullname != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -40,15 +46,15 @@ class FirstStep(MetaPathFinder):
 
         def execute_and_hook(module: ModuleType) -> None:
             execute(module)
-            stepper: Any = vars(module)["Stepper"]
-            step = stepper.step
+            owner: Any = vars(module)[self._class] if self._class else module
+            step = getattr(owner, self._function)
 
-            def first(*arguments: Any) -> None:
-                stepper.step = step
+            def first(*arguments: Any, **named: Any) -> Any:
+                setattr(owner, self._function, step)
                 reached()
-                step(*arguments)
+                return step(*arguments, **named)
 
-            stepper.step = first
+            setattr(owner, self._function, first)
 
         spec.loader.exec_module = execute_and_hook  # type: ignore[method-assign]
         return spec
@@ -66,7 +72,7 @@ def _write_time() -> None:
 if "FIRST_STEP" in os.environ:
     sys.meta_path.insert(0, FirstStep(_write_time))
 elif __name__ == "__main__":
-    sys.meta_path.insert(0, FirstStep(_print_modules))
+    sys.meta_path.insert(0, FirstStep(_print_modules, sys.argv[1]))
     from ditlab.cli.main import main
     from ditlab.tracking import system_metrics
 
