@@ -246,22 +246,6 @@ def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
     return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
 
 
-def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object) -> str:
-    """Say in a sentence why metrics of these names differ, where `eval/...` and `held_out/...` stand together: they are
-    means over other samples; empty else, and where the numbers are not known.
-
-    `counts`: samples by part of the data, as a run's record of its data has them; `limit`: its evaluation.limit.
-    """
-    groups = {name.partition("/")[0] for name in names}
-    whole, few = counts.get("held_out"), str(limit)
-    if not groups >= {"eval", "held_out"} or whole is None or not few.isdecimal() or int(few) >= whole:
-        return ""
-    return (
-        f"eval/... is measured in training on {int(few):,} of the {whole:,} held-out samples (evaluation.limit), "
-        f"held_out/... by `ditlab evaluate` on all {whole:,}, so they differ."
-    )
-
-
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:
     """Return the digest of an evaluation: of its measurements by group, of the spec, and of `weights`, a digest."""
     return _value_digest([{name: each.digest for name, each in measurements.items()}, spec_hash, weights])

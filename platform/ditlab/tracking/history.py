@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ditlab.home import RunFolder
-from ditlab.receipts.records import held_out_text
 from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class JournalFacts:
         return {path: value for path, value in {**self.params, **changed}.items() if changed.get(path, value)}
 
     def held_out_text(self, names: Iterable[str]) -> str:
-        """Say why held-out metrics of these names differ, as `receipts.records.held_out_text` does."""
+        """Say why held-out metrics of these names differ, as the function `held_out_text` does."""
         return held_out_text(names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit"))
 
     def add(self, record: dict[str, Any]) -> None:
@@ -188,6 +187,22 @@ class RunResults(dict[str, MetricSpan]):
             elif name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
                 row = points.rows[-1]
                 self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
+
+
+def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object) -> str:
+    """Say in a sentence why metrics of these names differ, where `eval/...` and `held_out/...` stand together: they are
+    means over other samples; empty else, and where the numbers are not known.
+
+    `counts`: samples by part of the data, as a run's record of its data has them; `limit`: its evaluation.limit.
+    """
+    groups = {name.partition("/")[0] for name in names}
+    whole, few = counts.get("held_out"), str(limit)
+    if not groups >= {"eval", "held_out"} or whole is None or not few.isdecimal() or int(few) >= whole:
+        return ""
+    return (
+        f"eval/... is measured in training on {int(few):,} of the {whole:,} held-out samples (evaluation.limit), "
+        f"held_out/... by `ditlab evaluate` on all {whole:,}, so they differ."
+    )
 
 
 def _no_numbers(kind: str) -> np.ndarray:

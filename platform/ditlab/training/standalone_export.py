@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError, first_line
-from ditlab.receipts.records import held_out_text
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
+from ditlab.tracking.history import held_out_text
 from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
 from ditlab.weights.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
 from ditlab.weights.formats.diffusers_dit import configuration
