@@ -33,7 +33,6 @@ from ditlab.receipts.records import (
     SHOWN,
     Measurement,
     evaluation_digest,
-    held_out_text,
     measurement_tags,
 )
 from ditlab.reports.formatting import terminal_table
@@ -42,6 +41,7 @@ from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
+from ditlab.tracking.history import held_out_text
 from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules

@@ -61,7 +61,11 @@ def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
     [
         (("pydantic",), (["validate", "SPEC"], ["show", "SPEC"], ["validate", "SPEC", "--set", "model.dpeth=3"])),
         (("pydantic",), (["runs"],)),
-        (("pydantic", "numpy", "pyarrow", "torch"), (["plan", "SPEC"], ["tune", "SWEEP", "--dry-run"])),
+        pytest.param(
+            ("pydantic", "numpy", "pyarrow", "torch"),
+            (["plan", "SPEC"], ["tune", "SWEEP", "--dry-run"]),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_commands_import_what_they_need(needed, commands, finished, tmp_path, monkeypatch):

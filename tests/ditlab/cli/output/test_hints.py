@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from ditlab.checking import process_group
 from ditlab.cli import output
 from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
@@ -16,6 +17,7 @@ from ditlab.doctor import machine
 from ditlab.home import Home
 from ditlab.sweeps.forecast import Speed
 from support.sweeps import written_sweep
+from support.trainings.groups import warm_processes
 
 
 def next_line(said):
@@ -60,7 +62,8 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id
     exec(words[2], {"print": lambda network: network.eval()})
 
 
-def test_what_looks_at_runs(run_id, with_run):
+def test_what_looks_at_runs(run_id, with_run, monkeypatch):
+    monkeypatch.setattr(process_group, "_context", warm_processes)
     assert next_command(with_run("replay", "small", "--step", "2")) == ["verify", run_id]
     assert next_command(with_run("verify", "small", "--steps", "1")) == ["report", run_id]
     assert next_command(with_run("runs", "log", "small")) == ["runs", "show", run_id]
