@@ -66,8 +66,10 @@ def main() -> None:
 
 
 def run(command: Sequence[str], **environment: str) -> None:
-    """Run a process to its end."""
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | environment)
+    """Run a process to its end. Raises SystemExit with what it wrote where it fails."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
 
 def first_step(arguments: Sequence[str]) -> Timed:
