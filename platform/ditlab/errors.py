@@ -1,5 +1,7 @@
 """The errors that a user sees, and their exit codes."""
 
+from pathlib import Path
+
 from ditlab.secrets import hide
 
 _LONGEST = 300
@@ -52,6 +54,18 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return "known: " + ", ".join(sorted(known)) if known else "there are none"
+
+
+def nearest_file(path: Path) -> str:
+    """Suggest the file beside a missing one whose name is nearest: ` (did you mean 'pictures.yaml'?)`; else empty."""
+    import difflib
+
+    try:
+        names = [each.name for each in path.parent.iterdir()]
+    except (OSError, ValueError):  # ValueError: a NUL character
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)  # a suffix alone makes names alike
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def first_line(error: BaseException) -> str:

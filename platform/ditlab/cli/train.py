@@ -133,15 +133,17 @@ def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: 
     waiting = [result.run_id for result in results]
     try:
         from ditlab.api.final_figures import SHARE, draw_final_figures
+        from ditlab.runs.cores import computing_beside_others
 
         share = 0.0 if quick else SHARE
-        for result in results:
-            drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
-            waiting.remove(result.run_id)
-            left += [kind for kind in drawn.left if kind not in left]
-            if drawn.left:
-                count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
-                line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
+        with computing_beside_others(line.say):
+            for result in results:
+                drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
+                waiting.remove(result.run_id)
+                left += [kind for kind in drawn.left if kind not in left]
+                if drawn.left:
+                    count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
+                    line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
     except KeyboardInterrupt:
         for run_id in waiting:
             command = output.command_line("figures", run_id)

@@ -68,9 +68,12 @@ def open_named_store(
     if not is_uri(name):
         folder = store_folder(name, home)
         if not holds_store(folder):
+            holds = f"{folder} holds no store"
+            if is_plain_name(name):
+                holds += f", nor does {home.stores / name}"
             raise UserError(
-                f"{option}={name}: {folder} holds no store; name the folder of one, or one that `ditlab data list` "
-                "lists, or write one with `ditlab data import`."
+                f"{option}={name}: {holds}; name the folder of one, or one that `ditlab data list` lists, or write one "
+                "with `ditlab data import`."
             )
         return open_store(folder, verify)
     is_streamed = access == "stream"
@@ -100,8 +103,13 @@ def store_folder(name: str, home: Home) -> Path:
         raise UserError(f"{name[:200]} leads to no folder ({first_line(error)}); name the folder of a store.") from None
     if os.path.islink(here):  # noqa: PTH114 - a circle, on which Python 3.13 does not raise; a long name is no error
         raise UserError(f"{name[:200]} leads to no folder (a link in a circle); name the folder of a store.")
-    places = [here, *([home.stores / name] if len(Path(name).parts) == 1 else [])]
+    places = [here, *([home.stores / name] if is_plain_name(name) else [])]
     return next((folder for place in places if holds_store(folder := pointed_folder(place))), pointed_folder(here))
+
+
+def is_plain_name(name: str) -> bool:
+    """Return True for the name of a store of the home, which is no path."""
+    return len(Path(name).parts) == 1
 
 
 def pointed_folder(path: Path) -> Path:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from ditlab.errors import Unreachable, UserError, first_line
+from ditlab.errors import Unreachable, UserError, first_line, nearest_file
 from ditlab.spec.uris import is_uri
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 from ditlab.storage.remote import HUB, RemoteFiles, split_uri
@@ -190,7 +190,7 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     elif Path(base).is_dir() or pattern:
         files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
     elif not os.path.lexists(source):
-        raise UserError(f"--source={source}{_MISSING}")
+        raise UserError(f"--source={source}{_MISSING.rstrip('.')}{nearest_file(Path(source))}.")
     elif whole:
         raise UserError(f"--source={source}{_NO_FOLDER}")
     else:

@@ -52,10 +52,11 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
 def metric_panel(series: Any, title: str, label: str, y_label: str = "", is_loss: bool = True) -> Lines:
     """Draw a series (`steps`, `values`), of many points with their running median; a loss has a logarithmic axis."""
     steps, values = np.asarray(series.steps), np.asarray(series.values, dtype=float)
-    curves = [Curve(steps, values, label)]
-    if (window := len(values) // 50) > 1:
+    window = len(values) // 50
+    curves = [Curve(steps, values)]
+    if window > 1:
         places, medians = running_median(values, window)
-        curves.append(Curve(steps[places], medians, f"median of {window}"))
+        curves = [Curve(steps, values, label), Curve(steps[places], medians, f"median of {window}")]
     return Lines(curves, title, "step", y_label, log_y=is_loss and bool(len(values) and (values > 0).all()))
 
 

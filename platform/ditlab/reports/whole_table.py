@@ -35,10 +35,10 @@ class WholeTable(Table):
             return
         shown = copy.copy(self)
         shown.columns = [copy.copy(self.columns[number]) for number in kept]
-        for column, width in zip(shown.columns, (least[number] for number in kept), strict=True):
-            wanted = _widest(console, wide, column)
-            column.width = min(wanted, width + spare)
-            spare -= column.width - width
+        widths = [least[number] for number in kept]
+        widest = [_widest(console, wide, column) for column in shown.columns]
+        for column, width in zip(shown.columns, _widened(widths, widest, spare), strict=True):
+            column.width = width
         yield from Table.__rich_console__(shown, console, options)
         if left_out:
             names = ", ".join(_heading(self.columns[number]) for number in sorted(left_out))
@@ -73,6 +73,17 @@ class WholeTable(Table):
             yield ""
         if self.caption:
             yield self.caption
+
+
+def _widened(widths: Sequence[int], widest: Sequence[int], spare: int) -> list[int]:
+    """Widen columns by `spare` characters together, the narrowest one that wraps first."""
+    widened = list(widths)
+    for _ in range(spare):
+        wrapping = [number for number, width in enumerate(widened) if width < widest[number]]
+        if not wrapping:
+            break
+        widened[min(wrapping, key=lambda number: widened[number])] += 1
+    return widened
 
 
 def _heading(column: Column) -> str:

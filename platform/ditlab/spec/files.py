@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, first_line, nearest_file
 from ditlab.home import Home, resolve_user_file, resolve_user_path
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
@@ -72,7 +72,7 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, and a path with a NUL character
         problem = f"cannot be read as text ({first_line(error)})"
         if isinstance(error, FileNotFoundError):
-            problem = "names no file" if named_by else "no such file"
+            problem = f"{'names no file' if named_by else 'no such file'}{nearest_file(path)}"
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
         remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"

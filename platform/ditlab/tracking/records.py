@@ -256,7 +256,10 @@ def find_run(home: Home, text: str) -> FoundRun:
         listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
         raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
     if not runs:
-        raise UserError(f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`.")
+        raise UserError(
+            f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`, or set "
+            "DITLAB_HOME to the home that has it."
+        )
     if not matches:
         known = [record.run_id for record in runs] + sorted({record.name for record in runs})
         phrase = nearest(text, known)

@@ -3,7 +3,7 @@
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.files import build_experiment
+from ditlab.spec.files import build_experiment, load_experiment
 from ditlab.spec.overrides import merge
 from ditlab.spec.values import format_value
 from ditlab_models.families import families
@@ -12,6 +12,8 @@ GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process"
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
     ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
+    ({"optimizer": {"learning_rate": 1}}, "has no field 'learning_rate=1'; did you mean 'optimizer.lr'?"),
+    ({"training": {"batch_size": 8}}, "training.batch_size=8 is no known field; did you mean 'batch.size'?"),
     ({"engine": {"zero": {"stge": 3}}}, "engine.zero.stge=3 is no known field; did you mean 'stage'?"),
     ({"training": {"clip": {"kind": "norm", "nrom": 1}}}, "training.clip.kind=norm has no field 'nrom=1'"),
     ({"model": {1: 2}}, "model.family=dit has no field '1'; known: adaln,"),
@@ -138,3 +140,11 @@ def test_values_as_yaml_writes_them():
     assert format_value(None) == "null"
     assert format_value([True, 1.5, "x", {"a": None}]) == "[true, 1.5, 'x', {a: null}]"
     assert format_value("x" * 1000).endswith("(1002 characters)")
+
+
+def test_a_missing_file_has_its_neighbours_name(tmp_path):
+    (tmp_path / "pictures.yaml").touch()
+    with pytest.raises(UserError, match=r"no such file \(did you mean 'pictures\.yaml'\?\); give"):
+        load_experiment(tmp_path / "picturs.yaml")
+    with pytest.raises(UserError, match="no such file; give"):
+        load_experiment(tmp_path / "other.yaml")

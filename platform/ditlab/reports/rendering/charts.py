@@ -34,8 +34,12 @@ _ALIKE = 5
 _MAX_POINTS = 4000
 """Points of a curve from which on only the lowest and highest of neighbours are drawn."""
 BAR_INCHES = 0.26
-_FEW, _MANY = 12.0, 1000.0
-"""Ratios of the largest to the smallest value up to which an axis has seven, or three, ticks a decade."""
+TICKS = {
+    3.0: (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+    12.0: (1, 1.5, 2, 3, 4, 5, 7),
+    1000.0: (1, 2, 5),
+}
+"""Ticks of a decade by the ratio of the largest to the smallest value up to which a logarithmic axis has them."""
 _WEIGHTS: dict[str, dict[str, Any]] = {
     "plain": {"linewidth": LINE_WIDTH},
     "strong": {"linewidth": 3.2, "zorder": 6},
@@ -57,7 +61,7 @@ def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
         if curve.band is not None:
             x, y, band = (np.asarray(each, dtype=float) for each in (curve.x, curve.y, curve.band))
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
-    style_axes(axes, panel.x_label, panel.y_label, theme)
+    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y), theme)
     # whole numbers stay whole: there is no layer 1.5 on the axis
     xs, ys = ([np.asarray(getattr(curve, name), dtype=float) for curve in panel.curves] for name in "xy")
     are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
@@ -70,13 +74,20 @@ def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
         values = np.concatenate(parts)
         values = values[np.isfinite(values)]
         ratio = float(values.max() / values.min()) if len(values) else 1.0
-        few = (1, 1.5, 2, 3, 4, 5, 7) if ratio < _FEW else (1, 2, 5)
+        ticks = next((each for most, each in TICKS.items() if ratio < most), (1,))
         axis = getattr(axes, f"{name}axis")
-        axis.set_major_locator(LogLocator(subs=few if ratio < _MANY else (1,)))
+        axis.set_major_locator(LogLocator(subs=ticks))
         axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
         axis.set_minor_locator(NullLocator())
     _legend(axes, [curve.label for curve in panel.curves], theme)
     _draw_scale(panel.scale, axes, theme)
+
+
+def _axis_label(label: str, is_log: bool) -> str:
+    """Return an axis's label, which says where its scale is logarithmic: few ticks do not show it."""
+    if not is_log:
+        return label
+    return f"{label} (log scale)" if label else "log scale"
 
 
 def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
