@@ -168,6 +168,9 @@ def _card(
     data = [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"] if dataset else ["not recorded"]
     counts = dataset.get("counts", {})
     data += [f"- {name}: {number:,}" for name, number in sorted(counts.items())]
+    for column, names in sorted(dataset.get("classes", {}).items()):
+        numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+        data.append(f"- names of `{column}`: {numbered}")
     library = {"torch": "pytorch", "diffusers": "diffusers"}[form]
     lines = [
         "---", f"library_name: {library}", "license: other", "license_name: not-chosen-yet",

@@ -169,6 +169,9 @@ def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path
     widths = [[int((picture == level).any(axis=0).sum()) for level in (64, 191)] for picture in shown]
     near = pytest.approx(8 * 88, abs=16)  # eight tiles of 88 pixels, and some of the titles' letters
     assert widths[0] == [near, near] and widths[1][0] == near and widths[1][1] < 16
+    (tmp_path / "run-1" / "samples-00000100.captions").write_text("circle\nsquare\n" * 6)
+    with Image.open(write_rows(rows, tmp_path / "named")[100]) as named:
+        assert named.height > shown[0].shape[0], "the last row has the captions"
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
     html, markdown, *_ = write_sweep_report(_of(trials, [LR]), tmp_path / "r", "a: 1", "resume", None, pictures)
     assert (

@@ -24,7 +24,8 @@ from support.command import run_inside
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
 
-FACTS = CardFacts("abcd1234", "tiny", "weights as trained", {"name": "d", "fingerprint": "f00"}, {"eval/x": (3, 0.5)})
+DATA = {"name": "d", "fingerprint": "f00", "classes": {"label": ["circle", "square"]}}
+FACTS = CardFacts("abcd1234", "tiny", "weights as trained", DATA, {"eval/x": (3, 0.5)})
 SLOW = pytest.mark.slow
 DIFFUSERS = {
     "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "positions": "column_first", "gelu": "tanh",
@@ -227,7 +228,8 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, for
     assert begun.open().format.name == format
     assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in read.state_dict().items())
     card = (tmp_path / "one" / "README.md").read_text()
-    for text in ("fingerprint: `f00`", "| `eval/x` | 0.5 | 3 |", "Licence: a placeholder", "step 7 of run abcd1234"):
+    shown = ("fingerprint: `f00`", "- names of `label`: 0 circle, 1 square", "| `eval/x` | 0.5 | 3 |")
+    for text in (*shown, "Licence: a placeholder", "step 7 of run abcd1234"):
         assert text in card
     assert f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
 
