@@ -61,11 +61,11 @@ def nearest_file(path: Path) -> str:
     import difflib
 
     try:
-        names = [each.name for each in path.parent.iterdir()]
+        stems = {each.stem: each.name for each in path.parent.iterdir() if each.suffix == path.suffix}
     except (OSError, ValueError):  # ValueError: a NUL character
         return ""
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)  # a suffix alone makes names alike
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    close = difflib.get_close_matches(path.stem, [*stems], n=1, cutoff=0.7)
+    return f" (did you mean '{stems[close[0]]}'?)" if close else ""
 
 
 def first_line(error: BaseException) -> str:
