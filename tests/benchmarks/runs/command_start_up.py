@@ -44,9 +44,9 @@ def main() -> None:
         ("validate", partial(run, ditlab("validate", str(SPEC))), TORCH, 1.0),
         ("show", partial(run, ditlab("show", str(SPEC))), TORCH, 1.0),
         ("runs", partial(run, ditlab("runs")), TORCH, 1.0),
-        ("plan", partial(run, ditlab("plan", str(SPEC))), TORCH, 2.0),
-        ("tune --dry-run", partial(run, ditlab("tune", str(SWEEP), "--dry-run")), TORCH, 2.0),
-        ("first page of ui", first_page, TORCH, 2.0),
+        ("plan", partial(run, ditlab("plan", str(SPEC))), TORCH, 6.0),
+        ("tune --dry-run", partial(run, ditlab("tune", str(SWEEP), "--dry-run")), TORCH, 3.5),
+        ("first page of ui", first_page, TORCH, 5.0),
         ("first draw of sample", partial(run, first_draw), DEEPSPEED, 1.25),
     ]
     for name, command, imports, at_most in rows:
