@@ -47,7 +47,7 @@ from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.published import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.runs.cores import computing_beside_others
-from ditlab.spec.compiling import compile_decision, cpp_compiler
+from ditlab.spec.compiling import compile_decision, missing_to_compile
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
@@ -187,10 +187,10 @@ def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
     """Decide whether `num` samples are drawn with compiled blocks, without any timing.
 
     They are where the run's own blocks are compiled, the draw has as many operations as `COMPILED_FROM`, and a C++
-    compiler is there.
+    compiler and Python's headers are there.
     """
     try:
-        if not compile_decision(experiment, device_type).is_compiled or cpp_compiler() is None:
+        if not compile_decision(experiment, device_type).is_compiled or missing_to_compile():
             return False
     except UserError:  # no training could compile them here
         return False

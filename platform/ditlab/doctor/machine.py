@@ -13,7 +13,7 @@ from typing import Literal
 
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
-from ditlab.spec.compiling import cpp_compiler
+from ditlab.spec.compiling import cpp_compiler, missing_to_compile
 from ditlab.spec.values import format_bytes
 
 # Oldest versions that the platform was run with; the same floors as the package's own metadata.
@@ -86,9 +86,9 @@ def _devices() -> Iterator[Finding]:
 def _rest() -> Iterator[Finding]:
     from ditlab_models.families import families
 
-    found = cpp_compiler()
-    remedy = "" if found else "only engine.compile=true or auto needs one: install g++"
-    yield Finding("note" if remedy else "ok", "C++ compiler", found or "none", remedy)
+    missing = missing_to_compile()
+    remedy = f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}" if missing else ""
+    yield Finding("note" if missing else "ok", "C++ compiler", cpp_compiler() or "none", remedy)
     home = Home.from_environment()
     existing = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(existing).free

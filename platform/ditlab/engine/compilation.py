@@ -4,7 +4,6 @@ Matrix products of compiled graphs on a CPU are oneDNN's, in the place of MKL's;
 leaves half of the processor's width unused.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 
 from ditlab.engine.deepspeed_internals import import_deepspeed
 from ditlab.errors import UserError
-from ditlab.spec.compiling import cpp_compiler
+from ditlab.spec.compiling import missing_to_compile
 
 aten = torch.ops.aten
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
@@ -32,17 +31,18 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     A module is changed once only. With `whole_gathers`, for ZeRO-3, a block's parameters are gathered and released
     together: the hooks that would do so for each of its layers break the graph in between.
 
-    Raises UserError where there is no C++ compiler, and for a network that names no blocks.
+    Raises UserError where a C++ compiler or Python's headers are missing, and for a network that names no blocks.
     """
     if not hasattr(network, "compiled_modules"):
         raise UserError(
             f"engine.compile compiles blocks, and the network {type(network).__name__} names none; give it a method "
             "`compiled_modules`, or set engine.compile to false."
         )
-    if cpp_compiler() is None:
+    missing = missing_to_compile()
+    if missing:
         raise UserError(
-            f"engine.compile needs a C++ compiler, and this machine has no `{os.environ.get('CXX') or 'g++'}`; install "
-            "g++ (or point CXX at a compiler), or set engine.compile to false; `ditlab sample` takes --no-compile."
+            f"engine.compile needs {missing.what}; {missing.remedy}, or set engine.compile to false; `ditlab sample` "
+            "takes --no-compile."
         )
     kinds: Mapping[str, Sequence[nn.Module]] = network.compiled_modules()
     # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.

@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import sysconfig
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
@@ -57,6 +60,27 @@ def cpp_compiler() -> str | None:
     """Return the path of the compiler that builds torch's generated kernels, on a GPU too; None: there is none."""
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
     return next(filter(None, map(shutil.which, candidates)), None)
+
+
+class MissingPart(NamedTuple):
+    """What torch's generated kernels cannot be built without."""
+
+    what: str
+    """End of `engine.compile needs ...`."""
+    remedy: str
+
+
+def missing_to_compile() -> MissingPart | None:
+    """Return what this machine lacks to compile blocks, on a GPU too; None where it has all."""
+    if cpp_compiler() is None:
+        compiler = os.environ.get("CXX") or "g++"
+        return MissingPart(
+            f"a C++ compiler, and this machine has no `{compiler}`", "install g++ (or point CXX at a compiler)"
+        )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():  # Debian's g++ comes without it
+        return MissingPart(f"Python's headers, and {header} is missing", "install python3-dev")
+    return None
 
 
 def compiled_warning(written: str, present: str) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 from ditlab.analysis.drawing import class_number, compiling_pays, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
 from ditlab.errors import UserError
-from ditlab.spec.compiling import cpp_compiler
+from ditlab.spec.compiling import missing_to_compile
 from ditlab.spec.files import load_experiment
 from ditlab_models.contract import Prompt, SampleRequest
 from support.special_files import KINDS, put
@@ -170,7 +170,7 @@ def test_a_class_by_its_number_or_name():
         request_for(label="dog")
 
 
-@pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python")
 def test_long_draws_of_compiled_runs_are_compiled():
     """By the spec and the number of samples alone: digits/dit takes 0.7 GFLOP a sample of 25 steps."""
     digits = Path(__file__).parents[3] / "experiments/digits/dit.yaml"

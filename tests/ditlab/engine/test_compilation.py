@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine
 from ditlab.inputs.noise import KeyedNoise, fixed_noise
-from ditlab.spec.compiling import cpp_compiler
+from ditlab.spec.compiling import missing_to_compile
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab_models.contract import ANY, RealRows, SampleRequest
@@ -103,7 +103,7 @@ VARYING = [(16, 8), (32, 8), (16, 12), (18, 12), (16, 8)]
 """Batch and length: halved and odd micro-batches, buckets; one size that comes again."""
 
 
-@pytest.mark.skipif(cpp_compiler() is None, reason="no C++ compiler here")
+@pytest.mark.skipif(missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python")
 def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
     assert graphs(monkeypatch, small("digits/dit", compile="true"), VARYING) == 1
 

@@ -8,7 +8,7 @@ import torch
 
 from ditlab.engine.compilation import compile_blocks
 from ditlab.errors import UserError
-from ditlab.spec.compiling import compile_decision, compiled_warning
+from ditlab.spec.compiling import compile_decision, compiled_warning, missing_to_compile
 from support.trainings.workers import tiny
 
 
@@ -52,6 +52,17 @@ def test_the_machine_decides_nothing(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="`no-such-compiler`"):
         compile_blocks(blocks, torch.device("cpu"), whole_gathers=False)
+
+
+def test_headers_of_python_are_asked_for_where_they_are_missing(monkeypatch, tmp_path):
+    """Debian's g++ comes without them, and torch's generated code includes Python.h."""
+    monkeypatch.setenv("CXX", "true")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    wanted = rf"needs Python's headers, and {tmp_path}/Python\.h is missing; install python3-dev, or set"
+    with pytest.raises(UserError, match=wanted):
+        compile_blocks(SimpleNamespace(compiled_modules=dict), torch.device("cpu"), whole_gathers=False)
+    (tmp_path / "Python.h").touch()
+    assert missing_to_compile() is None
 
 
 def test_a_network_without_blocks_is_refused():
