@@ -86,5 +86,5 @@ def test_what_the_first_step_waits_for(family, tmp_path):
     modules = set(json.loads(done.stdout.splitlines()[-1]))
     drawing = {"matplotlib", "jinja2", "PIL", "scipy", "pandas", "sklearn", "torch._inductor.compile_fx"}
     assert not modules & {*LATER, *drawing}, family
-    # The compiler takes a second. A loss of dlm is kept out of graphs; pixelhdm's network draws on the meta device.
-    assert ("torch._dynamo" in modules) == (family in ("dlm/small", "pixelhdm/small")), family
+    # The compiler takes a second. A loss of dlm is kept out of graphs.
+    assert ("torch._dynamo" in modules) == (family == "dlm/small"), family
