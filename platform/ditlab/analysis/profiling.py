@@ -423,7 +423,7 @@ class MeasuredSteps:
     threads: int
     """Threads of the worker's CPU."""
     busy: str
-    """Sentence on what others took of a busy CPU meanwhile, or empty."""
+    """Cores that others kept busy meanwhile, in words; empty on an idle machine and with a GPU."""
 
 
 def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:

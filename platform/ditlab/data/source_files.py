@@ -190,7 +190,7 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     elif Path(base).is_dir() or pattern:
         files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
     elif not os.path.lexists(source):
-        raise UserError(f"--source={source}{_MISSING.rstrip('.')}{nearest_file(Path(source))}.")
+        raise UserError(f"--source={source}: there is no such file or folder{nearest_file(Path(source))}; correct it.")
     elif whole:
         raise UserError(f"--source={source}{_NO_FOLDER}")
     else:

@@ -63,7 +63,7 @@ def cpp_compiler() -> str | None:
 
 
 class MissingPart(NamedTuple):
-    """What torch's generated kernels cannot be built without."""
+    """Part that compiling needs and this machine lacks."""
 
     what: str
     """End of `engine.compile needs ...`."""

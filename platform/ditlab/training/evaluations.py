@@ -163,7 +163,7 @@ class Evaluations:
             known = [each for each in reporter.history(self._stop.metric) if self._is_due(each[0])]
             self._decision = decision_of(self._stop, (each for each in known if self.are_beside or each[0] <= step))
             self.end_run = self._decision.holds()
-        elif recorded is not None and not self._stop:
+        if recorded is not None and not self._stop:
             reporter.tags({STOP_TAG: ""})
         if self._stop:
             recorded, ends = trainer.channel.gather((recorded, self.end_run))[0]

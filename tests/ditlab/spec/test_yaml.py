@@ -78,7 +78,7 @@ def test_dates_and_merge_keys_say_what_to_write_instead():
 def test_bombs_are_refused_at_once(text):
     start = time.process_time()
     assert "10,000 values or 100 levels" in refusal(text)
-    assert time.process_time() - start < 60  # without the limit a bomb takes hours
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
