@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -36,6 +37,7 @@ def parse_yaml(text: str, source: str) -> Any:
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise UserError(f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less.")
     yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MAX_DEPTH + 2  # unbounded, 5,000 open brackets take 4 s, and Python's recursion ends
     try:
         node = yaml.compose(text)
         if node is None:
@@ -44,7 +46,7 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.constructor.construct_document(node)
     except UserError:
         raise
-    except RecursionError:
+    except MaxDepthExceededError:
         raise UserError(f"{source}: {_TOO_MUCH}") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
