@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.composer import Composer, MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -37,6 +37,7 @@ def parse_yaml(text: str, source: str) -> Any:
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise UserError(f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less.")
     yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _BoundedComposer
     yaml.max_depth = MAX_DEPTH + 2  # unbounded, 5,000 open brackets take 4 s, and Python's recursion ends
     try:
         node = yaml.compose(text)
@@ -46,8 +47,8 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.constructor.construct_document(node)
     except UserError:
         raise
-    except MaxDepthExceededError:
-        raise UserError(f"{source}: {_TOO_MUCH}") from None
+    except MaxDepthExceededError as error:
+        raise UserError(f"{source}: line {error.problem_mark.line + 1}: {_TOO_MUCH}") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = str(error.problem or error.context or error).strip().splitlines()[0]
@@ -58,6 +59,19 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UserError(f"{source}: {where}{printable_sentence(problem)}; {remedy}.") from None
     except Exception as error:  # besides YAMLError the parser lets others through, such as KeyError and AttributeError
         raise UserError(f"{source}: {printable_sentence(first_line(error))}; correct the YAML there.") from None
+
+
+class _BoundedComposer(Composer):
+    """Composer that ends after `MAX_NODES` nodes, aliases not expanded: a MiB of them takes most of a minute."""
+
+    num_nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node. Raises MaxDepthExceededError for one too many."""
+        self.num_nodes += 1
+        if self.num_nodes > MAX_NODES:
+            raise MaxDepthExceededError(problem_mark=self.parser.peek_event().start_mark)
+        return super().compose_node(parent, index)
 
 
 def _check(root: Node, yaml: YAML, source: str) -> None:
