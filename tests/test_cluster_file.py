@@ -148,7 +148,7 @@ def test_mlflows_line_is_one_that_ditlab_takes(tmp_path, monkeypatch):
     """The options of `ditlab ui`, as click reads them."""
     import shlex
 
-    from ditlab.cli.pages import ui
+    from ditlab.cli.pages.commands import ui
 
     (served,) = [each for each in cluster_file()["head_start_ray_commands"] if "ditlab ui" in each]
     words = shlex.split(served.partition("ditlab ui")[2])

@@ -60,11 +60,11 @@ def test_the_spec_that_is_shown_whole_is_the_file():
 
 
 def test_the_readme_s_commands_exist():
-    from ditlab.cli.main import COMMANDS
+    from ditlab.parts import commands
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     used = set(re.findall(r"^\s*\$? ?ditlab ([a-z]+)", text, re.MULTILINE))
-    assert used and used <= set(COMMANDS)
+    assert used and used <= set(commands())
 
 
 def test_source_roots_hold_no_init_file():

@@ -88,7 +88,7 @@ def test_no_secret_is_written_down():
 
 
 def test_mlflow_asks_for_a_password_and_answers_under_its_services_name():
-    from ditlab.cli.pages import ui
+    from ditlab.cli.pages.commands import ui
 
     every = {each["kind"]: each for each in documents("ditlab.yaml")}
     command = every["Deployment"]["spec"]["template"]["spec"]["containers"][0]["command"]

@@ -5,15 +5,14 @@ of the group `ditlab.families` in any installed package, which names such an obj
 """
 
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from glob import escape
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ditlab_models
 from ditlab_models.contract import Family, ModelSpec
-from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup, warn_of_former_part
+from ditlab_models.plugins import BUILT_IN, PluginGroup, plugins_in_folders, warn_of_former_part
 
 AnyFamily = Family[Any, Any, Any]
 
@@ -58,17 +57,7 @@ def built_in_families() -> list[AnyFamily]:
     return [family for name in _built_in() if (family := find_family(name))]
 
 
-def _folders(only: str | None = None) -> Iterator[Plugin]:
-    """Yield the families in folders of the package's path, or the one of a name; the first folder of a name hides those
-    after it."""
-    own, known = Path(ditlab_models.__file__).parent, set()
-    for folder in map(Path, ditlab_models.__path__):
-        for module in sorted(folder.glob("*/family.py" if only is None else f"{escape(only)}/family.py")):
-            name = module.parent.name
-            if name not in known:
-                known.add(name)
-                package = BUILT_IN if folder == own else ""
-                yield Plugin(name, f"ditlab_models.{name}.family:FAMILY", package, folder=str(module.parent))
+_folders = partial(plugins_in_folders, ditlab_models, "family", "FAMILY")
 
 
 def _check(name: str, family: Any) -> AnyFamily:

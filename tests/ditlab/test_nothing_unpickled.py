@@ -1,7 +1,6 @@
 """Files that others may have written are never unpickled, nor loaded as code."""
 
 import ast
-import json
 import os
 import pickle
 from argparse import Namespace
@@ -79,26 +78,6 @@ def test_weights_with_pickles_are_refused(tmp_path: Path, name: str) -> None:
     assert str(caught.value).count("\n") == 0
     if not name.endswith("safetensors"):
         assert "make safetensors of it by three lines of Python" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "codecs",
-    [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}, {"filters": [{"id": "pickle"}], "dtype": "|O"}],
-    ids=str,
-)
-def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
-    pytest.importorskip("zarr")
-    from ditlab.data.genome.zarr_arrays import ZarrFiles, open_array
-
-    store, touched = tmp_path / "store.zarr", tmp_path / "touched"
-    (store / "a").mkdir(parents=True)
-    (store / ".zgroup").write_text('{"zarr_format": 2}')
-    meta = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4", "compressor": None, "filters": None}
-    (store / "a" / ".zarray").write_text(json.dumps({**meta, "fill_value": 0, "order": "C", **codecs}))
-    (store / "a" / "0").write_bytes(pickle.dumps(Planted(touched)))
-    with pytest.raises(UserError):
-        open_array(ZarrFiles.listed(str(store)), "a").read()
-    assert not touched.exists()
 
 
 def test_compilers_caches_are_the_users_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ditlab.cli import output
 from ditlab.cli.main import cli
-from ditlab.cli.results import RESULTS, result_type
+from ditlab.cli.output_types import result_type, result_types
 
 
 @cache
@@ -25,7 +25,7 @@ def check_result(arguments: Sequence[object], out: str) -> None:
     """Hold the last line of another process's output to the type of its command."""
     words = [str(each) for each in arguments]
     names = (" ".join(words[:number]) for number in (2, 1))
-    if (name := next((each for each in names if each in RESULTS), "")) and out.strip():
+    if (name := next((each for each in names if each in result_types()), "")) and out.strip():
         strict_type(name).validate_json(out.splitlines()[-1])
 
 
@@ -44,7 +44,7 @@ def results_are_typed() -> Iterator[None]:
                 strict_type(command).validate_json(json.dumps(output.finite(result)))
             except ValidationError as error:
                 found = [f"{each['loc']}: {each['type']}" for each in error.errors() if each["loc"][0] != "ErrorOutput"]
-                raise AssertionError(f"results.py does not say what `{command} --json` prints: {found}") from None
+                raise AssertionError(f"no results.py says what `{command} --json` prints: {found}") from None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "emit", checked)

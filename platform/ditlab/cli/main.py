@@ -2,7 +2,6 @@
 
 import atexit
 import errno
-import importlib
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -19,188 +19,58 @@ from click.shell_completion import CompletionItem
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
 from ditlab.home import Home
+from ditlab.parts import absent_part, commands, find_command
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
-
-# Name -> (module, text in the list of commands).
-COMMANDS = {
-    "train": ("train", "Train an experiment."),
-    "tune": ("sweeps", "Run a sweep: trials, ranking, report."),
-    "submit": ("train", "Run an experiment or a sweep as a job of a Ray cluster."),
-    "sample": ("analysis", "Draw samples from a run's weights."),
-    "evaluate": ("analysis", "Measure a run on held-out data, and add the metrics to it."),
-    "prove": ("checks", "Compare a spec's engine with a reference, step by step."),
-    "replay": ("checks", "Do a step of a run again: samples, losses, gradients."),
-    "verify": ("checks", "Check a run's receipts, files and data; do some steps again."),
-    "ask": ("ask", "Ask a run in training for samples, an evaluation, a checkpoint, its end."),
-    "compare": ("analysis", "Compare runs: parameters, curves, speed, samples."),
-    "report": ("pages", "Write one page for a run: curves, samples, speed, failures, spec."),
-    "watch": ("pages", "Show a run's page live in a browser, while it trains."),
-    "params": ("specs", "Count a model's parameters by component."),
-    "plan": ("plan", "Tell memory, time and cost of a run before a GPU is taken."),
-    "profile": ("specs", "Show where the time of a training step goes."),
-    "figures": ("analysis", "Draw the figures of a run's family, or those that need no run."),
-    "new": ("specs", "Write a commented spec to begin with."),
-    "validate": ("specs", "Check specs without running them."),
-    "show": ("specs", "Print a spec with its parents, overrides and defaults resolved."),
-    "schema": ("specs", "Print the JSON schema of experiments, or of a command's result."),
-    "data": ("data", "Import data into Arrow stores; inspect, encode and upload them."),
-    "export": ("analysis", "Write a run's weights as safetensors with the spec that rebuilds the network."),
-    "weights": ("weights", "Tell format and spec of published weights, to train from them."),
-    "runs": ("runs", "List, query, rename and delete runs; send MLflow what it missed."),
-    "ui": ("pages", "Open the MLflow UI on the runs in DITLAB_HOME."),
-    "doctor": ("machine", "Check this machine, or a cluster."),
-    "completion": ("machine", "Print a script that completes commands and runs in a shell."),
-}
-
-
-# Examples at the end of each `--help`: a command's own are those that name it. A test takes each apart as the command
-# would, and loads the specs in it.
-EXAMPLES = """
-ditlab train experiments/digits/dit.yaml --local
-ditlab train experiments/digits/dit.yaml --set training.steps=2500
-ditlab train experiments/digits/dit.yaml --resume auto
-ditlab train experiments/digits/dit.yaml --dry-run
-ditlab train - --local < experiments/digits/dit.yaml
-ditlab tune experiments/digits/sweep_schedule.yaml --dry-run
-ditlab tune experiments/digits/sweep_schedule.yaml --set trials=4
-ditlab tune --resume 1a2b3c4d
-ditlab submit experiments/digits/dit.yaml --resume auto
-ditlab submit experiments/digits/sweep_schedule.yaml --no-wait
-ditlab sample digits-dit --num 16
-ditlab sample 1a2b3c4d --solver heun --steps 25 --seed 3 --out samples
-ditlab sample mnist-class --label 7 --guidance 2
-ditlab sample captions --prompt "a red circle" --size 32x48
-ditlab evaluate digits-dit
-ditlab evaluate 1a2b3c4d --quality 2000
-ditlab evaluate 1a2b3c4d --quality 500 --set sampling.steps=10
-ditlab evaluate 1a2b3c4d --ema 0.05,0.1,0.15,0.2,0.25
-ditlab prove experiments/digits/dit.yaml
-ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2
-ditlab prove experiments/pixelhdm/base.yaml --json
-ditlab replay digits-dit --step 400
-ditlab replay 1a2b3c4d --step 1 --to 50 --check
-ditlab replay 1a2b3c4d --worst 5 --out spikes
-ditlab replay 1a2b3c4d --step 400 --set training.clip.max_norm=0.5
-ditlab verify digits-dit
-ditlab verify 1a2b3c4d --steps 10 --time 600 --seed 7
-ditlab verify 1a2b3c4d --steps 0 --json
-ditlab ask digits-dit sample
-ditlab ask 1a2b3c4d evaluate --wait 60 --json
-ditlab ask 1a2b3c4d stop-after-evaluation --no-wait
-ditlab ask 1a2b3c4d checkpoint --address 10.0.0.5:6379
-ditlab compare digits-dit digits-unet
-ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison
-ditlab report digits-dit
-ditlab report 1a2b3c4d --out digits.html --log
-ditlab watch digits-dit
-ditlab watch 1a2b3c4d --port 0 --no-open
-ditlab params experiments/digits/dit.yaml --shapes
-ditlab params experiments/digits/dit.yaml --set model.depth=9
-ditlab plan experiments/digits/dit.yaml --measure
-ditlab plan experiments/pixelhdm/base.yaml --gpu H100 --gpus 8 --price 2.50
-ditlab plan experiments/region/get.yaml --gpu L4 --apply smaller.yaml
-ditlab profile experiments/digits/dit.yaml
-ditlab profile experiments/digits/unet.yaml --steps 5 --out profile
-ditlab figures --list
-ditlab figures digits-dit --kind loss --out figures
-ditlab new
-ditlab new mine --like digits/dit
-ditlab new rates --like digits/sweep_schedule
-ditlab validate experiments/digits/dit.yaml
-ditlab validate experiments/digits/*.yaml
-ditlab show experiments/digits/dit.yaml --set model.depth=9
-ditlab show experiments/digits/sweep_schedule.yaml > resolved.yaml
-ditlab schema --out experiment.schema.json
-ditlab schema --sweep
-ditlab schema --result "runs show"
-ditlab data import mnist
-ditlab data inspect mnist-train
-ditlab data upload mnist-train s3://BUCKET/stores/mnist-train
-ditlab data import text --source book.txt
-ditlab data import digits
-ditlab data import mnist --source idx --no-checksum
-ditlab data import images --source photos
-ditlab data import images --source 's3://BUCKET/web/*.tar' --address auto
-ditlab data import text --source book.txt --length 256
-ditlab data import text --source book.txt --tokenizer bpe --name book
-ditlab data import get --source pbmc.zarr --regions 200
-ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4
-ditlab data import images --source more --into images-photos-256
-ditlab data list
-ditlab data rm images-photos-256
-ditlab data statistics photos --weights inception.pth --sha256 $SHA256
-ditlab data encode images-photos-256 --encode-text Qwen/Qwen3-0.6B
-ditlab data inspect mnist-train --num 64
-ditlab data inspect s3://BUCKET/stores/mnist-train --json
-ditlab export digits-dit --out weights
-ditlab export 1a2b3c4d --out weights --raw
-ditlab weights inspect weights
-ditlab weights inspect hf://OWNER/NAME@REVISION --json
-ditlab runs --num 50
-ditlab runs show digits-dit
-ditlab runs --tracking http://127.0.0.1:5000
-ditlab runs log 1a2b3c4d
-ditlab runs query "SELECT name, main_value FROM runs"
-ditlab runs query --schema
-ditlab runs rename 1a2b3c4d wide
-ditlab runs rm 1a2b3c4d --dry-run
-ditlab runs sync
-ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000
-ditlab ui
-ditlab ui --port 5001 --wait 600
-ditlab ui --host 0.0.0.0 --auth --allowed-hosts mlflow.example.org
-ditlab doctor
-ditlab doctor --cluster --address 10.0.0.5:6379
-ditlab doctor --cluster --storage s3://BUCKET/checkpoints
-eval "$(ditlab completion bash)"
-ditlab completion fish > ~/.config/fish/completions/ditlab.fish
-""".strip().split("\n")
 
 # Errors of a disk that cannot be used as it is; any other OSError is a mistake of ours.
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
 
 
-def examples_of(name: str) -> list[str]:
-    """Return the examples of a command, and of those below it."""
-    return [line for line in EXAMPLES if re.search(rf"(^|\()ditlab {name}( |\)|$)", line)]
+def examples_of(words: str) -> list[str]:
+    """Return the examples of a command by its words (`runs show`), and of the commands below it."""
+    command = find_command(words.partition(" ")[0])
+    return [line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)] if command else []
 
 
-def with_examples(command: click.Command, name: str) -> click.Command:
-    """Put the examples of a command, and of the commands below it, at the end of their help; `name` may have words."""
-    if lines := examples_of(name):
+def with_examples(command: click.Command, words: str) -> click.Command:
+    """Put the examples of a command, and of the commands below it, at the end of their help."""
+    if lines := examples_of(words):
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
     if isinstance(command, click.Group):
         for below, each in command.commands.items():
-            with_examples(each, f"{name} {below}")
+            with_examples(each, f"{words} {below}")
     return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on demand from `ditlab.cli`."""
+    """A group whose commands are described by `ditlab.parts` and imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names."""
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command. Raises UsageError, with the nearest name, for an unknown one."""
-        if cmd_name not in COMMANDS:
-            raise click.UsageError(f"no command {cmd_name!r}; {nearest(cmd_name, list(COMMANDS))}", ctx)
-        module = importlib.import_module(f"ditlab.cli.{COMMANDS[cmd_name][0]}")
-        return with_examples(getattr(module, cmd_name), cmd_name)
+        found = find_command(cmd_name)
+        if found is None:
+            reason = absent_part("command", cmd_name)
+            raise click.UsageError(reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
+        return with_examples(resolve_name(found.target), cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands' names from `COMMANDS` alone, and options."""
-        commands = [
-            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        """Complete commands' names, without their code, and options."""
+        items = [
+            CompletionItem(name, help=command.summary)
+            for name, command in commands().items()
+            if name.startswith(incomplete)
         ]
-        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of `--help` from `COMMANDS` alone."""
+        """Write the list of `--help` without the commands' code."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, command.summary) for name, command in commands().items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -319,7 +189,7 @@ def _fail(message: str, code: int, kind: str) -> None:
 
 
 def _print_error(kind: str, message: str, code: int) -> None:
-    """Print the object of an error under `--json` (`results.ErrorOutput`)."""
+    """Print the object of an error under `--json` (`output_types.ErrorOutput`)."""
     if "--json" in sys.argv:
         with suppress(OSError):
             click.echo(json.dumps({"status": "error", "kind": kind, "message": message, "exit_code": code}))

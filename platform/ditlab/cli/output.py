@@ -30,7 +30,7 @@ MOST_COLUMNS = 80
 def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
     """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and infinity.
 
-    Its keys are those of the command's type in `ditlab.cli.results`.
+    Its keys are those of the command's type in `results.py` of its folder.
     """
     for file in files:
         print_line(file, as_json)

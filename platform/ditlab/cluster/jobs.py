@@ -155,11 +155,12 @@ def runtime_env(root: Path, more: Mapping[str, str] | None = None) -> dict[str, 
     variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE), **(more or {})}
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
+    addons = source / "platform" / "ditlab_addons"
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
     if source == root:
         variables["PYTHONPATH"] = "platform:models"
     elif all(module.is_dir() for module in modules):  # else an installed package, which the nodes then need as well
-        environment["py_modules"] = [str(module) for module in modules]
+        environment["py_modules"] = [str(module) for module in [*modules, *[addons] * addons.is_dir()]]
     return environment
 
 

@@ -48,7 +48,8 @@ def code_version() -> str:
     The same for a wheel and a checkout of the same code.
     """
     digest = hashlib.sha256()
-    for package in PACKAGES:
+    addons = ["ditlab_addons"] if find_spec("ditlab_addons") else []
+    for package in (*PACKAGES, *addons):
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.origin:
             return ""

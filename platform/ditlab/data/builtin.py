@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ditlab.data.genome.planted_modules import VERSION, PlantedModules, feature_names
-from ditlab.data.genome.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.importing import ImportRequest
 from ditlab.data.known_laws import VERSION as LAWS_VERSION
 from ditlab.data.known_laws import draw_points, draw_tokens
+from ditlab.data.planted_modules import VERSION, PlantedModules, feature_names
+from ditlab.data.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store

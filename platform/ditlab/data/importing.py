@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
+from ditlab.parts import Importer, absent_part, importers
 from ditlab.progress import Progress, ignore_progress
-from ditlab.spec.importing import DigitsOptions, GetOptions, ImagesOptions, MnistOptions, TextOptions
 from ditlab_models.contract import Spec
 
 if TYPE_CHECKING:
@@ -46,38 +46,13 @@ class ImportRequest(Generic[Options]):
     """Records of a block that a dry run looks at (`data.dry_run`); None: all."""
 
 
-class Importer(NamedTuple):
-    """Importer of a kind of data."""
-
-    options: type[Spec]
-    """Options, the flags of its command."""
-    module: str
-    """Module of its function, below `ditlab.data`."""
-    function: str
-    by_blocks: bool = False
-    """True where a cluster can share the work."""
-    is_fixed: bool = False
-    """True for data that never change, whose store's folder has its plain name."""
-    has_dry_run: bool = False
-    """True where the beginning of a source tells what its import would give (`data.dry_run`)."""
-    library: str = ""
-    """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
-
-
-IMPORTERS = {
-    "digits": Importer(DigitsOptions, "builtin", "import_digits", is_fixed=True),
-    "get": Importer(GetOptions, "genome.get_import", "import_get", by_blocks=True, library="zarr"),
-    "images": Importer(ImagesOptions, "images.image_import", "import_images", by_blocks=True, has_dry_run=True),
-    "mnist": Importer(MnistOptions, "mnist", "import_mnist"),
-    "text": Importer(TextOptions, "text.text_import", "import_text", by_blocks=True, has_dry_run=True),
-}
-
-
 def find_importer(name: str) -> Importer:
-    """Return an importer. Raises UserError for an unknown one."""
-    if name not in IMPORTERS:
-        raise UserError(f"there is no importer '{name}'; {nearest(name, list(IMPORTERS))}")
-    return IMPORTERS[name]
+    """Return an importer. Raises UserError for an unknown one, and for one of an add-on that is not here."""
+    known = importers()
+    if name not in known:
+        reason = absent_part("importer", name)
+        raise UserError(reason or f"there is no importer '{name}'; {nearest(name, list(known))}")
+    return known[name]
 
 
 def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
@@ -88,7 +63,6 @@ def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
             f"`ditlab data import {name}` needs {importer.library}, which is not installed; "
             f"`pip install 'ditlab[{name}]'` brings it."
         )
-    module = import_module(f"ditlab.data.{importer.module}")
-    run: Callable[[ImportRequest[Spec]], WrittenStore | list[WrittenStore]] = getattr(module, importer.function)
+    run: Callable[[ImportRequest[Spec]], WrittenStore | list[WrittenStore]] = resolve_name(importer.target)
     written = run(request)
     return [written] if isinstance(written, WrittenStore) else written

@@ -19,8 +19,6 @@ from ditlab.data.builtin import (
     open_python_docs,
     store_name,
 )
-from ditlab.data.genome.planted_modules import PlantedModules
-from ditlab.data.genome.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.images.captions import LABEL
 from ditlab.data.known_laws import chain_of, mixture_of
 from ditlab.data.loading.held_out import (
@@ -33,6 +31,8 @@ from ditlab.data.loading.held_out import (
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store, pointed_folder, store_folder
 from ditlab.data.permutations import RoundRobin, keyed_permutation
+from ditlab.data.planted_modules import PlantedModules
+from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn

@@ -42,7 +42,7 @@ from mlflow import MlflowClient
 
 from benchmarks.rounds import Measured, report
 from benchmarks.runs.sweep_cost import ENVIRONMENT, PLAIN
-from ditlab.cli.sweeps import SweepTable
+from ditlab.cli.sweeps.commands import SweepTable
 from ditlab.home import Home
 from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep import build_sweep

@@ -13,7 +13,7 @@ import pytest
 
 from ditlab import open_run
 from ditlab.api.final_figures import draw_final_figures, scheduled
-from ditlab.cli.train import _draw_figures
+from ditlab.cli.train.commands import _draw_figures
 from support.command import Said, run_inside
 
 

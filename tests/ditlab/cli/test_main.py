@@ -14,10 +14,11 @@ import sys
 import pytest
 
 from ditlab import __version__
-from ditlab.cli.main import COMMANDS, main
+from ditlab.cli.main import main
 from ditlab.cli.output import emit
-from ditlab.cli.results import RESULTS, result_type
+from ditlab.cli.output_types import result_type
 from ditlab.doctor import machine
+from ditlab.parts import commands
 from ditlab.storage.files import stamped
 from ditlab_models.families import families
 from support.clusters.faults import wait_until
@@ -87,12 +88,12 @@ def test_commands_import_what_they_need(needed, commands, finished, tmp_path, mo
 def test_help_lists_every_command(ditlab):
     said = ditlab("--help")
     assert said.code == 0
-    for name, (_, text) in COMMANDS.items():
-        assert name in said.out and text.split()[0] in said.out
+    for name, command in commands().items():
+        assert name in said.out and command.summary.split()[0] in said.out
 
 
 def test_every_command_has_help(ditlab):
-    for name in COMMANDS:
+    for name in commands():
         said = ditlab(name, "--help")
         assert said.code == 0 and said.err == "", name
         assert said.out.startswith(f"Usage: ditlab {name}")
@@ -119,7 +120,7 @@ def test_errors_as_json(ditlab):
     for arguments in (["trian", "--json"], ["validate", "nowhere.yaml", "--json"]):
         said = ditlab(*arguments)
         assert said.code == 2 and said.out.count("\n") == 1, arguments
-        result_type(arguments[0] if arguments[0] in RESULTS else "runs", is_strict=True).validate_python(said.json)
+        result_type("validate" if arguments[0] == "validate" else "runs", is_strict=True).validate_python(said.json)
         assert said.json["kind"] == "user_error" and said.json["message"] in said.err
 
 

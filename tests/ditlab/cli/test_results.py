@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from ditlab.cli.main import cli
-from ditlab.cli.results import RESULTS
-from ditlab.data.importing import IMPORTERS
+from ditlab.cli.output_types import result_types
+from ditlab.parts import importers
 from support.results import strict_type
 
 
@@ -32,8 +32,8 @@ def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comma
 def test_every_command_takes_json_and_has_a_type():
     found = dict(commands(cli))
     assert [name for name, command in found.items() if "as_json" not in {each.name for each in command.params}] == []
-    kinds = {f"data import {kind}" for kind in IMPORTERS}
-    assert kinds < set(found) and set(found) - kinds | {"data import"} == set(RESULTS)
+    kinds = {f"data import {kind}" for kind in importers()}
+    assert kinds < set(found) and set(found) - kinds | {"data import"} == set(result_types())
 
 
 def test_a_schema_says_what_a_program_reads(ditlab):
@@ -64,7 +64,7 @@ def keys(result: object) -> str:
 
 def test_the_page_for_programs_has_every_command_and_key():
     text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text(encoding="utf-8")
-    for name, result in RESULTS.items():
+    for name, result in result_types().items():
         shapes = get_args(result) if isinstance(result, UnionType) else [result]
         row = f"| `{name}` | {'; or '.join(map(keys, shapes))} |"
         assert row in text.splitlines(), row

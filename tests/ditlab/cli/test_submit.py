@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ditlab.cli.sweeps import tune
-from ditlab.cli.train import submit, train
+from ditlab.cli.sweeps.commands import tune
+from ditlab.cli.train.commands import submit, train
 from ditlab.cluster import jobs
 from ditlab.cluster.jobs import package_files, runtime_env
 from support.clusters.nodes import CHECKOUT

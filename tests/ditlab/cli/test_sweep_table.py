@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ditlab.cli.progress import TerminalConsole
-from ditlab.cli.sweeps import MAX_ROWS, SweepTable, trial_table
+from ditlab.cli.sweeps.commands import MAX_ROWS, SweepTable, trial_table
 from ditlab.cli.terminal import FIRST_LINE, INTERVAL_VARIABLE
 from ditlab.reports.formatting import describe_value
 from ditlab.reports.sweep_records import Trial

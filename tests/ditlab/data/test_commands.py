@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 
 from ditlab.data.stores.manifest import Column, Source
 from support.command import Said, run_inside
@@ -87,53 +86,6 @@ def test_help_of_an_import_needs_no_heavy_library(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.fixture
-def regions(tmp_path: Path) -> Path:
-    """Write a zarr store of 12 peaks on two chromosomes, with 14 motifs and two cell types."""
-    group = zarr.open_group(tmp_path / "regions.zarr", mode="w", zarr_format=2)
-    peaks = [f"chr{c}:{n * 100}-{n * 100 + 50}" for c in (3, 11) for n in range(6)]
-    text = np.dtypes.StringDType()
-    group.create_array("data", data=np.random.default_rng(0).random((12, 14), np.float32))
-    group.create_array("peak_names", data=np.array(peaks, text))
-    group.create_array("motif_names", data=np.array([f"M{n}" for n in range(14)], text))
-    atpm = group.create_group("atpm")
-    for name in ("fetal_heart", "CD4+ T cell"):
-        atpm.create_array(name, data=np.arange(12.0))
-    return tmp_path / "regions.zarr"
-
-
-def test_import_and_inspect_regions(ditlab, regions, tmp_path):
-    done = ditlab("import", "get", "--source", "regions.zarr", "--cell-type", "CD4+ T cell", "--regions", "4", "--json")
-    (store,) = last_line(done)["stores"]
-    assert (store["name"], store["rows"]) == ("get-CD4_T_cell", 4)
-    assert "note: read from regions.zarr (zarr format 2); 1 of 12 peaks dropped" in done.err
-    seen = last_line(ditlab("inspect", store["name"], "--json"))
-    assert seen["columns"]["regions"]["names"] == [*(f"M{n}" for n in range(14)), "accessibility"]
-    assert seen["columns"]["chromosome"]["names"] == ["chr3", "chr11"]
-    assert len(seen["columns"]["regions"]["divisors"]) == 15
-    table = ditlab("inspect", store["name"]).out
-    assert re.search(r"regions +15 +M0, M1, M2, M3, M4, M5, M6, M7, \.\.\., accessibility", table)
-    assert re.search(r"chromosome: rows by class\s+class +name +rows\s+0 +chr3 +2\s+1 +chr11 +2\s", table)
-
-
-def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
-    for arguments, message in (
-        ((), "Missing option '--source'"),
-        (("--source", "nowhere"), "--source=nowhere: there is no such file or folder; correct it."),
-        (("--source", ".", "--regions", "0"), "0 is not in the range x>=1"),
-        (("--source", ".", "--accessibility", "two"), "'two' is not one of 'atpm', 'ones'"),
-        (("--source", ".", "--name", "a/b"), "--name='a/b': is no plain folder name"),
-        (("--source", ".", "--cell-type", ""), "--cell-type='' must be at least a character long"),
-        (("--source", "."), "--source=. is no zarr store"),
-        (("--source", "regions.zarr", "--cell-type", "fetal"), "--cell-type=fetal: regions.zarr has no such cell type"),
-    ):
-        done = ditlab("import", "get", *arguments, "--json")
-        assert done.code == 2, arguments
-        assert message in done.err and "Traceback" not in done.err
-        assert done.json["exit_code"] == 2
-        assert not (tmp_path / "home" / "stores").exists()
 
 
 def test_mistakes_end_with_2_and_the_remedy(ditlab):

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.genome.region_windows import make_peaks, plan_windows, region_columns, window_batches
-from ditlab.data.importing import IMPORTERS, ImportRequest, run_import
+from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.named_stores import store_folder
+from ditlab.data.region_windows import make_peaks, plan_windows, region_columns, window_batches
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.parts import importers
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
 from ditlab.spec.importing import MnistOptions
 from support.datasets.writing import StoreWriter
@@ -109,7 +110,7 @@ def test_mnists_test_files_hold_out_a_tenth(home, mnist):
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):
-    assert list(IMPORTERS) == ["digits", "get", "images", "mnist", "text"]
+    assert list(importers()) == ["digits", "get", "images", "mnist", "text"]
     with pytest.raises(UserError, match="no importer 'mnits'; did you mean 'mnist'"):
         run_import("mnits", ImportRequest(home.stores, home.caches, MnistOptions()))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ditlab.cli.sweeps import summary_lines
+from ditlab.cli.sweeps.commands import summary_lines
 from ditlab.errors import RunFailed
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.files import load_experiment

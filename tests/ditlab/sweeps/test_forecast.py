@@ -10,7 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
-from ditlab.cli.sweeps import forecast_table
+from ditlab.cli.sweeps.commands import forecast_table
 from ditlab.errors import UserError
 from ditlab.runs.cores import LOOK
 from ditlab.spec.yaml_text import dump_yaml

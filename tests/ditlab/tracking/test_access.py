@@ -12,7 +12,7 @@ import mlflow
 import pytest
 from click.testing import CliRunner
 
-from ditlab.cli.runs import runs
+from ditlab.cli.runs.commands import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.prepare import check_launch, startup_lines

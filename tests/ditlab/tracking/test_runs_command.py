@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ditlab.cli.runs import runs
+from ditlab.cli.runs.commands import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.records import Measurement, measurement_tags

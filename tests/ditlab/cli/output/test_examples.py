@@ -9,10 +9,12 @@ import click
 import pytest
 
 from ditlab.api.specs import load, load_sweep
-from ditlab.cli.main import COMMANDS, EXAMPLES, cli, examples_of
+from ditlab.cli.main import cli, examples_of
+from ditlab.parts import commands as described
 from ditlab.spec.files import is_sweep
 
 CHECKOUT = Path(__file__).parents[4]
+EXAMPLES = [line for command in described().values() for line in command.examples]
 
 
 def commands(group: click.Group, words: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -62,7 +64,7 @@ def in_a_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def test_every_command_has_examples():
     found = dict(commands(cli))
-    assert set(COMMANDS) <= set(found)
+    assert set(described()) <= set(found)
     assert all(examples_of(name) for name in found)
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from ditlab.cli.progress import TerminalConsole
-from ditlab.cli.sweeps import forecast_table
+from ditlab.cli.sweeps.commands import forecast_table
 from ditlab.reports.formatting import describe_value
 from ditlab.sweeps.forecast import Forecast
 from support.sweeps import LR, prepared, sweep_of

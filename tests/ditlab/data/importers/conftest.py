@@ -1,18 +1,14 @@
 """Fixtures of the importers' tests."""
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
-from ditlab.spec.importing import GetOptions, TextOptions
-from support.datasets.get_sources import GetSource
+from ditlab.spec.importing import TextOptions
 
 
 @dataclass(frozen=True)
@@ -38,35 +34,3 @@ class TextImport:
 @pytest.fixture
 def importing(tmp_path: Path) -> TextImport:
     return TextImport(tmp_path)
-
-
-@pytest.fixture
-def get(tmp_path: Path):
-    """Import a source with options; returns the store."""
-
-    def run(source: GetSource | Path, zarr_format: int = 3, progress: Callable | None = None, **options) -> Store:
-        path = source
-        if isinstance(source, GetSource):
-            path = source.write(tmp_path / "source.zarr", zarr_format)
-        get_options = GetOptions(source=path, **{"regions": 4, **options})
-        request = ImportRequest(tmp_path / "stores", tmp_path / "caches", get_options)
-        if progress:
-            request = dataclasses.replace(request, progress=progress)
-        (imported,) = run_import("get", request)
-        return imported.store
-
-    return run
-
-
-@pytest.fixture
-def refused(get, tmp_path: Path):
-    """Check that an import fails with all parts in one message, and writes nothing."""
-
-    def check(source: GetSource | Path, *parts: str, **options) -> None:
-        with pytest.raises(UserError) as caught:
-            get(source, **options)
-        for part in parts:
-            assert part in str(caught.value)
-        assert not (tmp_path / "stores").exists()
-
-    return check

@@ -12,8 +12,7 @@ from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.receipt import SourceReceipt
 from ditlab.errors import UserError
-from ditlab.spec.importing import GetOptions, ImagesOptions, TextOptions
-from support.datasets.get_sources import GetSource
+from ditlab.spec.importing import ImagesOptions, TextOptions
 from support.datasets.mds_shards import write_mds
 from support.datasets.odd_sources import (
     Build,
@@ -372,16 +371,6 @@ def test_texts(tmp_path, name):
     check(case, written.store.manifest.receipt, written.store.path)
     found, expected = Counter(stored(written.store)), Counter(stream(case.rows.split("|")))
     assert found <= expected and (expected - found).total() < 2, "the last row may be incomplete"
-
-
-def test_regions(tmp_path):
-    source = GetSource().write(tmp_path / "r.zarr")
-    (source / ".DS_Store").touch()
-    chosen = {"cell_type": "fetal_heart", "regions": 5, "stride": 6, "max_span": 6000}
-    options = GetOptions(source=source, **chosen)
-    (written,) = run_import("get", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
-    levels = "34 peaks: 17 in windows; 8 in no window, 9 zero atpm | 5 windows: 4 rows; 1 over 6,000 base pairs"
-    assert summary(written.store.manifest.receipt) == levels
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import mlflow.server
 import pytest
 from click.testing import CliRunner
 
-from ditlab.cli.pages import ui
+from ditlab.cli.pages.commands import ui
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.tracking.records import create_run

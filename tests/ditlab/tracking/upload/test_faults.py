@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from ditlab.cli.runs import runs
+from ditlab.cli.runs.commands import runs
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import create_run

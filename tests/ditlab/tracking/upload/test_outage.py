@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ditlab.cli.runs import runs
+from ditlab.cli.runs.commands import runs
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.tracker import RunTracker

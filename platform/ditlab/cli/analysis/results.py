@@ -1,0 +1,92 @@
+"""Objects that commands of this folder print under `--json`."""
+
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
+
+from ditlab.cli.output_types import FilesOutput, IntervalOutput, Numbers
+
+
+class MeasurementOutput(TypedDict):
+    """How a group of figures is measured."""
+
+    digest: str
+    parts: dict[str, str]
+    """Digest of each part."""
+    words: dict[str, str]
+    """Parts in words, as far as they have any."""
+
+
+class StepFilesOutput(FilesOutput):
+    """`ditlab sample`, `ditlab export`: files made of a run's weights at a step."""
+
+    run_id: str
+    step: int
+
+
+class EvaluationOutput(TypedDict):
+    """`ditlab evaluate`."""
+
+    run_id: str
+    step: int
+    metrics: Numbers
+    evaluation: str
+    """Digest of measurements, spec and weights: equal for one evaluation made twice."""
+    measurements: dict[str, MeasurementOutput]
+    """Measurement by group of metrics: eval, held_out, assessed, quality."""
+    intervals: dict[str, list[float | None]]
+    """Ends of the 95 % interval by metric, where it has one."""
+    differences: dict[str, list[str]]
+    """Differences from training's measurement in words, by group; such a group is not added to the run."""
+    left_out: NotRequired[dict[str, list[str]]]
+    """Classes that were kept out of training, by column."""
+    tables: NotRequired[dict[str, dict[str, list[Any]]]]
+    files: NotRequired[list[str]]
+
+
+class FollowedOutput(TypedDict):
+    """`ditlab evaluate --watch`."""
+
+    run_id: str
+    evaluations: list[EvaluationOutput]
+
+
+AveragePointOutput = TypedDict("AveragePointOutput", {
+    "profile": str, "profile_error": float, "evaluation": str, "metrics": Numbers,
+})  # fmt: skip
+
+
+class AveragesOutput(FilesOutput):
+    """`ditlab evaluate --ema`."""
+
+    run_id: str
+    step: int
+    snapshots: int
+    averages: list[AveragePointOutput]
+
+
+ComparedOutput = TypedDict("ComparedOutput", {
+    "run_id": str, "name": str, "family": str, "status": str, "step": int, "samples": int, "seconds": float | None,
+    "samples_per_second": float | None, "parameters": int, "forked_from": str | None, "metrics": Numbers,
+    "measurements": dict[str, MeasurementOutput], "runs": NotRequired[list[str]],
+    "intervals": NotRequired[dict[str, IntervalOutput]],
+})  # fmt: skip
+
+
+class CompareOutput(FilesOutput):
+    """`ditlab compare`."""
+
+    runs: list[ComparedOutput]
+
+
+KindsOutput = TypedDict("KindsOutput", {"kinds": list[str]})
+
+
+RESULTS = {
+    "sample": StepFilesOutput,
+    "evaluate": EvaluationOutput | AveragesOutput | FollowedOutput,
+    "compare": CompareOutput,
+    "figures": FilesOutput | KindsOutput,
+    "export": StepFilesOutput,
+}
+"""Type of the object of each command."""

@@ -1,0 +1,406 @@
+"""`ditlab data`: imports, with a command for each importer; features; inspection and upload of stores."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+import click
+
+from ditlab.cli import options, output
+from ditlab.cli.main import with_examples
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.parts import importers
+from ditlab.spec.uris import has_one_slash
+from ditlab.spec.values import format_bytes
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from ditlab.data.stores.writing import WrittenStore
+    from ditlab_models.contract import Spec
+
+
+class Importers(click.Group):
+    """A group with a command for each importer of `ditlab.parts`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the kinds of data."""
+        return list(importers())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Make the command of a kind. Raises UserError for an unknown one."""
+        from ditlab.data.importing import find_importer
+
+        importer = find_importer(cmd_name)
+        fields = resolve_name(importer.options)
+
+        def callback(
+            out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,
+            **given: Any,
+        ) -> None:  # fmt: skip
+            run_import(cmd_name, fields, given, out, replace, address, as_json, dry_run)
+
+        command = click.command(cmd_name, help=fields.__doc__)(options.as_json(callback))
+        flags = [field_option(name, field) for name, field in fields.model_fields.items()]
+        text = "Folder for the stores [default: DITLAB_HOME/stores]."
+        flags.append(click.Option(["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text))
+        text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
+        flags.append(click.Option(["--replace"], is_flag=True, help=text))
+        if importer.has_dry_run:
+            text = "Say what the first 1,000 images, members, rows or documents would give, and write nothing."
+            flags.append(click.Option(["--dry-run"], is_flag=True, help=text))
+        if importer.by_blocks:
+            text = (
+                "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
+                "[default: RAY_ADDRESS, else this machine]."
+            )
+            flags.append(click.Option(["--address"], help=text))
+        command.params = [*flags, *command.params]
+        return with_examples(command, f"data import {cmd_name}")
+
+
+@click.group("import", cls=Importers)
+def import_() -> None:
+    """Write the Arrow stores of a kind of data."""
+
+
+def field_option(name: str, field: FieldInfo) -> click.Option:
+    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
+    alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
+    (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
+    if multiple := get_origin(plain) is tuple:
+        plain = get_args(plain)[0]
+    bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
+    if hasattr(plain, "__metadata__"):  # Annotated below a union
+        plain = get_args(plain)[0]
+    kind: click.ParamType[Any] | None
+    if get_origin(plain) is Literal:
+        kind = click.Choice(get_args(plain))
+    elif plain is int:
+        kind = click.IntRange(next((bound.ge for bound in bounds if hasattr(bound, "ge")), None))
+    else:
+        folder = click.Path(path_type=Path, exists=True, file_okay=False)
+        kind = {bool: None, float: click.FLOAT, str: click.STRING, Path: folder}[plain]
+    flag = name.replace("_", "-")
+    default = {} if field.is_required() else {"default": field.default, "show_default": field.default is not None}
+    names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
+    return click.Option(
+        names, type=kind, required=field.is_required(), multiple=multiple, help=field.description, **default
+    )
+
+
+def run_import(
+    kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
+    as_json: bool, dry_run: bool = False,
+) -> None:  # fmt: skip
+    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
+    from pydantic import ValidationError
+
+    from ditlab.api.imports import import_data
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.spec.overrides import explain
+
+    flagged, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
+    given = {name: value for name, value in given.items() if flagged(name) is not default}
+    try:
+        chosen = fields(**given)
+    except ValidationError as error:
+        flags = {name: f"--{name.replace('_', '-')}" for name in given}
+        lines = (line.partition("=") for line in explain(error, fields, given))
+        raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
+    check_out(out)
+    if dry_run:
+        show_dry_run(kind, chosen, as_json)
+        output.hint(as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json"))
+        return
+    with ProgressBars(f"importing {kind}") as progress:
+        imported = import_data(kind, chosen, out, address, progress, output.say, replace)
+    show_stores(imported, {"kind": kind}, as_json)
+    if imported:
+        store = imported[0].store
+        output.hint(as_json, "data inspect", store.name if out is None else output.relative(store.path))
+
+
+def show_dry_run(kind: str, chosen: Spec, as_json: bool) -> None:
+    """Print what an import would give, by the beginning of its source; warnings last."""
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.data.dry_run import preview_import
+
+    with ProgressBars(f"looking at {kind}") as progress:
+        previews = preview_import(kind, chosen, progress)
+    for line in (line for each in previews for line in each.lines()):
+        output.say(line)
+    for warning in dict.fromkeys(warning for each in previews for warning in each.receipt.warnings):
+        output.say(f"warning: {warning}")
+    output.say("nothing was written")
+    output.emit({"kind": kind, "dry_run": True, "stores": [each.to_dict() for each in previews]}, as_json)
+
+
+def check_out(out: Path | None) -> None:
+    """Raise UserError for a URI, of which a path has lost a slash."""
+    if out is not None and has_one_slash(str(out)):
+        raise UserError(
+            f"--out={out} is a URI, and shards are written to a folder (with --address one that all nodes share); name "
+            "a folder, and send the store there with `ditlab data upload`."
+        )
+
+
+def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
+    """Print what was written, receipts and their warnings last; and for `--json` the facts and the stores."""
+    stores: list[dict[str, Any]] = []
+    warnings: list[str] = []
+    for one in written:
+        store = one.store
+        again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
+        output.say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
+        if store.manifest.source.note:
+            output.say(f"  note: {store.manifest.source.note}")
+        if store.manifest.text:
+            from ditlab.analysis.store_tables import text_line  # imports torch
+
+            output.say(f"  text: {text_line(store)}")
+        receipt = store.manifest.receipt
+        if receipt:
+            for line in receipt.lines():
+                output.say(f"  {line}")
+            if receipt.list_name:
+                output.say(f"  listed in {store.path / receipt.list_name}")
+            warnings += receipt.warnings
+        described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
+        described |= {"outcome": one.outcome, "note": store.manifest.source.note}
+        described["text"] = store.manifest.text and store.manifest.text.model_dump(mode="json")
+        described["receipt"] = receipt and receipt.model_dump(mode="json")
+        stores.append({**described, "left_out": receipt.counts if receipt else {}})
+    for warning in warnings:
+        output.say(f"warning: {warning}")
+    output.emit({**facts, "stores": stores}, as_json)
+
+
+@click.command()
+@click.argument("store")
+@click.option("--encode-text", help="Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).")
+@click.option("--encode-images", help="Frozen encoder of images (DINOv3).")
+@click.option(
+    "--autoencoder",
+    help="AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION: latents of images, as a column.",
+)
+@click.option(
+    "--tokens", type=click.IntRange(1),
+    help="Tokens of every row's text; longer captions are cut [default: the longest].",
+)  # fmt: skip
+@click.option("--patch", type=click.IntRange(1), help="Side of the image encoder's patches [default: the encoder's].")
+@click.option("--name", help="Name of the new store and its folder [default: STORE-encoded].")
+@click.option(
+    "--out", type=options.NewPath(path_type=Path, file_okay=False), help="Folder for it [default: DITLAB_HOME/stores]."
+)
+@click.option(
+    "--address",
+    help="Ray cluster whose GPUs, or else cores, share the work; STORE and --out must be folders that its nodes share "
+    "[default: RAY_ADDRESS, else this machine].",
+)
+@click.option("--replace", is_flag=True, help="Let the name mean the new store although runs trained on another.")
+@options.as_json
+def encode(
+    store: str, encode_text: str | None, encode_images: str | None, autoencoder: str | None, tokens: int | None,
+    patch: int | None, name: str | None, out: Path | None, address: str | None, replace: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Add frozen encoders' features to a store, so that training needs no encoder.
+
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. A new store is written beside it, with all
+    columns of its rows and those of the encoders; the old one stays. It is computed on a GPU where there is one. A
+    command that was killed goes on from its whole blocks when it is given again.
+    """
+    from ditlab.api.imports import encode_store
+    from ditlab.cli.progress import ProgressBars
+
+    check_out(out)
+    with ProgressBars("opening the store") as progress:
+        written = encode_store(
+            store, encode_text, encode_images, autoencoder=autoencoder, tokens=tokens, patch=patch, name=name, out=out,
+            address=address, progress=progress, warn=output.say, replace=replace,
+        )  # fmt: skip
+    show_stores([written], {}, as_json)
+    output.hint(as_json, "data inspect", written.store.name if out is None else output.relative(written.store.path))
+
+
+@click.command()
+@click.argument("store")
+@click.argument("uri")
+@options.as_json
+def upload(store: str, uri: str, as_json: bool) -> None:
+    """Upload a store to a URI, for data: {kind: arrow, path: URI}.
+
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the store's folder there, such as
+    s3://bucket/stores/NAME, in the form that checkpoint.storage takes. Another store is never overwritten.
+    """
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.data.named_stores import open_named_store
+    from ditlab.data.remote.uploading import upload_store
+
+    opened = open_named_store("STORE", store, Home.from_environment())
+    with ProgressBars(f"uploading {opened.name}"):
+        opened.verify()
+        done = upload_store(opened, uri)
+    what = f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint {opened.fingerprint[:12]})"
+    output.say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
+    facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
+    output.emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)
+    output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {uri}}}")
+
+
+@click.group()
+def data() -> None:
+    """Import data into Arrow stores, add encoders' features, inspect stores, upload them."""
+
+
+data.add_command(import_)
+data.add_command(encode)
+data.add_command(upload)
+
+
+@data.command("list")
+@options.as_json
+def list_(as_json: bool) -> None:
+    """List the stores of DITLAB_HOME: rows, classes, size, and the runs that were trained on each."""
+    from ditlab.api.imports import list_stores
+    from ditlab.reports.formatting import terminal_table
+
+    found = list_stores()
+    heads = {"store": "text", "name": "text", "rows": "number", "classes": "number", "size": "number", "runs": "text"}
+    rows = [
+        (each.folder, each.name, f"{each.rows:,}", str(each.classes or ""), format_bytes(each.bytes),
+         each.problem or ", ".join(each.runs))
+        for each in found
+    ]  # fmt: skip
+    output.console(as_json).print(
+        terminal_table(heads, rows) if rows else "no stores; `ditlab data import` writes some"
+    )
+    output.emit({"stores": [each.to_dict() for each in found]}, as_json)
+    whole = [each.folder for each in found if not each.problem]
+    if whole:
+        output.hint(as_json, "data inspect", whole[0])
+    else:
+        output.hint(as_json, "data import", "--help")
+
+
+@data.command("rm")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE ...")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@click.option("--needed", is_flag=True, help="Also those that runs were trained on, which then cannot be evaluated.")
+@options.as_json
+def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> None:
+    """Remove stores of DITLAB_HOME by name or NAME@FINGERPRINT. What a run needs stays without --needed."""
+    from ditlab.api.imports import plan_store_removal
+
+    plan = plan_store_removal(stores, needed)
+    for each in plan:
+        output.say(f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, {', '.join(each.runs) or 'no run'}")
+    if not yes and (not sys.stdin.isatty() or not click.confirm("Remove?", err=True)):
+        raise UserError("nothing was removed; give --yes to remove without the question.")
+    for each in plan:
+        each.remove()
+    output.emit({"removed": [each.folder for each in plan]}, as_json)
+    output.hint(as_json, "data list")
+
+
+@data.command()
+@click.argument("place")
+@click.option("--kind", type=click.Choice(["inception", "dinov2", "clip"]), default="inception", show_default=True)
+@click.option("--weights", required=True, help="File or folder of the network's weights; nothing is downloaded.")
+@click.option("--sha256", required=True, help="SHA-256 of the file of weights, as `sha256sum FILE` prints it.")
+@click.option("--against", metavar="PLACE", help="Images, or an .npz file of statistics (mu, sigma): figures of PLACE.")
+@click.option("--out", type=options.NewPath(path_type=Path, dir_okay=False), help="Write mu, sigma as an .npz file.")
+@options.as_json
+def statistics(place: str, against: str | None, out: Path | None, as_json: bool, **network: str) -> None:
+    """Measure images by a published network: FID and others against another PLACE, and statistics as ADM's .npz.
+
+    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8, NHWC).
+    """
+    from ditlab.analysis.image_sets import measure_images
+    from ditlab.analysis.opened_run import default_device
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.quality.published import features_named
+    from ditlab.storage.files import write_durably
+
+    with ProgressBars(f"measuring {place}") as progress:
+        spec, home = features_named(network), Home.from_environment()
+        found = measure_images(place, spec, against, home, default_device(), progress)
+    if out is not None:
+        try:
+            write_durably(out, found.statistics.to_npz())
+        except OSError as error:
+            raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
+    figures = {name: {"value": each.mean, "low": each.low, "high": each.high} for name, each in found.figures.items()}
+    for name, each in found.figures.items():
+        output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
+    output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
+    if out is not None:
+        settings = output.repeated_arguments("place", "against", "out", "as_json")
+        output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)
+    elif against is None:
+        output.hint(as_json, "data statistics", *output.repeated_arguments("as_json"), "--against", "PLACE")
+
+
+@data.command()
+@click.argument("path")
+@click.option(
+    "--out",
+    type=options.NewPath(path_type=Path, dir_okay=False),
+    help="The picture [DITLAB_HOME/caches/inspect/NAME.png].",
+)
+@click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
+@options.as_json
+def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
+    """Show what a store holds, and draw a few of its samples or read them as text.
+
+    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read. Or
+    an experiment's YAML, whose data are shown: the parts of a mixture with their shares, samples and columns.
+    """
+    terminal, home = output.console(as_json), Home.from_environment()
+    if path.endswith((".yaml", ".yml")):
+        from ditlab.analysis.store_tables import data_facts, data_tables
+        from ditlab.data.splits import open_data
+        from ditlab.spec.files import load_experiment
+
+        experiment = load_experiment(Path(path))
+        data = open_data(experiment.data, home)
+        for table in data_tables(experiment, data):
+            terminal.print(table)
+        if data.note:
+            output.say(data.note)
+        output.emit(data_facts(experiment, data), as_json)
+        output.hint(as_json, "train", path, "--dry-run")
+        return
+    from ditlab.analysis.store_tables import store_facts, store_tables, text_table
+    from ditlab.data.named_stores import open_named_store
+    from ditlab.data.preview import sample_grid, sample_text
+    from ditlab.data.remote.copies import describe_store
+    from ditlab.spec.uris import is_uri
+
+    remote = is_uri(path)
+    if remote and (out or num):
+        raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
+    store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
+    place, texts, picture = path if remote else str(store.path), {}, None
+    if not remote:
+        store.verify()
+    for table in store_tables(store, place):
+        terminal.print(table)
+    if not remote:
+        if texts := sample_text(store, num or 4):
+            terminal.print(text_table(texts))
+        if figure := sample_grid(store, num or 32):
+            from ditlab.analysis.plot import Plot
+
+            picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
+            output.say(f"picture: {picture}")
+        elif not texts:
+            output.say(f"{store.name} holds no column of images: no picture.")
+    output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
+    output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")

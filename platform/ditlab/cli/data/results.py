@@ -1,0 +1,81 @@
+"""Objects that commands of this folder print under `--json`."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from ditlab.cli.output_types import FilesOutput
+
+
+class EndsOutput(TypedDict):
+    """Figure with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class StatisticsOutput(FilesOutput):
+    """`ditlab data statistics`."""
+
+    images: int
+    figures: dict[str, EndsOutput]
+    """Figures against the other set, by name; empty without one."""
+
+
+WrittenStoreOutput = TypedDict("WrittenStoreOutput", {
+    "name": str, "path": str, "rows": int, "fingerprint": str, "outcome": str, "note": str | None,
+    "text": dict[str, Any] | None, "receipt": dict[str, Any] | None, "left_out": dict[str, int],
+})  # fmt: skip
+
+
+class EncodeOutput(TypedDict):
+    """`ditlab data encode`."""
+
+    stores: list[WrittenStoreOutput]
+
+
+class ImportOutput(EncodeOutput):
+    """`ditlab data import`."""
+
+    kind: str
+
+
+ImportPreviewOutput = TypedDict("ImportPreviewOutput", {
+    "kind": str, "dry_run": Literal[True], "stores": list[dict[str, Any]],
+})  # fmt: skip
+
+UploadOutput = TypedDict("UploadOutput", {
+    "name": str, "rows": int, "fingerprint": str, "uri": str, "outcome": str, "files_sent": int, "bytes": int,
+})  # fmt: skip
+
+ListedStoreOutput = TypedDict("ListedStoreOutput", {
+    "store": str, "name": str, "rows": int, "classes": int, "bytes": int, "runs": list[str], "problem": str,
+})  # fmt: skip
+
+StoresOutput = TypedDict("StoresOutput", {"stores": list[ListedStoreOutput]})
+
+RemovedOutput = TypedDict("RemovedOutput", {"removed": list[str]})
+
+StoreOutput = TypedDict("StoreOutput", {
+    "path": str, "name": str, "description": str, "source": dict[str, Any], "receipt": dict[str, Any] | None,
+    "rows": int, "columns": dict[str, dict[str, Any]], "text": dict[str, Any] | None, "attachments": dict[str, Any],
+    "fingerprint": str, "shards": int, "picture": str | None, "texts": dict[str, Any], "buckets": NotRequired[Any],
+})  # fmt: skip
+
+SpecDataOutput = TypedDict("SpecDataOutput", {
+    "name": str, "fingerprint": str, "draw": str | None, "parts": dict[str, dict[str, Any]],
+    "columns": dict[str, dict[str, Any]], "problems": dict[str, str], "note": str,
+})  # fmt: skip
+
+
+RESULTS = {
+    "data import": ImportOutput | ImportPreviewOutput,
+    "data encode": EncodeOutput,
+    "data upload": UploadOutput,
+    "data list": StoresOutput,
+    "data statistics": StatisticsOutput,
+    "data rm": RemovedOutput,
+    "data inspect": StoreOutput | SpecDataOutput,
+}
+"""Type of the object of each command; `data import` stands for each kind of data."""

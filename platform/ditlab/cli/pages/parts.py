@@ -1,0 +1,40 @@
+"""Commands of this folder, described without their code."""
+
+from ditlab.parts import Command, Parts
+
+PARTS = Parts(
+    commands=(
+        Command(
+            name="report",
+            summary="Write one page for a run: curves, samples, speed, failures, spec.",
+            target="ditlab.cli.pages.commands:report",
+            examples=(
+                "ditlab report digits-dit",
+                "ditlab report 1a2b3c4d --out digits.html --log",
+            ),
+            position=110,
+        ),
+        Command(
+            name="watch",
+            summary="Show a run's page live in a browser, while it trains.",
+            target="ditlab.cli.pages.commands:watch",
+            examples=(
+                "ditlab watch digits-dit",
+                "ditlab watch 1a2b3c4d --port 0 --no-open",
+            ),
+            position=120,
+        ),
+        Command(
+            name="ui",
+            summary="Open the MLflow UI on the runs in DITLAB_HOME.",
+            target="ditlab.cli.pages.commands:ui",
+            examples=(
+                "ditlab ui",
+                "ditlab ui --port 5001 --wait 600",
+                "ditlab ui --host 0.0.0.0 --auth --allowed-hosts mlflow.example.org",
+            ),
+            position=250,
+        ),
+    ),
+    results="ditlab.cli.pages.results:RESULTS",
+)

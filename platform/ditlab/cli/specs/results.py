@@ -1,0 +1,43 @@
+"""Objects that commands of this folder print under `--json`."""
+
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
+
+from ditlab.cli.output_types import FilesOutput, Numbers
+
+ParamsOutput = TypedDict("ParamsOutput", {
+    "total": int, "trainable": int, "components": dict[str, int], "training_only": dict[str, int],
+    "roles": dict[str, int], "by_parameter": list[dict[str, Any]], "shapes": NotRequired[list[dict[str, Any]]],
+})  # fmt: skip
+
+ProfileOutput = TypedDict("ProfileOutput", {
+    "steps": int, "step_seconds": float, "phases": Numbers, "kinds": Numbers, "modules": list[dict[str, Any]],
+    "operators": list[dict[str, Any]], "matrix_rate": float, "trace": str, "picture": str,
+})  # fmt: skip
+
+ExperimentsOutput = TypedDict("ExperimentsOutput", {"experiments": dict[str, str]})
+
+
+class ValidateOutput(TypedDict):
+    """`ditlab validate`."""
+
+    valid: list[str]
+    spec_hash: dict[str, str]
+    """Hash over the fields that decide the trained weights, of each experiment."""
+    not_compared: dict[str, str]
+    """Reason why a spec was not compared with its data, by spec: they are not on this machine, or not written yet."""
+
+
+ShowOutput = TypedDict("ShowOutput", {"spec": dict[str, Any], "spec_hash": NotRequired[str]})
+
+
+RESULTS = {
+    "params": ParamsOutput,
+    "profile": ProfileOutput,
+    "new": FilesOutput | ExperimentsOutput,
+    "validate": ValidateOutput,
+    "show": ShowOutput,
+    "schema": FilesOutput | dict[str, Any],
+}
+"""Type of the object of each command."""

@@ -1,0 +1,134 @@
+"""Objects that commands of this folder print under `--json`."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from ditlab.cli.output_types import Changes, Device, IntervalOutput, Numbers
+
+
+class TrialOutput(TypedDict):
+    """One run of a sweep."""
+
+    number: int
+    run_id: str
+    values: dict[str, Any]
+    """Value by axis."""
+    status: str
+    step: int
+    metrics: Numbers
+    """The sweep's metrics; null where the trial has none yet."""
+    note: str
+    """Reason of a failure."""
+    arm: NotRequired[int]
+    seed: NotRequired[int]
+
+
+class BestOutput(TypedDict):
+    """A trial, or with several seeds an arm, by its metrics."""
+
+    number: int
+    run_id: str
+    values: dict[str, Any]
+    metrics: dict[str, float]
+    seeds: NotRequired[list[int]]
+    intervals: NotRequired[dict[str, IntervalOutput]]
+
+
+class ComparableOutput(BestOutput):
+    """Best of the trials whose metrics are measured alike."""
+
+    where: dict[str, Any]
+    trials: int
+
+
+class DifferenceOutput(IntervalOutput):
+    """An arm's value minus the best one's."""
+
+    arm: int
+    is_paired: bool
+
+
+class SweepOutput(TypedDict):
+    """`ditlab tune`."""
+
+    run_id: str
+    status: Literal["finished", "interrupted", "stopped"]
+    """stopped: by a budget (exit code 0); interrupted: by a signal (130). `--resume RUN` goes on."""
+    reason: str
+    """Clause on the budget that stopped it; empty for another end."""
+    trials: list[TrialOutput]
+    """The best first."""
+    best: BestOutput | None
+    why_no_best: str
+    best_of_comparable: list[ComparableOutput]
+    report: str
+    arms: NotRequired[list[BestOutput]]
+    differences: NotRequired[list[DifferenceOutput]]
+    not_told_apart: NotRequired[list[int]]
+    """Arms whose interval of the difference to the best one holds zero."""
+    race: NotRequired[list[str]]
+    quick: NotRequired[Changes]
+
+
+PlannedTrialOutput = TypedDict("PlannedTrialOutput", {
+    "number": int, "values": dict[str, Any], "parameters": int, "steps": int, "seconds": float | None, "arm": int,
+    "seed": int,
+})  # fmt: skip
+
+
+class SweepDryRunOutput(TypedDict):
+    """`ditlab tune --dry-run`."""
+
+    status: Literal["dry-run"]
+    trials: list[PlannedTrialOutput]
+    """Empty for a search that proposes values as it goes."""
+    num_trials: int
+    concurrent: int
+    seconds: float | None
+    """Expected duration of what is left of the sweep."""
+    device_hours: float | None
+    """Expected hours of devices of what is left, as a budget counts them."""
+    device: Device
+    idle_seconds: float | None
+    """Expected duration on this machine without the work of others; null where these did not keep it busy."""
+    quick: NotRequired[Changes]
+
+
+class PointOutput(TypedDict):
+    """A point of a sweep over samples, by the means over its seeds."""
+
+    number: int
+    values: dict[str, Any]
+    metrics: Numbers
+    options: list[str]
+    """Options of `ditlab sample` that draw so."""
+    frontier: bool
+    interval: IntervalOutput | None
+
+
+class SamplesSweepOutput(TypedDict):
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`."""
+
+    run_id: str
+    status: Literal["finished", "interrupted"]
+    of: str
+    """The run whose samples were drawn."""
+    points: list[PointOutput]
+    best: int | None
+    not_told_apart: list[int]
+    report: str
+
+
+PlannedPointOutput = TypedDict("PlannedPointOutput", {"number": int, "values": dict[str, Any], "evaluations": float})
+
+SamplesDryRunOutput = TypedDict("SamplesDryRunOutput", {
+    "status": Literal['dry-run'], "of": str, "points": list[PlannedPointOutput], "samples": int, "seeds": list[int],
+    "draws": int, "evaluations": float, "seconds": float, "bytes": int,
+})  # fmt: skip
+
+
+RESULTS = {
+    "tune": SweepOutput | SweepDryRunOutput | SamplesSweepOutput | SamplesDryRunOutput,
+}
+"""Type of the object of each command."""

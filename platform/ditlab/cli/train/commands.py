@@ -1,0 +1,333 @@
+"""Commands that begin runs: `ditlab train` here, `ditlab submit` as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ditlab.cli import options, output
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
+
+if TYPE_CHECKING:
+    from ditlab.api.training import GroupResult, TrainingResult
+    from ditlab.cli.progress import ProgressLine
+    from ditlab.spec.experiment import Experiment
+
+
+@click.command()
+@options.spec
+@options.overrides
+@options.quick
+@options.train_address
+@click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
+@click.option(
+    "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
+    help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
+)  # fmt: skip
+@options.seeds
+@options.start
+@options.figures
+@options.metrics_port
+@options.prove
+@options.grace
+@click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
+@options.as_json
+def train(
+    spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
+    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None, metrics_port: int | None,
+    prove: bool, grace: float, dry_run: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
+    from ditlab.cli.progress import ProgressBars, ProgressLine
+    from ditlab.spec.files import STANDARD_INPUT, load_experiment
+    from ditlab.spec.quick import load_quick_experiment
+
+    Home.from_environment()  # one that is refused shows before PyTorch is loaded
+    overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
+    changes: dict[str, Any] = {}
+    if quick:  # before torch is imported: a mistake shows at once
+        short = load_quick_experiment(spec, overrides)
+        experiment, changes = short.spec, short.to_dict()
+        for text in short.lines():
+            output.say(text)
+    else:
+        experiment = load_experiment(spec, overrides)
+    if dry_run:
+        if prove:
+            raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
+        output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
+        with ProgressBars("loading PyTorch"):
+            from ditlab.api.training import plan_training
+
+            plan = plan_training(experiment, local=local, address=address, resume=None if seeds else resume)
+        for text in plan.notes:
+            output.say(text)
+        if seeds:
+            last = experiment.seed + seeds - 1
+            output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
+        numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
+        output.emit({"status": "dry-run", **numbers, **changes}, as_json)
+        output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
+        return 0
+
+    if local:
+        _sleep_at_barriers(experiment, resume)
+    with ProgressLine("loading PyTorch") as line:
+        from ditlab.api import training
+
+        settings: dict[str, Any] = {
+            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port, "prove": prove,
+            "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
+        }  # fmt: skip
+        group: GroupResult | None = None
+        results: list[TrainingResult] = []
+        try:
+            if seeds:
+                group = training.train_seeds(experiment, seeds=seeds, **settings)
+                results = group.results
+            else:
+                results = [training.train(experiment, **settings)]
+        except training.ProofFailed as error:
+            from ditlab.checking.prove.findings import proof_lines
+
+            for text in [*proof_lines(error.proof), str(error)]:
+                line.say(text)
+            output.emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
+            return error.exit_code
+        left: list[str] = []
+        if figures is not False:
+            left = _draw_figures([each for each in results if each.status == "finished"], figures, quick, line)
+    for text in [text for result in results for text in (_summary(result)[:1] if group else _summary(result))]:
+        output.print_line(text, as_json)
+    for text in _group_lines(group) if group else ():
+        output.print_line(text, as_json)
+    ended: TrainingResult | GroupResult = group or results[0]
+    figures_left = {"figures_left": left} if left else {}
+    output.emit({**ended.to_dict(), **figures_left, **changes}, as_json)
+    if ended.status != "interrupted":
+        output.hint(as_json, *(("runs",) if group else ("sample", ended.run_id)))
+        return 0
+    arguments = output.repeated_arguments("resume", "as_json")
+    # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no longer there
+    if experiment.start or spec == STANDARD_INPUT:
+        left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
+        own = output.relative(ended.folder / "spec.yaml")
+        arguments = [str(own), *output.repeated_arguments(*left_out)]
+    output.hint(False, "train", *arguments, "--resume", ended.run_id)  # also under `--json`: logs keep it
+    return 130
+
+
+def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine) -> list[str]:
+    """Draw the figures of finished runs, and return the kinds that were left to `ditlab figures`.
+
+    A signal leaves the rest, of all the runs: they are finished.
+    """
+    left: list[str] = []
+    waiting = [result.run_id for result in results]
+    try:
+        from ditlab.api.final_figures import SHARE, draw_final_figures
+        from ditlab.runs.cores import computing_beside_others
+
+        share = 0.0 if quick else SHARE
+        with computing_beside_others(line.say):
+            for result in results:
+                drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
+                waiting.remove(result.run_id)
+                left += [kind for kind in drawn.left if kind not in left]
+                if drawn.left:
+                    count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
+                    line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
+    except KeyboardInterrupt:
+        for run_id in waiting:
+            command = output.command_line("figures", run_id)
+            line.warn(f"run {run_id} is finished; a signal ended the drawing of its figures: `{command}` draws them.")
+    return left
+
+
+def _group_lines(group: GroupResult) -> list[str]:
+    """Lines on a group of seeds: mean and interval of its training loss and held-out metrics."""
+    lines = [f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to {group.seeds[-1]}"]
+    for name, interval in group.intervals.items():
+        if name.startswith(("train/loss", "eval/", "quality/")):
+            lines.append(f"  {name}: {interval.text()} (mean of {interval.num} seeds, 95 %)")
+    return lines
+
+
+def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
+    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads it once."""
+    from ditlab.runs.cores import recorded_threads, sleep_at_barriers
+    from ditlab.tracking.records import find_training_run
+
+    threads = experiment.resources.cpus_per_worker
+    if resume and resume != "auto" and not threads:
+        threads = recorded_threads(find_training_run(Home.from_environment(), resume).folder)
+    sleep_at_barriers(threads or 1)
+
+
+def _summary(result: TrainingResult) -> list[str]:
+    """Last lines for people: how the run ended, where to look, and where the time went."""
+    if result.status == "interrupted":
+        saved = result.checkpoint or "-"  # a URI, or a path as a shell takes it
+        place = saved if "://" in saved else output.short_path(Path(saved))
+        end = f"interrupted at step {result.step} of {result.total_steps}"
+        lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
+    else:
+        loss = recent_metrics(RunFolder(result.folder)).loss
+        lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
+        from ditlab.reports.text_file import read_texts
+        from ditlab.tracking.access import resolve_tracking_uri
+
+        if pictures := sorted((result.folder / "media").glob("samples-*.png")):
+            lines.append(f"  samples: {output.short_path(pictures[-1])}")
+            with suppress(OSError):  # of pictures there are none
+                texts = read_texts(pictures[-1].with_suffix(".txt"))
+                lines += [f"  {line}" for line in output.first_text_lines(texts, 3)]
+        page, home = result.folder / "report.html", Home.named_by_environment()
+        tracked = result.tracking_uri
+        if tracked == resolve_tracking_uri(None, home):
+            tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
+        lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}MLflow: {tracked}")
+    with suppress(UserError):  # a journal that cannot be read costs the table alone
+        if summary := result.run.time():
+            lines += output.time_lines(summary)
+    return lines
+
+
+@click.command()
+@options.spec
+@options.overrides
+@click.option(
+    "--address", metavar="URL",
+    help="Address of the job server (default: RAY_API_SERVER_ADDRESS, else that of the tunnel).",
+)  # fmt: skip
+@click.option(
+    "--working-dir", type=click.Path(path_type=Path), default=".", show_default=True,
+    help="Folder that is sent to the cluster.",
+)  # fmt: skip
+@click.option(
+    "--home", metavar="PATH", help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: on this "
+    "machine this shell's own, elsewhere that of the nodes' environment.",
+)  # fmt: skip
+@click.option(
+    "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
+)
+@options.start
+@options.quick
+@options.seeds
+@options.figures
+@options.metrics_port
+@options.prove
+@options.grace
+@click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
+@options.as_json
+def submit(
+    spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, home: str | None, quick: bool,
+    start_from: str | None, grace: float, no_wait: bool, as_json: bool, **_: object,
+) -> int:  # fmt: skip
+    """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
+
+    The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job
+    running; `ray job stop` ends it after a final checkpoint. Other options are those of `ditlab train` and `ditlab
+    tune`, which the job runs.
+    """
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.cluster.jobs import default_address, job_environment, open_job_server
+    from ditlab.spec.files import STANDARD_INPUT, is_sweep, spec_files
+    from ditlab.spec.start import parse_start
+
+    # a spec that is wrong or lies elsewhere is better refused here than after the upload
+    if spec == STANDARD_INPUT:
+        raise UserError("SPEC is standard input, which no job can read; write it to a file below --working-dir.")
+    if start_from:
+        parse_start(start_from)  # the run itself is known to the cluster's home alone
+    root, sweep = resolve_user_path(working_dir), is_sweep(spec)
+    if not root.is_dir():
+        raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
+    if sweep:
+        _refuse_options_of_train(spec)
+    name = _name_of_spec(spec, overrides, sweep, quick)
+    for file in spec_files(spec):
+        if not file.is_relative_to(root):
+            raise UserError(
+                f"{file} does not lie below --working-dir {root}, the only folder that is sent along; name a folder "
+                "that holds it."
+            )
+    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
+    command += output.repeated_arguments("spec", "address", "working_dir", "home", "no_wait")
+    environment = job_environment(root, home, grace)
+    with open_job_server(address or default_address()) as jobs:
+        with ProgressBars(f"sending {root} to {jobs.address}"):
+            job = jobs.submit(name, command, environment)
+        output.say(f"home: {home or _default_home()}")
+        output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
+        if no_wait:
+            output.emit({"job": job, "status": "SUBMITTED"}, as_json)
+            output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
+            return 0
+        rest, last, has_text = "", "", False
+
+        def show(text: str) -> None:
+            """Print the lines that are complete; the job's JSON line is kept for the end."""
+            nonlocal rest, last, has_text
+            has_text = has_text or bool(text.strip())
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                if as_json and line.startswith("{"):
+                    last = line
+                else:
+                    output.print_line(line, as_json)
+
+        try:
+            ended = jobs.follow(job, show)
+        except KeyboardInterrupt:
+            output.say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
+            raise
+        if rest:
+            show("\n")
+        if ended.exit_code and ended.status == "FAILED" and not has_text:
+            output.say(f"job {job} failed before it could start: {ended.message}")
+        output.say(f"job {job} {ended.status.lower()}")
+    result: dict[str, Any] = {"job": job, "job_status": ended.status}
+    with suppress(ValueError):  # a line that is no JSON object
+        result |= json.loads(last or "{}")
+    output.emit(result, as_json)
+    return ended.exit_code
+
+
+def _default_home() -> str:
+    """Say in which home a job keeps its runs that is given none."""
+    own = Home.named_by_environment().root
+    if "DITLAB_HOME" in os.environ:
+        return f"{own} if the job runs on this machine, else that of the nodes' environment (--home PATH)"
+    return f"that of the nodes' environment, else {own} if the job runs on this machine (--home PATH)"
+
+
+def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
+    """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in it."""
+    from ditlab.spec.files import load_experiment
+    from ditlab.spec.quick import load_quick_experiment, load_quick_sweep
+    from ditlab.spec.sweep import load_sweep
+
+    if quick and sweep:
+        return load_quick_sweep(spec, overrides).spec.name
+    if quick:
+        return load_quick_experiment(spec, overrides).spec.name
+    return load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
+
+
+def _refuse_options_of_train(sweep: Path) -> None:
+    """Raise UserError for an option that `ditlab tune` lacks."""
+    from ditlab.cli.sweeps.commands import tune
+
+    known = {parameter.name for parameter in tune.params}
+    for parameter in train.params:
+        if parameter.name != "spec" and parameter.name not in known and output.is_typed(parameter.name or ""):
+            option = "/".join([*parameter.opts, *parameter.secondary_opts])
+            raise UserError(f"{option} is for experiments, and {sweep} is a sweep; leave it out.")

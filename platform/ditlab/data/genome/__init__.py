@@ -1,1 +1,0 @@
-"""Genome: windows of regions, read from the stores of GET or generated."""

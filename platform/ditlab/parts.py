@@ -1,0 +1,143 @@
+"""Parts that folders, add-ons and other packages add to DiTLab, described without their code. No torch.
+
+A folder of DiTLab describes its parts in `parts.py`; an add-on, a folder `ditlab_addons/NAME/` on the Python path, in
+`addon.py`; another package in an object that an entry point of the group `ditlab.addons` names. A description names
+code as `module:attribute`, which is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
+
+OF_ADDONS: dict[str, dict[str, str]] = {"command": {}, "importer": {"get": "genome"}}
+"""Add-on of DiTLab by kind and name of its parts: what is said where the add-on is not here."""
+LAST = 1000
+"""Position of commands behind DiTLab's own."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `ditlab`."""
+
+    name: str
+    summary: str
+    """Its line in `ditlab --help`."""
+    target: str
+    """The click command: `ditlab.cli.machine.commands:doctor`."""
+    examples: tuple[str, ...]
+    """Command lines at the end of its help; a group's commands show those that name them."""
+    position: int = LAST
+    """Position in `ditlab --help`; commands of one position are sorted by name."""
+
+
+@dataclass(frozen=True)
+class Importer:
+    """A kind of data of `ditlab data import`."""
+
+    name: str
+    options: str
+    """Class of its options, whose fields are the flags of its command."""
+    target: str
+    """Function of a request (`ditlab.data.importing.ImportRequest`) that returns the store or stores it has written."""
+    by_blocks: bool = False
+    """True where a cluster can share the work (`ditlab.data.import_blocks`)."""
+    is_fixed: bool = False
+    """True for data that never change, whose store's folder has its plain name."""
+    has_dry_run: bool = False
+    """True where the beginning of a source tells what its import would give (`ditlab.data.dry_run`)."""
+    library: str = ""
+    """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of one folder or package."""
+
+    commands: tuple[Command, ...] = ()
+    results: str = ""
+    """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module."""
+    importers: tuple[Importer, ...] = ()
+
+
+PartT = TypeVar("PartT", Command, Importer)
+
+
+def _addon_folders(only: str | None = None) -> Iterator[Plugin]:
+    try:
+        import ditlab_addons
+    except ModuleNotFoundError:
+        return iter(())
+    return plugins_in_folders(ditlab_addons, "addon", "ADDON", only)
+
+
+def _check(name: str, parts: Any) -> Parts:
+    if not isinstance(parts, Parts):
+        raise ValueError(f"it is a {type(parts).__name__}, not an instance of ditlab.parts.Parts")
+    return parts
+
+
+ADDONS: PluginGroup[Parts] = PluginGroup("ditlab.addons", "add-on", _check, folders=_addon_folders)
+
+
+@cache
+def core_parts() -> tuple[Parts, ...]:
+    """Return the parts of DiTLab's own folders."""
+    folders = sorted(file.parent.name for file in Path(__file__).parent.glob("cli/*/parts.py"))
+    return tuple(importlib.import_module(f"ditlab.cli.{folder}.parts").PARTS for folder in folders)
+
+
+def all_parts() -> list[Parts]:
+    """Return the parts of DiTLab's own folders, then those of add-ons and other packages.
+
+    Warns of add-ons that cannot be used.
+    """
+    return [*core_parts(), *ADDONS.load_all().values()]
+
+
+def commands() -> dict[str, Command]:
+    """Return all commands by name, as `ditlab --help` lists them. Warns of those whose name is taken."""
+    found = _by_name("command", [command for parts in all_parts() for command in parts.commands])
+    return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
+
+
+def find_command(name: str) -> Command | None:
+    """Return the command of a name; None where there is none."""
+    own = {command.name: command for parts in core_parts() for command in parts.commands}
+    return own.get(name) or commands().get(name)
+
+
+def importers() -> dict[str, Importer]:
+    """Return all importers by name, sorted. Warns of those whose name is taken."""
+    found = _by_name("importer", [importer for parts in all_parts() for importer in parts.importers])
+    return dict(sorted(found.items()))
+
+
+def absent_part(noun: str, name: str) -> str:
+    """Return a sentence on a part (`command`, `ask`) of an add-on of DiTLab that is not here; "" for any other name."""
+    addon = OF_ADDONS[noun].get(name)
+    if addon is None or ADDONS.find(addon):
+        return ""
+    return (
+        f"the {noun} '{name}' is of the add-on {addon}, which is not here; put the folder that holds "
+        f"ditlab_addons/{addon} on the Python path, or install DiTLab with its add-ons."
+    )
+
+
+def _by_name(noun: str, parts: Sequence[PartT]) -> dict[str, PartT]:
+    found: dict[str, PartT] = {}
+    for part in parts:
+        if part.name not in found:
+            found[part.name] = part
+            continue
+        taken = found[part.name].target
+        text = f"the {noun} '{part.name}' of {part.target} is skipped, as {taken} has that name; rename it."
+        warnings.warn(text, PluginWarning, stacklevel=3)
+    return found

@@ -1,0 +1,1 @@
+"""Add-on: import of genomic regions from GET's zarr stores."""

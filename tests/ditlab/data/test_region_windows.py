@@ -1,0 +1,102 @@
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ditlab.data.region_windows import make_peaks, plan_windows, region_columns, window_batches
+from ditlab.data.stores.manifest import Source
+from ditlab.data.stores.store import Store
+from support.datasets.writing import StoreWriter
+
+
+def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:
+    """Return peaks of as many chromosomes as there are counts."""
+    starts = [np.arange(count, dtype=np.int64) * gap + 10 for count in counts]
+    return np.concatenate([make_peaks(number, start, start + 400) for number, start in enumerate(starts)])
+
+
+def windows_of(plan, peaks: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return chromosome, first peak along it, and size of each window."""
+    chromosome = peaks["chromosome"][plan.first]
+    first = plan.first - np.searchsorted(peaks["chromosome"], chromosome)
+    return list(zip(chromosome.tolist(), first.tolist(), plan.size.tolist(), strict=True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    peaks=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    regions=st.integers(1, 12),
+    stride=st.none() | st.integers(1, 15),
+)
+def test_no_window_comes_twice_and_no_peak_is_left_out(peaks, regions, stride):
+    plan = plan_windows(peaks_of(*peaks), regions, stride)
+    windows = windows_of(plan, peaks_of(*peaks))
+    assert plan.dropped == 0
+    held = [{(number, peak) for peak in range(first, first + size)} for number, first, size in windows]
+    for earlier, later in pairwise(held):
+        assert not later <= earlier, "a window within the one before holds nothing new"
+    assert windows == sorted(set(windows))
+    if (stride or regions) <= regions:
+        assert set().union(*held) == {(number, peak) for number, n in enumerate(peaks) for peak in range(n)}
+    for number, first, size in windows:
+        assert size == regions or first + size == peaks[number], "only a chromosome's last window is shorter"
+
+
+def test_windows_begin_a_stride_apart():
+    peaks = peaks_of(10, 3)
+    assert windows_of(plan_windows(peaks, 4, stride=3), peaks) == [(0, 0, 4), (0, 3, 4), (0, 6, 4), (1, 0, 3)]
+
+
+def test_windows_that_span_too_much_are_dropped_and_counted():
+    far = make_peaks(0, np.array([0, 100, 200, 9000]), np.array([50, 150, 250, 9050]))
+    near = np.arange(4) * 100 + 10
+    peaks = np.concatenate([far, make_peaks(1, near, near + 400)])
+    plan = plan_windows(peaks, 2, max_span=700)
+    assert windows_of(plan, peaks) == [(0, 0, 2), (1, 0, 2), (1, 2, 2)]
+    assert plan.dropped == 1
+    exact = plan_windows(far, 2, max_span=8850)
+    assert exact.dropped == 0, "a span of max_span itself is allowed"
+
+
+def test_rows_hold_their_peaks_and_padding_is_zero_and_absent(tmp_path):
+    peaks = peaks_of(5, 2)
+    values = np.random.default_rng(0).random((7, 3), np.float32)
+    plan = plan_windows(peaks, 3)
+    columns = region_columns(3, ("A", "B", "accessibility"), (2.0, 0.5, 1.0), ("chr1", "chrX"))
+    with StoreWriter(tmp_path / "s", columns, name="s", source=Source(kind="t")) as writer:
+        for batch in window_batches(peaks, plan, 3, 3, lambda first, stop: values[first:stop]):
+            writer.append(batch)
+    store = Store.open(tmp_path / "s")
+    rows = {name: store.tensor(name).numpy() for name in store.columns}
+    assert rows["chromosome"].tolist() == [0, 0, 1]
+    assert rows["present"].tolist() == [[True] * 3, [True, True, False], [True, True, False]]
+    assert rows["start"].tolist() == [[10, 1010, 2010], [3010, 4010, 0], [10, 1010, 0]]
+    assert rows["end"].tolist() == [[410, 1410, 2410], [3410, 4410, 0], [410, 1410, 0]]
+    assert np.array_equal(rows["regions"][:2].reshape(6, 3)[:5], values[:5])
+    assert np.array_equal(rows["regions"][2, :2], values[5:])
+    assert not rows["regions"][1:, 2].any()
+    assert store.columns["regions"].names == ("A", "B", "accessibility")
+    assert store.columns["regions"].divisors == (2.0, 0.5, 1.0)
+    assert store.columns["chromosome"].names == ("chr1", "chrX")
+
+
+def test_a_batch_of_windows_is_in_memory_at_a_time(monkeypatch):
+    monkeypatch.setattr("ditlab.data.region_windows.BATCH_BYTES", 4 * 3 * 2 * 5)
+    asked = []
+
+    def features(first: int, stop: int) -> np.ndarray:
+        asked.append((first, stop))
+        return np.ones((stop - first, 2), np.float32)
+
+    peaks = peaks_of(36)
+    batches = window_batches(peaks, plan_windows(peaks, 3), 3, 2, features)
+    assert len(next(batches)["present"]) == 5 and len(asked) == 5
+    assert [len(batch["present"]) for batch in batches] == [5, 2]
+    assert asked == [(n, n + 3) for n in range(0, 36, 3)]
+
+
+def test_nothing_to_cut_gives_no_window():
+    plan = plan_windows(peaks_of(0), 4)
+    assert len(plan.first) == 0
+    assert list(window_batches(peaks_of(0), plan, 4, 2, lambda *_: np.zeros((0, 2)))) == []

@@ -1,0 +1,113 @@
+"""Parts of add-ons and of other packages, as docs/contributing.md has them: found, used, refused, absent."""
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from ditlab import parts
+from ditlab_models.plugins import PluginWarning
+from support.installed_package import install
+
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
+TOML, PARTS, COMMAND = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+IMPORTER = """
+from ditlab.parts import Importer, Parts
+
+ADDON = Parts(
+    importers=(
+        Importer(name="zeros", options="ditlab_addons.blank.code:Options", target="ditlab_addons.blank.code:write"),
+    ),
+)
+"""
+CODE = """
+import numpy as np
+from ditlab.data import Column, Source, write_store
+from ditlab_models.contract import Spec
+
+class Options(Spec):
+    \"\"\"Rows of zeros.\"\"\"
+
+    rows: int = 4
+    \"\"\"Number of rows.\"\"\"
+
+def write(request):
+    x = np.zeros((request.options.rows, 2), np.float32)
+    columns = {"x": Column(dtype="float32", shape=(2,))}
+    source = Source(kind="zeros")
+    return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
+"""
+
+
+@pytest.fixture
+def hello(tmp_path, monkeypatch):
+    """The package of the page, installed."""
+    project = f'[project]\nname = "hello"\nversion = "1.0"\n{TOML}'
+    install(tmp_path / "site", {"pyproject.toml": project, "hello/parts.py": PARTS, "hello/command.py": COMMAND})
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield tmp_path / "site"
+    for module in ("hello", "hello.parts", "hello.command"):
+        sys.modules.pop(module, None)
+
+
+def test_a_command_of_a_package_is_listed_called_and_typed(hello, ditlab):
+    assert "hello" not in sys.modules
+    listed = ditlab("--help").out
+    assert re.search(r"^  hello +Greet a run\.$", listed, re.MULTILINE) and listed.rstrip().endswith("Greet a run.")
+    assert "hello.command" not in sys.modules, "a list imports no command"
+    said = ditlab("hello", "dit", "--json")
+    assert (said.code, said.json, said.err) == (0, {"greeted": "dit"}, "hello, dit\n")
+    assert "ditlab hello digits-dit" in ditlab("hello", "--help").out
+    schema = ditlab("schema", "--result", "hello", "--json").json
+    assert schema["$defs"]["HelloOutput"]["required"] == ["greeted"]
+    assert "did you mean 'hello'?" in ditlab("helo").err
+
+
+def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
+    taken = PARTS.replace('name="hello"', 'name="train"')
+    for text, message in ((taken, "the command 'train' of hello.command:hello is skipped"), ("1 / 0", "ZeroDivision")):
+        (hello / "hello" / "parts.py").write_text(text)
+        sys.modules.pop("hello.parts", None)
+        fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check)
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            patch.setattr(parts, "ADDONS", fresh)
+            assert parts.commands()["train"].target == "ditlab.cli.train.commands:train"
+        assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
+
+
+def test_an_importer_of_a_folder_on_the_path(tmp_path):
+    folder = tmp_path / "more" / "ditlab_addons" / "blank"
+    folder.mkdir(parents=True)
+    (folder / "addon.py").write_text(IMPORTER)
+    (folder / "code.py").write_text(CODE)
+    said = subprocess.run(
+        [sys.executable, "-m", "ditlab", "data", "import", "zeros", "--rows", "3"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "more"), *sys.path])},
+    )  # fmt: skip
+    assert said.returncode == 0 and "zeros: 3 rows" in said.stderr, said.stderr
+
+
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    for noun, names in parts.OF_ADDONS.items():
+        for name, addon in names.items():
+            said = ditlab(*(["data", "import", name] if noun == "importer" else [name]))
+            assert said.code == 2 and said.err.count("\n") == 1, said.err
+            assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said.err
+    assert ditlab("--help").code == 0
+    assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
+
+
+def test_the_table_of_add_ons_names_every_part_of_each():
+    found = {"command": {}, "importer": {}}
+    for name, addon in parts.ADDONS.load_all().items():
+        found["command"] |= {command.name: name for command in addon.commands}
+        found["importer"] |= {importer.name: name for importer in addon.importers}
+    assert found == parts.OF_ADDONS

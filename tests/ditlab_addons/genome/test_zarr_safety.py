@@ -1,0 +1,154 @@
+"""Zarr stores that would run code or wait for ever are refused before anything of them is decoded."""
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from ditlab.errors import UserError
+from ditlab_addons.genome.zarr_arrays import ZarrFiles, open_array, open_group
+from support.damage import bit_flips, mutations
+from support.special_files import KINDS, put, remove
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+FORMATS = (2, 3)
+
+
+@pytest.fixture
+def store(tmp_path) -> Callable[..., Path]:
+    """Write a store with the array `x` of 4x2 numbers in one chunk, and `names` of four texts."""
+
+    def write(zarr_format: int = 3, **options: Any) -> Path:
+        path = tmp_path / "s.zarr"
+        group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+        group.create_array("x", data=np.arange(8.0).reshape(4, 2), chunks=(4, 2), **options)
+        group.create_array("names", data=np.array(["a", "b", "c", "d"], np.dtypes.StringDType()))
+        return path
+
+    return write
+
+
+def read(path: Path, key: str = "x") -> np.ndarray:
+    files = ZarrFiles.listed(str(path))
+    open_group(files)
+    return open_array(files, key).read()
+
+
+def refused(path: Path, key: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        read(path, key)
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+def chunk(path: Path, key: str = "x") -> Path:
+    return next(file for file in (path / key).rglob("*") if file.is_file() and file.name[0] not in ".z")
+
+
+def edit(path: Path, key: str, change: Callable[[dict], object]) -> None:
+    file = next(file for file in (path / key / ".zarray", path / key / "zarr.json") if file.exists())
+    metadata = json.loads(file.read_text())
+    change(metadata)
+    file.write_text(json.dumps(metadata))
+
+
+class Planted:
+    """Object whose unpickling leaves a file behind."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "vlen-array", "categorize"])
+def test_filters_of_objects_are_refused_before_anything_is_decoded(store, tmp_path, codec):
+    path, mark = store(2), tmp_path / "mark"
+    for key in ("x", "names"):
+        edit(path, key, lambda m: m.update(dtype="|O", filters=[{"id": codec}], compressor=None, fill_value=None))
+        chunk(path, key).write_bytes(pickle.dumps(Planted(mark)))
+        refused(path, key, f"its codec '{codec}' is not among those that are read")
+        edit(path, key, lambda m: m.update(filters=None))
+        refused(path, key, "its values are objects or records of several fields")
+        edit(path, key, lambda m: m.update(dtype=[["a", "|O"]]))
+        refused(path, key, "its values are objects or records of several fields")
+    three = store(3)
+    edit(three, "names", lambda m: m["codecs"].__setitem__(0, {"name": f"numcodecs.{codec}", "configuration": {}}))
+    refused(three, "names", f"its codec 'numcodecs.{codec}' is not among those")
+    assert not mark.exists()
+
+
+def test_shapes_beyond_memory_are_refused(store):
+    path = store(2)
+    edit(path, "x", lambda m: m.update(chunks=[2**40, 2], shape=[2**40, 2]))
+    refused(path, "x", r"its chunks have 17,592,186,044,416 bytes each, and at most 1,073,741,824 are read")
+    path = store(3)
+    edit(path, "x", lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2**30, 2]))
+    refused(path, "x", r"its chunks have 17,179,869,184 bytes each")
+
+
+@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_special_files_in_a_store_are_named(store, zarr_format, kind, problem):
+    path = store(zarr_format)
+    for file in (chunk(path), path / "x" / (".zarray" if zarr_format == 2 else "zarr.json")):
+        content = file.read_bytes()
+        put(kind, file)
+        refused(
+            path, "x", rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*({problem}|a device|{file.name})"
+        )
+        remove(file)
+        file.write_bytes(content)
+    assert read(path).shape == (4, 2)
+    put(kind, path / (".zgroup" if zarr_format == 2 else "zarr.json"))
+    refused(path, "x", rf"--source=.*s\.zarr is no zarr store \(.*({problem}|a device|nothing|[Nn]o)")
+
+
+def test_a_copy_of_the_metadata_is_not_trusted(store):
+    path = store(2)
+    zarr.consolidate_metadata(path)
+    file = path / ".zmetadata"
+    text = re.sub(r'"filters": null', '"filters": [{"id": "pickle"}]', file.read_text())
+    file.write_text(text)
+    assert read(path).shape == (4, 2)
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize("key", ["x", "names"])
+def test_damage_is_refused_in_a_sentence(store, zarr_format, key):
+    path = store(zarr_format)
+    metadata = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
+    # a chunk of text begins with the number of its texts, for which zarr's codec takes memory
+    for file in (metadata, *([chunk(path, key)] if key == "x" else ())):
+        content = file.read_bytes()
+        damaged = [*bit_flips(content, 25), *(mutations(content, 25) if content[:1] == b"{" else ())]
+        for each in damaged:
+            file.write_bytes(each)
+            try:
+                read(path, key)
+            except UserError as error:
+                assert str(error).endswith(".")
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}, {"filters": [{"id": "pickle"}], "dtype": "|O"}],
+    ids=str,
+)
+def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
+    store, touched = tmp_path / "store.zarr", tmp_path / "touched"
+    (store / "a").mkdir(parents=True)
+    (store / ".zgroup").write_text('{"zarr_format": 2}')
+    meta = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4", "compressor": None, "filters": None}
+    (store / "a" / ".zarray").write_text(json.dumps({**meta, "fill_value": 0, "order": "C", **codecs}))
+    (store / "a" / "0").write_bytes(pickle.dumps(Planted(touched)))
+    with pytest.raises(UserError):
+        open_array(ZarrFiles.listed(str(store)), "a").read()
+    assert not touched.exists()
