@@ -27,7 +27,8 @@ CHECKED = ROW.itemsize - 4
 LEFT_OUT, NOT_APPLIED = 1, 2
 """Flags: the batch was taken from the order and not trained on; the update was left out, as loss or gradient was not
 finite."""
-VERBS = ("sample", "evaluate", "checkpoint", "stop-after-evaluation")
+STOP_VERB = "stop-after-evaluation"
+VERBS = ("sample", "evaluate", "checkpoint", STOP_VERB)
 """Acts that a run in training is asked for (`ditlab ask`); none of them changes what its steps compute."""
 SAMPLES_MASK = (1 << 63) - 1
 """Digests of samples have 63 bits: workers exchange them as signed numbers."""

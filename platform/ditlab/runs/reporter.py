@@ -14,13 +14,14 @@ from ditlab.errors import RunFailed, Unreachable, UserError
 from ditlab.home import RunFolder
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.progress import ignore
+from ditlab.receipts.records import STOP_VERB
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import shorten
 from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
-from ditlab.runs.requests import ASKED_TAG, STOP, RequestAnswer, RequestDesk
+from ditlab.runs.requests import ASKED_TAG, RequestAnswer, RequestDesk
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import (
@@ -119,7 +120,7 @@ class TrackedReporter(Reporter):
         known = self._tracker.journal.results.get(ENERGY)
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        refused = {"checkpoint": _OF_A_TRIAL, STOP: _OF_A_TRIAL} if launch.trial_channel else {}
+        refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
         self._requests = RequestDesk(self._folder, self.warn, refused, on_look)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn

@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from ditlab.errors import UserError, first_line
 from ditlab.home import RunFolder
 from ditlab.progress import ignore
-from ditlab.receipts.records import VERBS
+from ditlab.receipts.records import STOP_VERB, VERBS
 from ditlab.runs.locks import running_state
 from ditlab.secrets import hide
 from ditlab.storage.files import add_checksum, is_intact, without_checksum, write_durably
@@ -43,14 +43,13 @@ _MOST_BEGINS = 2
 _MOST_ANSWERS = 100
 """Answers that are kept, the newest."""
 _NAME = re.compile(r"([0-9]{8})(\.answer)?\.json")
-STOP = "stop-after-evaluation"
 ASKED_TAG = "ditlab.asked"
 """Tag with the last request that was answered."""
 _INSTEAD = {
     "sample": "`ditlab sample {0}` draws from its newest checkpoint",
     "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
     "checkpoint": "`ditlab runs show {0}` lists its checkpoints",
-    STOP: "`ditlab evaluate {0}` measures its newest checkpoint",
+    STOP_VERB: "`ditlab evaluate {0}` measures its newest checkpoint",
 }
 
 
@@ -138,7 +137,7 @@ def withdraw_stops(folder: RunFolder) -> None:
     """Withdraw open requests to stop the run: whoever starts it again wants it to go on. Raises nothing."""
     with suppress(OSError):
         for request in open_requests(folder):
-            if request.verb == STOP:
+            if request.verb == STOP_VERB:
                 _withdraw(folder, request.number)
 
 
@@ -189,7 +188,7 @@ def ask(
         if answer := read_answer(folder, number):  # after the look at the run, which answers before it ends
             return answer
         if why:
-            if verb != STOP and read_record(folder).status == "running":  # lost, with what it had begun
+            if verb != STOP_VERB and read_record(folder).status == "running":  # lost, with what it had begun
                 why += " The request stays, and is done once the run goes on."
             else:
                 _withdraw(folder, number)
@@ -249,7 +248,7 @@ class RequestDesk:
         """Answer the request that was begun last, and return the answer; None for one that waits for a checkpoint."""
         known = self._begun[self._current]
         known.metrics.update({name: value if math.isfinite(value) else None for name, value in metrics.items()})
-        if known.verb in ("checkpoint", STOP):
+        if known.verb in ("checkpoint", STOP_VERB):
             return None
         return self._answer(self._current, **({"status": "not done", "message": problem} if problem else {}))
 

@@ -25,7 +25,9 @@ from ditlab.engine.phase_clock import phase_clock
 from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
+from ditlab.receipts.records import STOP_VERB
 from ditlab.training.checkpointing import CheckpointManager
+from ditlab.training.decisions import Action, Intervals, StepFacts, decide, is_due
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.evaluations import Evaluations
 from ditlab.training.hooks import Hooks, StepHook
@@ -78,6 +80,9 @@ class Trainer:
 
     state: TrainingState
     stepper: Stepper
+    _intervals: Intervals
+    _last_facts: StepFacts | None
+    """Facts about the last step of the attempt; None before its first."""
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()) -> None:
         """Build the parts that outlive the training state, and a state of fresh weights."""
@@ -199,8 +204,17 @@ class Trainer:
             OutOfMemory: a step did not fit.
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
-        self._until, self._saves, self._ends_as_asked = until, saves, False
+        self._last_facts = None
         self.evaluations.begin(self, saves)
+        experiment = self.run.experiment
+        self._intervals = Intervals(
+            evaluation=experiment.evaluation.every,
+            checkpoint=experiment.checkpoint.every,
+            until=until,
+            saves=saves,
+            is_async=self.evaluations.are_beside,
+            waits_for_values=self.run.waits_for_values,
+        )
         for begun in self.hooks.attempt_begun:
             begun(self.stepper, self.memory, saved)
         try:
@@ -218,12 +232,13 @@ class Trainer:
         finally:
             for ended in self.hooks.attempt_ended:
                 ended()
+        facts = self._last_facts
         return RunOutcome(
             "interrupted" if stopped else "finished",
             self.state.step,
             self.metrics.latest,
             self.checkpoints.last,
-            is_asked=stopped and self._ends_as_asked,
+            is_asked=stopped and facts is not None and facts.request == STOP_VERB,
         )
 
     def _train_steps(self) -> bool:
@@ -260,31 +275,20 @@ class Trainer:
                     self.stepper.skip()
                 else:
                     number = state.step + 1
-                    self.stepper.step(batch, _is_due(number, every, number in (1, self.evaluations.last_step)))
+                    self.stepper.step(batch, is_due(number, every, number in (1, self.evaluations.last_step)))
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
 
     def _after_step(self) -> bool:
-        """Log, evaluate and save what is due or asked for after a step; return True if training stops here."""
-        experiment, step, metrics = self.run.experiment, self.state.step, self.metrics
+        """Check, evaluate, answer and save as decided after a step; return True if training stops here."""
+        step, metrics = self.state.step, self.metrics
         metrics.read_steps(step)
         self.evaluations.take()
-        with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
-            votes = self.reporter.should_stop(), metrics.bad_step > 0, self.evaluations.end_run
-            stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
-        if ends and not bad:
-            self.evaluations.end_after(step)
-        last = step == self.evaluations.last_step
-        asked = "" if stop else self.request.verb  # a stop has a time limit: the request stays for the next attempt
-        self._ends_as_asked = asked == "stop-after-evaluation"
-        stopped = (bool(stop) or self._ends_as_asked or step == self._until) and not last
-        evaluates = not stopped and _is_due(step, experiment.evaluation.every, last)
-        is_periodic = self._until is None and _is_due(step, experiment.checkpoint.every, last)
-        asks = evaluates and self.evaluations.are_beside  # for the evaluation of a checkpoint, which is saved now
-        evaluates = evaluates and not asks
-        saves = self._saves and (stopped or last or is_periodic or asks or asked == "checkpoint")
-        if evaluates or saves or asked or bad or stopped or last:
+        facts = self._exchange_facts()
+        self._last_facts = facts
+        actions = decide(facts, self._intervals)
+        if Action.CHECK in actions:
             # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
             # worker has seen the same.
             metrics.read_steps(step, wait=True)
@@ -294,36 +298,55 @@ class Trainer:
         if snapshots and snapshots.is_due(step):
             with self.clock.phase("checkpoint"):
                 snapshots.save(self.state)
-        if evaluates:
+        values: dict[str, float] | None = None
+        if Action.EVALUATE in actions:
             with metrics.throughput.paused("evaluation"):
-                self.evaluations.record(step, values := self._evaluate())
-        if asked:
+                values = self._evaluate()
+                self.evaluations.record(step, values)
+        if Action.REQUEST in actions:
             with metrics.throughput.paused():
-                self._begin_asked(asked, values if evaluates else None)
-        if saves:
+                self._begin_request(facts.request, values)
+        if Action.SAVE in actions:
             with metrics.throughput.paused("checkpoint"):
                 self._save()
-        with metrics.throughput.paused():
-            if (evaluates or (asks and self.run.waits_for_values)) and not last:
-                with self.clock.phase("evaluation"):
-                    stopped = self.evaluations.is_stopped()
-                if (stopped or step == self.evaluations.last_step) and not saves:
-                    self._save()
+        stopped = Action.STOP in actions
+        if Action.JUDGE in actions:
+            with metrics.throughput.paused():
+                stopped = self._judge(is_saved=Action.SAVE in actions)
         if self.checkpoints.num_pending:
             self.checkpoints.report_finished()
         return stopped
 
-    def _begin_asked(self, verb: str, values: Mapping[str, float] | None) -> None:
+    def _exchange_facts(self) -> StepFacts:
+        """Agree with the other workers on the facts about the step that has ended."""
+        step = self.state.step
+        votes = self.reporter.should_stop(), self.metrics.bad_step > 0, self.evaluations.end_run
+        with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
+            stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
+        if ends and not bad:
+            self.evaluations.end_after(step)
+        return StepFacts(step, step == self.evaluations.last_step, bool(bad), bool(stop), self.request.verb)
+
+    def _judge(self, is_saved: bool) -> bool:
+        """Ask the scheduler and early stopping about the evaluation of this step; return True if training stops."""
+        with self.clock.phase("evaluation"):
+            stopped = self.evaluations.is_stopped()
+        is_end = stopped or self.state.step == self.evaluations.last_step
+        if is_end and not is_saved:
+            self._save()
+        return stopped
+
+    def _begin_request(self, verb: str, values: Mapping[str, float] | None) -> None:
         """Do what was asked for, but for a checkpoint and the run's end, which follow.
 
         `values` are those of the evaluation that is due at this step; without, an evaluation that is asked for counts
         for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
         """
-        step, problem, evaluates = self.state.step, "", verb in ("evaluate", "stop-after-evaluation")
+        step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
         self.reporter.request_begun(self.request.number, verb, step)
         if evaluates and values is None:
             values = self._evaluate(is_recorded=not self.evaluations.are_beside)
-            if self._ends_as_asked and not self.evaluations.are_beside:  # the run's latest
+            if verb == STOP_VERB and not self.evaluations.are_beside:  # the run's latest
                 self.metrics.add(step, values)
         elif verb == "sample":
             with self._evaluating():
@@ -374,8 +397,3 @@ class Trainer:
             pin=stream is not None,  # a CPU run takes no memory of a GPU that is there
         )
         return TransferredSteps(loader, inputs.names_read, stream)
-
-
-def _is_due(step: int, every: int | None, last: bool) -> bool:
-    """Return True if something that happens every so many steps, and at the last one, happens now; never for None."""
-    return every is not None and (last or step % every == 0)

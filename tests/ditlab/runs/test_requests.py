@@ -10,10 +10,11 @@ from ditlab.api.training import train
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.receipts.records import STOP_VERB
 from ditlab.runs import local, reporter, requests
 from ditlab.runs.events import EventReader
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.runs.requests import STOP, RequestDesk, ask, open_requests, read_answer, write_request
+from ditlab.runs.requests import RequestDesk, ask, open_requests, read_answer, write_request
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
 from ditlab.training.evaluation import RunEvaluation
@@ -86,24 +87,24 @@ def test_what_a_killed_process_had_begun_is_done_again_and_given_up_at_last(fold
 
 
 def test_what_a_run_does_not_do_and_what_the_disk_refuses_is_said(folder):
-    for verb in (STOP, "checkpoint"):
+    for verb in (STOP_VERB, "checkpoint"):
         write_request(folder, verb)
-    desk = RequestDesk(folder, print, {STOP: "the run is a trial."})
+    desk = RequestDesk(folder, print, {STOP_VERB: "the run is a trial."})
     desk.start()
     desk.begin(desk.next().number, "checkpoint", 3)
     assert desk.done({}) is None and desk.saved(2, "elsewhere") == []
     assert [answer.message for answer in desk.saved(3, problem="the disk is full.")] == ["the disk is full."]
     desk.close("the run has ended.")
-    assert answers(folder) == [(STOP, "not done", 0), ("checkpoint", "not done", 3)]
+    assert answers(folder) == [(STOP_VERB, "not done", 0), ("checkpoint", "not done", 3)]
     assert read_answer(folder, 1).message == "the run is a trial."
 
 
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
-    asked("evaluate", "sample", "checkpoint", "evaluate", STOP)
+    asked("evaluate", "sample", "checkpoint", "evaluate", STOP_VERB)
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
     assert answers(folder) == [
-        ("evaluate", "done", 1), ("sample", "done", 2), ("checkpoint", "done", 3), (STOP, "done", 4),
+        ("evaluate", "done", 1), ("sample", "done", 2), ("checkpoint", "done", 3), (STOP_VERB, "done", 4),
     ]  # fmt: skip
     assert (result.status, result.step) == ("interrupted", 4)
     evaluation, sample, checkpoint, stop = (read_answer(folder, number) for number in range(1, 5))
@@ -116,7 +117,7 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
     told = [event.text for event in EventReader(folder).read_all() if event.text.startswith("asked")]
     assert told[0] == "asked: request 1: evaluate, done at step 1" and len(told) == 4
     # Whoever resumes it wants it to go on: a stop that came too late is withdrawn, the rest is done.
-    write_request(folder, STOP)
+    write_request(folder, STOP_VERB)
     write_request(folder, "sample")
     assert train(tiny(**SPEC), local=True, resume=result.run_id).status == "finished"
     assert answers(folder)[-1] == ("sample", "done", 5) and open_requests(folder) == []
@@ -130,10 +131,10 @@ def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeyp
         return TrackedReporter(launch.changed(trial_channel="trial"), *arguments, **named)
 
     monkeypatch.setattr(local, "TrackedReporter", as_trial)
-    asked("checkpoint", "evaluate", STOP)
+    asked("checkpoint", "evaluate", STOP_VERB)
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
-    assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP, "not done", 0)]
+    assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP_VERB, "not done", 0)]
     assert result.status == "finished" and read_answer(folder, 2).metrics["eval/velocity"]
     content = read_content(folder.journal)
     assert {content.steps[row] for row in content.metrics["eval/velocity"].rows} == {0, 4, 6}
@@ -153,15 +154,15 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
         assert said.json["metrics"]["eval/velocity"] > 0
         later = ditlab_in("ask", folder.run_id, "checkpoint", "--no-wait", "--json")
         assert later.code == 0 and later.json["status"] in ("open", "done"), later.err
-        said = ditlab_in("ask", folder.run_id, STOP)
+        said = ditlab_in("ask", folder.run_id, STOP_VERB)
         assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
     finally:
         if thread.is_alive():
-            write_request(folder, STOP)
+            write_request(folder, STOP_VERB)
         thread.join()
     assert found[0].status == "interrupted"
     done = [verb for verb, status, _ in answers(folder) if status == "done"]
-    assert done[:3] == ["evaluate", "checkpoint", STOP]
+    assert done[:3] == ["evaluate", "checkpoint", STOP_VERB]
 
 
 @pytest.fixture
