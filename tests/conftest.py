@@ -37,7 +37,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
 
 
 ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py")
-LONGEST = (*ON_RAY, *(f"tests/ditlab/{room}/" for room in ("checking", "tracking", "engine", "runs", "sweeps", "cli")))
+ROOMS = ("ditlab_addons/check", *(f"ditlab/{room}" for room in ("tracking", "engine", "runs", "sweeps", "cli")))
+LONGEST = (*ON_RAY, *(f"tests/{room}/" for room in ROOMS))
 """Files that parallel workers begin with, in this order: one that is begun last is waited for."""
 
 

@@ -37,15 +37,15 @@ def test_a_module_is_no_page_of_its_only_importer() -> None:
     modules = {_module(path): path for path in _trees()}
     importers: dict[Path, set[Path]] = defaultdict(set)
     for path, tree in _trees().items():
-        for node in ast.walk(tree):
-            if path.name != "__init__.py" and isinstance(node, ast.ImportFrom) and node.module:
-                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    if (found := modules.get(name)) not in (None, path):
-                        importers[found].add(path)
+        for name in _names_imported(tree) if path.name != "__init__.py" else ():
+            if (found := modules.get(name)) not in (None, path):
+                importers[found].add(path)
+    entries = {found for found, users in importers.items() if any(user.name in DESCRIPTIONS for user in users)}
     pages = [
         f"{path} of {next(iter(users)).name}"
         for path, users in importers.items()
         if path.name not in ("__init__.py", "__main__.py")
+        and path not in entries
         and len(users) == 1
         and next(iter(users)).parent == path.parent
     ]
@@ -86,6 +86,15 @@ def test_a_first_sentence_stands_alone() -> None:
         if text.split(maxsplit=1)[0].rstrip(",.:;") in NEVER_FIRST
     ]
     assert not dialect, "\n".join(dialect)
+
+
+def _names_imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file imports, and modules that it names as `module:attribute`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+            yield node.value.partition(":")[0]
 
 
 def _lines(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The Python interface's reference, from signatures and docstrings of `ditlab.__all__`."""
+"""The Python interface's reference, from signatures and docstrings of `dir(ditlab)`."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ Made from the docstrings of what `import ditlab` offers. [A page to read first](
 
 def python_page() -> str:
     """Return the page: a section for each name."""
-    names = [name for name in ditlab.__all__ if not name.startswith("__")]
+    names = [name for name in dir(ditlab) if not name.startswith("__")]
     return INTRODUCTION + "\n".join(_section(name, getattr(ditlab, name)) for name in names)
 
 

@@ -7,6 +7,7 @@ Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the prog
 import importlib
 import logging
 import warnings
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         plan_samples,
         sweep_samples,
     )
-    from ditlab.api.checks import prove, replay, verify
     from ditlab.api.removal import remove_runs
     from ditlab.api.run import Run, find_runs, open_run
     from ditlab.api.specs import count_parameters, load, load_sweep, quick, trace_shapes
@@ -37,8 +37,8 @@ warnings.filterwarnings("ignore", "IProgress not found")
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
     "count_parameters", "evaluate_averages", "figures", "find_runs", "harness_model", "load", "load_export",
-    "load_sweep", "open_run", "plan_samples", "plan_sweep", "plan_training", "prove", "quick", "remove_runs", "replay",
-    "sweep_samples", "trace_shapes", "train", "train_seeds", "tune", "verify",
+    "load_sweep", "open_run", "plan_samples", "plan_sweep", "plan_training", "quick", "remove_runs",
+    "sweep_samples", "trace_shapes", "train", "train_seeds", "tune",
 ]  # fmt: skip
 
 _NAMES = {
@@ -51,7 +51,6 @@ _NAMES = {
         "plan_samples",
         "sweep_samples",
     ),
-    "ditlab.api.checks": ("prove", "replay", "verify"),
     "ditlab.api.removal": ("remove_runs",),
     "ditlab.api.run": ("Run", "find_runs", "open_run"),
     "ditlab.api.specs": ("count_parameters", "load", "load_sweep", "quick", "trace_shapes"),
@@ -69,12 +68,27 @@ logging.getLogger("ditlab").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name in _MODULES:
+        found = getattr(importlib.import_module(_MODULES[name]), name)
+    elif name.startswith("_"):  # asked for by notebooks and copies, and never a part
         raise AttributeError(f"module 'ditlab' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_MODULES[name]), name)
+    else:
+        found = _added(name)
     globals()[name] = found
     return found
 
 
+def _added(name: str) -> Any:
+    """Return a function that an add-on or another package brings. Raises AttributeError for an unknown name."""
+    from ditlab.parts import absent_part, functions
+
+    target = functions().get(name)
+    if target is None:
+        raise AttributeError(absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}")
+    return resolve_name(target)
+
+
 def __dir__() -> list[str]:
-    return __all__
+    from ditlab.parts import functions
+
+    return sorted([*__all__, *functions()])

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
-OF_ADDONS: dict[str, dict[str, str]] = {"command": {}, "importer": {"get": "genome"}}
+OF_ADDONS: dict[str, dict[str, str]] = {
+    "command": {"prove": "check", "replay": "check", "verify": "check"},
+    "importer": {"get": "genome"},
+    "function": {"prove": "check", "replay": "check", "verify": "check"},
+    "option": {"--prove": "check"},
+}
 """Add-on of DiTLab by kind and name of its parts: what is said where the add-on is not here."""
 LAST = 1000
 """Position of commands behind DiTLab's own."""
@@ -58,16 +63,35 @@ class Importer:
 
 
 @dataclass(frozen=True)
+class StartCheck:
+    """A check before a run begins: the option `--NAME` of `ditlab train`, and the argument NAME of `ditlab.train`."""
+
+    name: str
+    help: str
+    """Text of the option."""
+    does: str
+    """Clause on what it does, which `--dry-run` refuses: `trains a few steps`."""
+    target: str
+    """Function of (experiment, address of the cluster or None) that returns the check, as a function of a
+    `StartSituation`: it returns a `ditlab.runs.launch.RecordedProof`, or raises `StartRefused`. The outer one raises
+    UserError where the check cannot be made."""
+
+
+@dataclass(frozen=True)
 class Parts:
     """Parts of one folder or package."""
 
     commands: tuple[Command, ...] = ()
     results: str = ""
-    """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module."""
+    """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
+    for a command of another part is one more that it may print."""
     importers: tuple[Importer, ...] = ()
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Names of `import ditlab`, with the function or class of each."""
+    start_checks: tuple[StartCheck, ...] = ()
 
 
-PartT = TypeVar("PartT", Command, Importer)
+PartT = TypeVar("PartT", Command, Importer, StartCheck)
 
 
 def _addon_folders(only: str | None = None) -> Iterator[Plugin]:
@@ -117,6 +141,17 @@ def find_command(name: str) -> Command | None:
 def importers() -> dict[str, Importer]:
     """Return all importers by name, sorted. Warns of those whose name is taken."""
     found = _by_name("importer", [importer for parts in all_parts() for importer in parts.importers])
+    return dict(sorted(found.items()))
+
+
+def functions() -> dict[str, str]:
+    """Return the names of `import ditlab` that add-ons and other packages bring, with the place of each."""
+    return {name: target for parts in all_parts() for name, target in parts.functions.items()}
+
+
+def start_checks() -> dict[str, StartCheck]:
+    """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
+    found = _by_name("start check", [check for parts in all_parts() for check in parts.start_checks])
     return dict(sorted(found.items()))
 
 

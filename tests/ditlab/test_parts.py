@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ditlab as package
 from ditlab import parts
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
@@ -96,18 +97,34 @@ def test_an_importer_of_a_folder_on_the_path(tmp_path):
 
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, monkeypatch):
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    monkeypatch.delitem(sys.modules, "ditlab.cli.train.commands", raising=False)  # its options are made at its import
+
+    def function(name: str) -> str:
+        with pytest.raises(AttributeError) as caught:
+            package.__getattr__(name)
+        return f"{caught.value}\n"
+
+    called = {
+        "command": lambda name: ditlab(name).err,
+        "importer": lambda name: ditlab("data", "import", name).err,
+        "option": lambda name: ditlab("train", "x.yaml", name).err,
+        "function": function,
+    }
+    assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
         for name, addon in names.items():
-            said = ditlab(*(["data", "import", name] if noun == "importer" else [name]))
-            assert said.code == 2 and said.err.count("\n") == 1, said.err
-            assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said.err
+            said = called[noun](name)
+            assert said.count("\n") == 1, said
+            assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said
     assert ditlab("--help").code == 0
     assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
 
 
 def test_the_table_of_add_ons_names_every_part_of_each():
-    found = {"command": {}, "importer": {}}
+    found = {noun: dict[str, str]() for noun in parts.OF_ADDONS}
     for name, addon in parts.ADDONS.load_all().items():
         found["command"] |= {command.name: name for command in addon.commands}
         found["importer"] |= {importer.name: name for importer in addon.importers}
+        found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
+        found["function"] |= dict.fromkeys(addon.functions, name)
     assert found == parts.OF_ADDONS

@@ -1,11 +1,11 @@
 """Training of an experiment, as a function: what `ditlab train` calls, for notebooks and scripts."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
@@ -14,9 +14,10 @@ from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
+from ditlab.parts import absent_part, start_checks
 from ditlab.progress import ignore
 from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
-from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks
+from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
 from ditlab.runs.notifications import RunNotifier, check_receivers
@@ -29,7 +30,6 @@ from ditlab.tracking.records import read_record
 from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
-    from ditlab.checking.prove.findings import Proof
     from ditlab.intervals import Interval
     from ditlab.runs.seed_group import GroupPlace
 
@@ -108,14 +108,6 @@ class TrainingPlan:
     """Lines that describe the run and its data."""
 
 
-class ProofFailed(RunFailed):
-    """A proof of the engine found something off, so nothing was trained; `proof` says what."""
-
-    def __init__(self, proof: "Proof") -> None:
-        super().__init__(f"nothing was trained: {proof.verdict}", kind="proof")
-        self.proof = proof
-
-
 def train(
     experiment: Experiment | str | Path,
     overrides: Sequence[str] = (),
@@ -126,13 +118,13 @@ def train(
     start_from: str | None = None,
     weights_only: bool = False,
     metrics_port: int | None = None,
-    prove: bool = False,
     grace: float = GRACE,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
     place: "GroupPlace | None" = None,
+    **checks: bool,
 ) -> TrainingResult:
     """Train an experiment and return its result. Prints nothing by itself, but a bar in a notebook.
 
@@ -148,26 +140,22 @@ def train(
         start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
         weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
         metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
-        prove: True to prove the engine on this machine first (`ditlab.prove`), and to keep the proof with the run.
         grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
         on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows a bar, else nothing.
         on_stage: receives what is waited for before the first step, as `starting workers`.
         say: receives lines that describe the run at its start.
         warn: receives warnings; None: the logger `ditlab`.
         place: the run's place in a group of seeds, as `train_seeds` gives it; None: a run of its own.
+        checks: checks to make before the run begins, by name, whose findings are kept with it; `prove=True`: prove the
+            engine on this machine (`ditlab.prove`, of the add-on check).
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
-        RunFailed: the run started and failed; `ProofFailed`, with nothing started, where the proof found something off.
+        RunFailed: the run started and failed; `StartRefused`, with nothing started, where a check found something off.
     """
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
-    if prove and address:
-        raise UserError(
-            f"--prove compares on this machine, and the workers train on {address}; run `ditlab prove` on one of "
-            "its nodes first (ray job submit --entrypoint-num-gpus 1 ... -- python -m ditlab prove SPEC), and leave "
-            "--prove out."
-        )
+    check_start = _start_check(experiment, address, checks)
     say, warn = say or ignore, warn or _log.warning
     with ExitStack() as stack:
         if on_progress is None and on_stage is None and (bar := notebook_bar()):
@@ -189,18 +177,9 @@ def train(
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         checked = _with_threads(checked, local)
         check_receivers(checked.experiment.notify, checked.resumed, warn)
-        if prove:
-            from ditlab.api import checks
-            from ditlab.checking.prove.findings import proof_lines
-
-            say("proving the engine on twenty steps before the run begins")
-            on_stage("proving the engine")
-            proof = checks.prove(experiment, threads=checked.threads and checked.threads.number)
-            if not proof.holds:
-                raise ProofFailed(proof)
-            say(f"proof: {proof.verdict}")
-            written = json.dumps(proof.to_dict(), indent=1) + "\n"
-            recorded = RecordedProof(proof.summary, written, "\n".join(proof_lines(proof)) + "\n")
+        if check_start:
+            threads = checked.threads and checked.threads.number
+            recorded = check_start(StartSituation(threads, say, on_stage))
         launch = begin_launch(checked, recorded, place)
         if launch.threads:
             sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
@@ -234,6 +213,28 @@ def train(
     )  # fmt: skip
 
 
+def _start_check(
+    experiment: Experiment, address: str | None, asked: Mapping[str, bool]
+) -> Callable[[StartSituation], RecordedProof] | None:
+    """Return the check that is asked for; None for none.
+
+    Raises UserError for one that cannot be made, TypeError for a name that is no check's.
+    """
+    known = start_checks()
+    for name in asked:
+        if name not in known and (reason := absent_part("option", f"--{name}")):
+            raise UserError(reason)
+        if name not in known:
+            raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+    chosen = [name for name, is_asked in asked.items() if is_asked]
+    if not chosen:
+        return None
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} are each a check before a run begins, which keeps one; ask for one.")
+    check: Callable[[StartSituation], RecordedProof] = resolve_name(known[chosen[0]].target)(experiment, address)
+    return check
+
+
 def _callbacks(
     lifecycle: RunLifecycle, notifier: RunNotifier, on_progress: Callable[[TrainingProgress], None],
     warn: Callable[[str], None], on_stage: Callable[[str], None],
@@ -259,7 +260,6 @@ def train_seeds(
     resume: str | None = None,
     start_from: str | None = None,
     weights_only: bool = False,
-    prove: bool = False,
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
     **settings: Any,
@@ -275,13 +275,12 @@ def train_seeds(
         seeds: number of seeds, 2 or more.
         resume: id or name of a group to go on with, `auto`: the newest unfinished one of this spec. Runs of it that
             have finished are left as they are; it may have more seeds than before.
-        prove: True to prove the engine once, before the first run.
         say, warn: as `train` takes them.
-        settings: further arguments of `train`.
+        settings: further arguments of `train`; its checks are made once, before the first run.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
-        RunFailed: a run failed, once all have ended; `ProofFailed`, with nothing trained.
+        RunFailed: a run failed, once all have ended; `StartRefused`, with nothing trained.
     """
     if seeds < 2:
         raise UserError(f"seeds={seeds} makes no group; give 2 or more, or train one run.")
@@ -293,6 +292,7 @@ def train_seeds(
     for line in filter(None, [group.note, f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to "
                               f"{group.seeds[-1]}, one after the other"]):  # fmt: skip
         say(line)
+    checks = {name: settings.pop(name) for name in start_checks() if name in settings}
     results: list[TrainingResult] = []
     failures: dict[int, RunFailed] = {}
     status: Literal["finished", "interrupted", "failed"] = "finished"
@@ -305,10 +305,10 @@ def train_seeds(
             say(f"seed {seed}, {number + 1} of {seeds}")
             try:
                 result = train(
-                    group.member(number), resume=known.run_id if known else None, prove=prove and not results, say=say,
-                    warn=warn, place=group.place(number), **settings,
+                    group.member(number), resume=known.run_id if known else None, say=say, warn=warn,
+                    place=group.place(number), **settings, **({} if results else checks),
                 )  # fmt: skip
-            except ProofFailed:
+            except StartRefused:
                 raise
             except RunFailed as error:
                 warn(str(error))

@@ -125,6 +125,8 @@ def _run() -> None:
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
+        if isinstance(error, click.NoSuchOption) and (reason := absent_part("option", error.option_name)):
+            _fail(reason, error.exit_code, UserError.kind)
         see = f" (see `{context.command_path} --help`)" if context else ""
         _fail(f"{error.format_message()}{see}", error.exit_code, UserError.kind)
     except (click.Abort, KeyboardInterrupt):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from ditlab import parts
 from ditlab.cli.output import say
 from ditlab.home import Home, refuse_ray_copy
 from ditlab.storage.plain_files import read_json
@@ -98,10 +99,6 @@ metrics_port: Decorator = click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
     help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
 )  # fmt: skip
-prove: Decorator = click.option(
-    "--prove", is_flag=True,
-    help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
-)  # fmt: skip
 spec: Decorator = click.argument("spec", type=click.Path(path_type=Path))
 run: Decorator = click.argument("run", shell_complete=complete_run)
 ema: Decorator = click.option(
@@ -110,6 +107,13 @@ ema: Decorator = click.option(
 train_address: Decorator = click.option(
     "--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone)."
 )
+
+
+def start_checks(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each check before a run begins (`ditlab.parts.StartCheck`)."""
+    for check in parts.start_checks().values():
+        command = click.option(f"--{check.name}", is_flag=True, help=check.help)(command)
+    return command
 
 
 def start(command: Callable[..., Any]) -> Callable[..., Any]:

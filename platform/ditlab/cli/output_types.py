@@ -59,8 +59,9 @@ def result_types() -> dict[str, Any]:
     """Return the type of each command's object, by the command's words; `data import` stands for each kind of data."""
     found: dict[str, Any] = {}
     for parts in all_parts():
-        if parts.results:
-            found |= resolve_name(parts.results)
+        types = resolve_name(parts.results) if parts.results else {}
+        for command, type_ in types.items():
+            found[command] = found[command] | type_ if command in found else type_
     return found
 
 

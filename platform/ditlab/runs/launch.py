@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.splits import DataSplits, open_data
-from ditlab.errors import UserError, first_line
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.progress import ignore
 from ditlab.runs.cores import Threads
@@ -136,6 +136,27 @@ class Launch:
             InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
             EvaluationMailbox(self.folder.beside) if self.experiment.evaluation.where == "beside" else None, self.gated,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StartSituation:
+    """Situation in which a check before a run's begin is made (`ditlab.parts.StartCheck`)."""
+
+    threads: int | None
+    """Threads of each worker on a CPU; None with GPUs."""
+    say: Callable[[str], None]
+    """Receives lines for people."""
+    stage: Callable[[str], None]
+    """Receives what is waited for."""
+
+
+class StartRefused(RunFailed):
+    """A check before a run's begin has found something off, so nothing was started."""
+
+    def __init__(self, message: str, kind: str, lines: Sequence[str], output: Mapping[str, Any]) -> None:
+        """`lines` are the findings for people; `output` is the object that `ditlab train --json` prints."""
+        super().__init__(message, kind=kind)
+        self.lines, self.output = lines, output
 
 
 class RecordedProof(NamedTuple):

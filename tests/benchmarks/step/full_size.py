@@ -270,7 +270,7 @@ def prove_setting(name: str, options: argparse.Namespace) -> None:
     if name == "fp16" and options.device == "cpu":
         raise Skipped("needs a GPU")
     spec, *changes = PROVED[name]
-    from ditlab.checking.prove.proving import prove_experiment
+    from ditlab_addons.check.prove.proving import prove_experiment
 
     with tempfile.TemporaryDirectory() as home:
         os.environ["DITLAB_HOME"] = home

@@ -100,7 +100,8 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
 def test_from_another_folder_the_code_travels_beside_it(tmp_path):
     environment = runtime_env(tmp_path)
     assert environment["working_dir"] == str(tmp_path) and "PYTHONPATH" not in environment["env_vars"]
-    assert environment["py_modules"] == [str(CHECKOUT / "platform/ditlab"), str(CHECKOUT / "models/ditlab_models")]
+    packages = ("platform/ditlab", "models/ditlab_models", "platform/ditlab_addons")
+    assert environment["py_modules"] == [str(CHECKOUT / package) for package in packages]
 
 
 def test_the_file_for_ray_job_submit_says_the_same():

@@ -8,7 +8,6 @@ from typing import Any
 import mlflow
 import pytest
 
-from ditlab.api.checks import verify
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
 from ditlab.errors import UserError
@@ -22,6 +21,7 @@ from ditlab.sweeps.session import SweepSession
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import read_record
+from ditlab_addons.check.functions import verify
 from support.clusters.faults import wait_until, worker_processes
 from support.clusters.unbroken import checkpoint_of
 from support.sweeps import small_sweep, tracked_runs

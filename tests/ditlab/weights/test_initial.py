@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ditlab.api.checks import replay
 from ditlab.api.training import plan_training, train
 from ditlab.engine.distributed import single_process
 from ditlab.errors import UserError
@@ -24,6 +23,7 @@ from ditlab.training.state import CopiedState
 from ditlab.training.trainer import train as train_worker
 from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights
+from ditlab_addons.check.functions import replay
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.spec import DLMSpec
 from support.models.published_networks import get_shapes, random_weights, sedd_weights

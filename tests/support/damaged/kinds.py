@@ -45,9 +45,9 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (CHECKPOINT + r"fork-\w+", "a fork's mark: another content than the checkpoint's hash is tried in runs/forks"),
     (
         r"train/\w+/receipts/(steps\.bin|attempts\.jsonl|spec-[0-9a-f]{16}\.yaml)",
-        "receipts: tests of receipts and checking/verify damage them",
+        "receipts: tests of receipts and check/verify damage them",
     ),
-    (r"train/\w+/receipts/spec-\w+\.yaml", "the spec before a resume: checking/verify/test_resumed_runs alters it"),
+    (r"train/\w+/receipts/spec-\w+\.yaml", "the spec before a resume: check/verify/test_resumed_runs alters it"),
     (r"train/\w+/evaluations/\d+\.safetensors", "values by held-out sample: training/test_evaluation cuts one short"),
     (r"train/\w+/journal\.parquet", "made again where it is damaged: runs/test_query"),
     (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),

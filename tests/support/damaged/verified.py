@@ -1,4 +1,4 @@
-"""Verification of the small run of `tests/ditlab/checking/verify`, whole or of one kind of file."""
+"""Verification of the small run of `tests/ditlab_addons/check/verify`, whole or of one kind of file."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -6,14 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checking.verify.files import VerifiedPart, check_checkpoints, check_spec, open_verified, read_checkpoints
-from ditlab.checking.verify.records import check_chain, check_journal
-from ditlab.checking.verify.verification import GIB, RunVerification, verify_run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts
 from ditlab.runs.launch import checkpoint_store
 from ditlab.storage.files import add_checksum, without_checksum
+from ditlab_addons.check.verify.files import (
+    VerifiedPart,
+    check_checkpoints,
+    check_spec,
+    open_verified,
+    read_checkpoints,
+)
+from ditlab_addons.check.verify.records import check_chain, check_journal
+from ditlab_addons.check.verify.verification import GIB, RunVerification, verify_run
 from support.opened import open_training_run
 
 

@@ -34,7 +34,7 @@ def _run(job: dict[str, object]) -> None:
     sys.argv = ["ditlab", *job["arguments"]]  # type: ignore[misc]
     code = 0
     try:
-        from ditlab.checking import process_group
+        from ditlab_addons.check import process_group
 
         # A spawned worker would import torch again, for longer than it computes.
         process_group._context = lambda: multiprocessing.get_context("fork")

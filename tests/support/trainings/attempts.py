@@ -7,7 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ditlab.checking.process_group import run_workers
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
@@ -20,6 +19,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import train
+from ditlab_addons.check.process_group import run_workers
 
 
 @dataclass(frozen=True)

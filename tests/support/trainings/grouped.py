@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.checking.prove.reference import PRECISIONS, ReferenceTrainer, clip, joint_norm
 from ditlab.spec.experiment import Experiment
+from ditlab_addons.check.prove.reference import PRECISIONS, ReferenceTrainer, clip, joint_norm
 from support.trainings.engines import Pass, State, Step, batch_of, module_for, noise_of
 from support.trainings.workers import tiny
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from ditlab.checking import process_group
-from ditlab.checking.process_group import run_workers
-from ditlab.checking.prove.findings import ProofComparison
-from ditlab.checking.prove.life import prove_run
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import TrainingRun, plan_run
+from ditlab_addons.check import process_group
+from ditlab_addons.check.process_group import run_workers
+from ditlab_addons.check.prove.findings import ProofComparison
+from ditlab_addons.check.prove.life import prove_run
 from support.garbage import exempt_imports
 from support.trainings.groups import warm_processes
 

@@ -13,6 +13,7 @@ import click
 from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
+from ditlab.parts import start_checks
 from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 @options.start
 @options.figures
 @options.metrics_port
-@options.prove
+@options.start_checks
 @options.grace
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
     seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None, metrics_port: int | None,
-    prove: bool, grace: float, dry_run: bool, as_json: bool,
+    grace: float, dry_run: bool, as_json: bool, **checks: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
     from ditlab.cli.progress import ProgressBars, ProgressLine
@@ -60,8 +61,10 @@ def train(
     else:
         experiment = load_experiment(spec, overrides)
     if dry_run:
-        if prove:
-            raise click.UsageError("--dry-run starts nothing, and --prove trains a few steps; leave one out.")
+        for check in start_checks().values():
+            if checks[check.name]:
+                text = f"--dry-run starts nothing, and --{check.name} {check.does}; leave one out."
+                raise click.UsageError(text)
         output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
         with ProgressBars("loading PyTorch"):
             from ditlab.api.training import plan_training
@@ -81,10 +84,12 @@ def train(
         _sleep_at_barriers(experiment, resume)
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
+        from ditlab.runs.launch import StartRefused
 
         settings: dict[str, Any] = {
-            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port, "prove": prove,
+            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port,
             "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
+            **checks,
         }  # fmt: skip
         group: GroupResult | None = None
         results: list[TrainingResult] = []
@@ -94,12 +99,10 @@ def train(
                 results = group.results
             else:
                 results = [training.train(experiment, **settings)]
-        except training.ProofFailed as error:
-            from ditlab.checking.prove.findings import proof_lines
-
-            for text in [*proof_lines(error.proof), str(error)]:
+        except StartRefused as error:
+            for text in [*error.lines, str(error)]:
                 line.say(text)
-            output.emit({"status": "not proved", "proof": error.proof.to_dict()}, as_json)
+            output.emit(error.output, as_json)
             return error.exit_code
         left: list[str] = []
         if figures is not False:
@@ -223,7 +226,7 @@ def _summary(result: TrainingResult) -> list[str]:
 @options.seeds
 @options.figures
 @options.metrics_port
-@options.prove
+@options.start_checks
 @options.grace
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @options.as_json

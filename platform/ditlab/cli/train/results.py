@@ -5,7 +5,6 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from ditlab.cli.checks.results import ProofOutput
 from ditlab.cli.output_types import Changes, IntervalOutput, Numbers
 
 FiguresLeft = Annotated[list[str], Field(description="Kinds of figures that are left to `ditlab figures RUN`.")]
@@ -53,8 +52,6 @@ class TrainDryRunOutput(TypedDict):
     quick: NotRequired[Changes]
 
 
-NotProvedOutput = TypedDict("NotProvedOutput", {"status": Literal["not proved"], "proof": ProofOutput})
-
 SubmittedOutput = TypedDict("SubmittedOutput", {"job": str, "status": str})
 
 
@@ -67,7 +64,7 @@ class JobOutput(TypedDict):
 
 
 RESULTS = {
-    "train": TrainedOutput | SeedsOutput | TrainDryRunOutput | NotProvedOutput,
+    "train": TrainedOutput | SeedsOutput | TrainDryRunOutput,
     "submit": SubmittedOutput | JobOutput,
 }
 """Type of the object of each command."""

@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from ditlab.checking import process_group
 from ditlab.cli import output
 from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.doctor import machine
 from ditlab.home import Home
 from ditlab.sweeps.forecast import Speed
+from ditlab_addons.check import process_group
 from support.sweeps import written_sweep
 from support.trainings.groups import warm_processes
 

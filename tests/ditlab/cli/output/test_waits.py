@@ -9,9 +9,9 @@ import pytest
 
 from ditlab import notebook_html
 from ditlab.api.training import train
-from ditlab.checking.prove.findings import MOST_COLUMNS, Proof, ProofComparison, proof_lines
-from ditlab.cli.checks.commands import _ask_if_long
 from ditlab.training.reporting import TrainingProgress
+from ditlab_addons.check.commands import _ask_if_long
+from ditlab_addons.check.prove.findings import MOST_COLUMNS, Proof, ProofComparison, proof_lines
 from support.command import run_inside
 from support.documents import CHECKOUT
 from support.trainings.workers import tiny

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.checking.prove.reference import change_sample
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.loading.order import FullOrder
@@ -18,6 +17,7 @@ from ditlab.data.stores.view import View
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
+from ditlab_addons.check.prove.reference import change_sample
 
 LINES = (b"a dog", b"ein Hund", b"un chien")
 HALF = (RowChanges(60, flip=0.5, one_caption=True), RowChanges(90))

@@ -1,1 +1,0 @@
-"""Checks of training: the engine proved, steps replayed, runs verified."""

@@ -1,0 +1,488 @@
+"""A run of about twenty steps under the training loop itself, killed and resumed within, every step compared.
+
+After its last step: an evaluation, a sample, what either does with labels, and the conditions that training drops.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.engine.distributed import ControlChannel, Rank
+from ditlab.errors import RunFailed
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.progress import ignore
+from ditlab.spec.experiment import Experiment
+from ditlab.training.evaluation import draw_samples, metrics_by_part
+from ditlab.training.plan import RunPlan, TrainingRun
+from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.state import CopiedState, TrainingState
+from ditlab.training.trainer import Trainer
+from ditlab_addons.check.process_group import report_done
+from ditlab_addons.check.prove.findings import Findings, ProofComparison, equal_values
+from ditlab_addons.check.prove.observing import BESIDE, RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
+from ditlab_addons.check.prove.reference import (
+    FLOAT32,
+    PRECISIONS,
+    UNITS,
+    ReferenceModel,
+    ReferenceNoise,
+    ReferenceTrainer,
+    Whole,
+)
+from ditlab_addons.check.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
+from ditlab_models.contract import SampleRequest
+
+FRESH, LATER, LOST = 4, 16, 2
+"""Steps from fresh weights, steps from a perturbed state, and steps that a kill loses."""
+MOST_DRAWN = 1000
+"""Furthest step for a mixture, whose order draws for every step before."""
+LOSS_SCALE = 2.0**8
+"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
+MOST_HELD_OUT, MOST_SAMPLING_STEPS = 16, 4
+"""Held-out samples that are evaluated, and steps of the sampler for the one sample."""
+ROWS, PASSES = 32, 16
+"""Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
+
+
+class RunStages(NamedTuple):
+    """Steps done at the ends of a proof's stages: from fresh weights; where a perturbed state is put in their place;
+    at the checkpoint; at the kill that it goes on from; at the end."""
+
+    fresh: int
+    begun: int
+    saved: int
+    killed: int
+    last: int
+
+    @property
+    def num_compared(self) -> int:
+        """Steps that are compared, each once."""
+        return self.fresh + self.last - self.begun
+
+    @classmethod
+    def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
+        """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up, the kill
+        within an epoch where an epoch has several steps; a short run is trained from first to last."""
+        total, epoch = plan.total_steps, plan.epoch_steps
+        rising = getattr(experiment.schedule, "warmup_steps", None)
+        warmup = rising(epoch) if rising else 0
+        border = -(-max(warmup, epoch) // epoch) * epoch if epoch else min(max(warmup, 100), MOST_DRAWN)
+        fresh = min(FRESH, max(1, total // 2))
+        later = min(LATER, total - fresh)
+        begun = max(fresh, min(border - later // 2, total - later))
+        saved = begun + (later + 1) // 2 - 1 if later > 1 else begun
+        if epoch > 1 and saved % epoch == 0:
+            saved += 1 if begun + later - saved > 1 else -1
+        saved = max(begun, saved)
+        return cls(fresh, begun, saved, min(saved + LOST, begun + later), begun + later)
+
+
+def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofComparison], list[str]]:
+    """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
+
+    Each step is logged, held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
+    comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what training
+    raises while all holds.
+    """
+    changes = {
+        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+        "evaluation.limit": min(MOST_HELD_OUT, run.experiment.evaluation.limit), "checkpoint.every": None,
+        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+        "training.non_finite.limit": 2**31 - 1, "start": None,
+    }  # fmt: skip
+    if "steps" in type(run.experiment.sampling).model_fields:
+        steps = getattr(run.experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
+        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
+    experiment, store = run.experiment.replace_all(changes), CheckpointStore.at(folder / "checkpoints")
+    own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
+    proof = _RunProof(own, rank)
+    try:
+        untold = proof.run()
+    except RunFailed as error:  # a state with NaN cannot be saved: what was off before it is the finding
+        # All workers fail alike where training diverged; what is compared of steps is the first one's.
+        if error.kind != "diverged" or (rank.is_first and all(each.holds for each in proof.findings.all())):
+            raise
+        untold = [f"Training ended early, and what follows was not compared: {error}"] if rank.is_first else []
+    return proof.findings.all(), untold
+
+
+class _RunProof:
+    """One worker's part of a proof: the training, and what is compared of it."""
+
+    def __init__(self, run: TrainingRun, rank: Rank) -> None:
+        self._run, self._rank, self._channel, self.findings = run, rank, ControlChannel(rank), Findings()
+        self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
+        self._kind = "ema" if run.experiment.training.ema is not None else "master"
+        """Field of a state whose weights an evaluation, and sampling, take."""
+        self._stages = stages = RunStages.of(run.experiment, run.plan)
+        measured = self._comparer.measured if self._comparer else lambda step, values: None
+        self._recorder = StepRecorder(self._channel, self._compare, measured)
+        self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
+        self._slope: tuple[int, Whole] | None = None
+        self._num_compared = 0
+
+    def run(self) -> list[str]:
+        """Train, compare, and return what cannot be told."""
+        stages, comparer, experiment = self._stages, self._comparer, self._run.experiment
+        with self._trainer(process_seed=1) as trainer:
+            trainer.resume()
+            begun = CopiedState.of(trainer.state)
+            masters = self._whole(begun, "master")
+            if comparer:
+                comparer.compare_plan(masters, stages.last)
+            moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
+            due = dict.fromkeys(["master", *moments, self._kind])
+            missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
+            self.findings.same("resume", "parts of the state saved", missing)
+            trainer.train_span(stages.fresh)
+            if stages.last > stages.fresh:
+                self._perturb(trainer.state, stages.begun)
+                trainer.train_span(stages.saved, saves=True)
+            saved = CopiedState.of(trainer.state)
+            if stages.killed > stages.saved:
+                trainer.train_span(stages.killed)
+        del trainer
+        lost = dict(self._recorder.kept)
+        with self._trainer(process_seed=2) as trainer:
+            trainer.resume()
+            if stages.killed > stages.saved:
+                self.findings.stage += 1
+                self._compare_states(saved, CopiedState.of(trainer.state), "after loading")
+                self._compare_saved_weights(saved)
+                self._train_again(trainer, lost)
+                self.findings.stage += 1
+                if stages.last > stages.killed:
+                    trainer.train_span(stages.last)
+            untold = comparer.compare_slope(*self._slope) if comparer and self._slope else []
+            self._perturb(trainer.state, trainer.state.step)
+            self._compare_evaluation(trainer)
+        self._channel.close()
+        return [*untold, *(comparer.compare_scales() if comparer else [])]
+
+    def _trainer(self, process_seed: int) -> Trainer:
+        """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
+        reporter = Reporter(lambda: False, ignore, ProgressMarker())
+        trainer = Trainer(self._run, self._rank, reporter, [self._recorder])
+        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
+            seed_generator(process_seed)
+        return trainer
+
+    def _compare(self, whole: WholeStep) -> None:
+        """Compare a step on the first worker; those that a kill lost were compared before."""
+        assert self._comparer is not None
+        if whole.step + 1 in self._recorder.kept and self._recorder.is_again:
+            return
+        stages = self._stages
+        if whole.step in (0, stages.begun):
+            self._slope = whole.step, whole.weights()
+        in_two_precisions = 0, 1, stages.begun, stages.begun + 1, stages.killed, stages.last - 1
+        self._comparer.compare(whole, whole.step in in_two_precisions)
+        self._num_compared += 1
+        report_done(self._num_compared)
+
+    def _whole(self, state: CopiedState, kind: str) -> Whole:
+        """Put the workers' slices of one field together, flat tensors by name, with frozen weights and buffers. All
+        workers call."""
+        own = {key: value for key, value in state.tensors.items() if key[0] in (kind, *BESIDE)}
+        parts: Any = self._channel.gather(own)
+        whole, _ = join_slices(parts)
+        return {name: each for field in (kind, *BESIDE) for name, each in whole.get(field, {}).items()}
+
+    def _perturb(self, state: TrainingState, step: int) -> None:
+        """Put a perturbed state of a step in the place of a training's own, and compare what was loaded."""
+        experiment, clip = self._run.experiment, self._run.experiment.training.clip
+        scalars = {"adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE}
+        scalars |= {"clip.count": float(getattr(clip, "warmup", 1)), "clip.mean": 0.01, "clip.variance": 1e-6}
+        given = perturbed(CopiedState.of(state), experiment.seed, step, experiment.batch.size, scalars)
+        state.load(given, given.scalars, step, given.position)
+        self.findings.stage += 1
+        self._compare_states(given, CopiedState.of(state), "after loading")
+        self.findings.stage += 1
+        if self._comparer:
+            self._comparer.jump(step)
+
+    def _compare_states(self, one: CopiedState, two: CopiedState, when: str) -> None:
+        """Compare each field of two states, naming the first tensor that differs; then the scalars."""
+        differing: dict[str, list[str]] = {}
+        for key in {**one.tensors, **two.tensors}:
+            is_same = key in one.tensors and key in two.tensors and equal_values(one.tensors[key], two.tensors[key])
+            differing.setdefault(key[0], []).extend([] if is_same else [f"first in {key[1]}"])
+        for kind, where in differing.items():
+            self.findings.same("resume", f"{FIELDS.get(kind, kind)} {when}", where)
+        first, second = ({"step": each.step, "position": each.position, **each.scalars} for each in (one, two))
+        wrong = [
+            f"{name} {first.get(name)} and {second.get(name)}"
+            for name in {**first, **second}
+            if first.get(name) != second.get(name)
+        ]
+        self.findings.same("resume", f"counters {when}", wrong)
+
+    def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
+        """Do the steps that the kill lost again, and compare all that they took and gave, to the bit."""
+        self._recorder.is_again = True
+        trainer.train_span(self._stages.killed)
+        self._recorder.is_again = False
+        for step, one in lost.items():
+            two, self.findings.step = self._recorder.kept[step], step
+            for what, values in (
+                ("samples consumed", lambda each: [part.samples for part in each.passes]),
+                ("draws", lambda each: [(part.key, part.draws) for part in each.passes]),
+                ("losses", lambda each: [(part.total, part.components) for part in each.passes]),
+                ("learning rates", lambda each: each.rates),
+                ("clipping", lambda each: each.divisor),
+            ):  # fmt: skip
+                is_off = repr(values(one)) != repr(values(two))  # NaN is equal to itself
+                self.findings.same("resume", what, ["others than before the kill"] if is_off else [])
+            self._compare_states(one.after, two.after, "of steps done again")
+        self.findings.step = 0
+        if self._comparer:
+            self._comparer.jump()
+
+    def _compare_saved_weights(self, saved: CopiedState) -> None:
+        """Compare the weights that sampling opens with those of the state's average. All workers call."""
+        weights = self._whole(saved, self._kind)
+        if not self._rank.is_first:
+            return
+        try:
+            with self._run.checkpoints.open(saved.step) as reader:
+                opened = reader.weights(merged=False)
+            names = [name for name in weights if name.startswith("network.")]
+            pairs = {name: (weights[name].float(), opened[name.removeprefix("network.")].reshape(-1)) for name in names}
+            wrong = [f"first {name}" for name, pair in pairs.items() if not equal_values(*pair)]
+        except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
+            wrong = [str(error)]
+        self.findings.same("sample", "weights that sampling opens", wrong)
+
+    def _compare_evaluation(self, trainer: Trainer) -> None:
+        """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
+        run, state, size = self._run, trainer.state, trainer.stepper.share.pass_size
+
+        def copied() -> CopiedState:
+            """Copy the state, with the weights that the network computes with; ZeRO-3 holds shards, skipped here."""
+            found = CopiedState.of(state)
+            if state.engine.stage < 3:
+                for name, parameter in state.module.named_parameters():
+                    found.tensors["computed", name, 0] = parameter.detach().to("cpu", copy=True)
+            return found
+
+        before = copied()
+        with seen_labels(state.module.network) as measured:
+            metrics = trainer.evaluation.evaluate(state, size)
+        after = copied().tensors
+        with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
+            sampler, sample = draw_sample(run, trainer.inputs, state.network)
+        changed = [
+            f"first {key[0]} of {key[1]}" for key, own in before.tensors.items() if not equal_values(own, after[key])
+        ]
+        self.findings.same("evaluation", "weights, average and moments after it", changed)
+        averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
+        if self._comparer is not None:
+            reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings, averaged)
+            reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
+            reader.compare_sample(sample)
+            reader.compare_labels(measured, sampled, sampler)
+            reader.compare_dropout()
+
+
+@contextmanager
+def seen_labels(network: nn.Module) -> Iterator[list[tuple[int, ...]]]:
+    """Yield a list that gets the labels which a network is called with inside: int64 inputs of one number a sample."""
+    seen: list[tuple[int, ...]] = []
+
+    def see(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        tensors = (each for each in (*inputs, *named.values()) if isinstance(each, Tensor))
+        seen.extend(tuple(each.tolist()) for each in tensors if each.dtype == torch.int64 and each.ndim == 1)
+
+    hook = network.register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[Any, Tensor]:
+    """Draw one sample as an evaluation's grid does, from the same noise at every call; return the sampler too."""
+    sampler, samples = draw_samples(network, run.experiment, run.data, 1, inputs)
+    return sampler, samples.values.detach().cpu()
+
+
+class EvaluationComparer:
+    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's.
+
+    `weights`: those that an evaluation takes.
+    """
+
+    def __init__(
+        self, run: TrainingRun, reference: ReferenceTrainer, inputs: ModelInputs, pass_size: int, findings: Findings,
+        weights: Whole,
+    ) -> None:  # fmt: skip
+        self._run, self._reference, self._inputs = run, reference, inputs
+        self._pass_size, self._findings, self._weights = pass_size, findings, weights
+        self._dtype = PRECISIONS[run.experiment.training.precision]
+        self._num_classes = {field.name: field.num_classes or 0 for field in run.experiment.model.batch_fields()}
+
+    def _model(self, dtype: torch.dtype, weights: Whole | None = None) -> ReferenceModel:
+        model = self._reference.model(self._weights if weights is None else weights, dtype)
+        model.module.eval()
+        return model
+
+    def compare_metrics(self, found: dict[str, float], trained: Whole | None) -> None:
+        """Compare each metric with that of plain networks of the same weights, in two precisions, in one process;
+        `trained`: the weights in training, whose metrics an evaluation under an average must not give."""
+        alone, run = Rank(0, 1, 0, self._inputs.device), self._run
+
+        def means(dtype: torch.dtype, weights: Whole | None = None) -> dict[str, float]:
+            model = self._model(dtype, weights)
+            values = metrics_by_part(
+                model.network, model.objective, run.experiment, run.data, self._inputs, self._pass_size,
+                run.experiment.evaluation.limit, alone, ControlChannel(alone),
+            )  # fmt: skip
+            return {f"eval/{name}": value for name, value in values.items()}
+
+        with torch.no_grad():
+            own, plain_ones = means(self._dtype), means(torch.float64)
+            others = means(self._dtype, trained) if trained else {}
+        relative = max((abs(own[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
+        for name in sorted({**own, **found}):
+            plain, reference = plain_ones.get(name, math.nan), own.get(name, math.nan)
+            value, other = found.get(name, math.nan), others.get(name, math.nan)
+            # Two references of one figure may agree by chance; no more than a rounding is granted for that.
+            bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[self._dtype]) * abs(plain))
+            away, note = abs(value - reference), ""
+            if not away <= bound and abs(value - other) <= bound:
+                note = "the figure is that of the weights in training, not of their average"
+            self._findings.near("evaluation", name, away, bound, note)
+
+    def compare_sample(self, found: Tensor) -> None:
+        """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
+
+        A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32
+        such a choice is rare; in half precision one is granted where the two references chose alike.
+        """
+        with torch.no_grad():
+            own, other = (
+                draw_sample(self._run, self._inputs, self._model(dtype).network)[1]
+                for dtype in (self._dtype, torch.float64)
+            )
+        if found.is_floating_point():
+            scale = other.double().norm()
+            away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, other))
+            self._findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
+        else:
+            differing, by_chance = (float((one != own).sum()) for one in (found, other))
+            if self._dtype != torch.float32:
+                by_chance = MARGIN * max(by_chance, 1)
+            self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
+
+    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], sampler: Any) -> None:
+        """Compare the labels that networks were called with: in training's loss the batch's, but for
+        those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
+
+        `measured`, `sampled`: those that the engine's network saw, in metrics and in a sample of `sampler`.
+        """
+        if "label" not in self._num_classes:
+            return
+        run, data, model = self._run, self._run.data, self._model(torch.float32)
+        null = self._num_classes["label"]
+        limit, mixture = run.experiment.evaluation.limit, data.mixture
+        views = [(data.held_out, limit)]
+        if mixture:
+            views = [(mixture.parts[name].held_out, num) for name, num in mixture.measured(limit).items()]
+        held_out = {
+            tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
+            for view, num in views
+            for rows in view.batches(self._pass_size, num)
+        }
+        with seen_labels(model.network) as trained, torch.no_grad():
+            model.objective.loss(model.network, *self._training_rows(0))
+        labels = tuple(int(each) for each in data.train.gather("label", np.arange(ROWS) % len(data.train)))
+        wrong: dict[str, list[tuple[int, ...]]] = {  # () where the network saw none
+            "of held-out metrics": [each for each in measured or [()] * bool(held_out) if each not in held_out],
+            "of training": [
+                each
+                for each in trained or [()]
+                if not each or any(a not in (b, null) for a, b in zip(each, labels, strict=False))
+            ],
+        }
+        asked = null - 1
+        conditions = sampler.conditions(2, SampleRequest(label=asked))
+        with seen_labels(model.network) as drawn:
+            sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
+        seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
+        wrong["of samples"] = [(one,) for label, one in sorted(seen) if one not in (label, null)]
+        if not {(0, 0), (asked, asked)} <= seen:
+            wrong["of samples"].append(())
+        for what, found in wrong.items():
+            saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
+            self._findings.same("labels", what, saw)
+
+    def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
+        """Return the first rows of the training data as a batch, and draws of a pass."""
+        view, inputs = self._run.data.train, self._inputs
+        raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
+        noise = ReferenceNoise(self._run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
+        return inputs.prepare_batch(raw, view.columns, noise=noise), noise
+
+    def compare_dropout(self) -> None:
+        """Compare who lost its condition, in passes of training's own loss under fresh draws: whose predictions another
+        condition, the next class or byte, or features of the other sign, does not change."""
+        spec = self._run.experiment.model
+        rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
+        rate = max(rates, default=0.0)
+        if not rate or len(self._num_classes) < 2:
+            return
+        model, passes, predictions = self._model(torch.float32), [], list[Tensor]()
+        hook = model.network.register_forward_hook(  # a prediction may come with further tensors
+            lambda _, inputs, output: predictions.append(output if isinstance(output, Tensor) else output[0])
+        )
+        for number in range(PASSES):
+            batch, noise = self._training_rows(number)
+            changed = dict(batch)
+            for name, values in batch.items():
+                if name == "image" or name not in self._num_classes or values.dtype == torch.bool:
+                    continue
+                if (classes := self._num_classes[name]) and values.ndim > 1:
+                    changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
+                elif classes:
+                    changed[name] = (values + 1) % classes
+                elif values.is_floating_point():
+                    changed[name] = 1 - values
+            predictions.clear()
+            with torch.no_grad():
+                for each in (batch, changed):
+                    model.objective.loss(model.network, each, noise)
+            half = len(predictions) // 2
+            pairs = zip(predictions[:half], predictions[half:], strict=True)
+            passes.append(torch.stack([(a == b).flatten(1).all(1) for a, b in pairs]).all(0).cpu())
+        hook.remove()
+        compare_decisions(torch.stack(passes).float(), rate, self._findings)
+
+
+def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
+    """Compare decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
+
+    Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.
+    """
+    phase, (passes, samples) = "dropout of conditions", dropped.shape
+    num = passes * samples
+    spread = DEVIATIONS * math.sqrt(rate * (1 - rate) / num) + 1 / num
+    share = float(dropped.mean())
+    findings.near(phase, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, not {rate:g}")
+    agreeing = float((dropped == dropped[:, :1]).all(1).sum())
+    chance = rate**samples + (1 - rate) ** samples
+    expected = passes * chance
+    bound = DEVIATIONS * math.sqrt(expected * (1 - chance)) + 1
+    note = f"{agreeing:.0f} of {passes} passes of {samples} samples; {expected:.1f} by chance"
+    findings.near(phase, "passes alike on all samples", max(0.0, agreeing - expected), bound, note)

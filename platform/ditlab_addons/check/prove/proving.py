@@ -1,0 +1,205 @@
+"""A proof of an experiment in processes of its own, which leaves no run behind; a large one is scaled down before."""
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import open_data
+from ditlab.engine.distributed import Rank
+from ditlab.errors import RunFailed, UserError
+from ditlab.home import Home
+from ditlab.inputs.stored_fields import check_stored
+from ditlab.planning.flops import step_flops
+from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import thread_text, worker_threads
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.plugins import plugin_packages
+from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.receipts import code_digest, library_versions
+from ditlab.training.recovery import OutOfMemory
+from ditlab_addons.check.process_group import open_in_worker, run_workers
+from ditlab_addons.check.prove.findings import Proof, ProofComparison
+from ditlab_addons.check.prove.life import RunStages, prove_run
+from ditlab_models.parameters import count_parameters
+
+LEAST_PROCESSES = 4
+"""Worker processes that a machine of fewer cores starts too."""
+MOST_PARAMETERS = 4_000_000
+"""Parameters up to which widths and depths stay: what is compared of each step takes half a second."""
+MOST_BATCH_FLOPS, MOST_FLOPS = 2e9, 1e10
+"""Floating-point operations of a step up to which the batch stays, and with a batch of a few samples widths and depths:
+a proof does some sixty such steps, two seconds and ten on two cores."""
+LEAST_WIDTH, LEAST_DEPTH = 16, 2
+"""Below which no width and no depth goes."""
+MOST_PASSES = 2
+"""Micro-batches of a worker that the batch goes down to."""
+_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
+"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
+
+
+def prove_experiment(
+    experiment: Experiment, home: Home, progress: Progress = ignore_progress, threads: int | None = None
+) -> Proof:
+    """Prove an experiment's engine on this machine, with as many workers as it has; nothing of it is kept.
+
+    `threads`: of each worker on a CPU; None: as many as a new run would take.
+
+    Raises:
+        UserError: the data are not here, or there are more workers than this machine starts.
+        RunFailed: a step does not fit into this machine's memory.
+    """
+    begun, workers = time.monotonic(), experiment.resources.max_workers
+    wants_gpu = experiment.resources.gpus_per_worker > 0
+    devices = torch.cuda.device_count() if wants_gpu else 0
+    use_gpu = devices >= workers
+    most = max(LEAST_PROCESSES, os.cpu_count() or 1)
+    if not use_gpu and workers > most:
+        raise UserError(
+            f"resources.workers={workers} are more processes than this machine proves with ({most}); set "
+            f"resources.workers={most} for the proof (--set), or prove where the run will train."
+        )
+    on_cpu = wants_gpu and not use_gpu
+    scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment)
+    own = scaled_down.experiment
+    data = open_data(own.data, home, verify=False)
+    check_stored(experiment, data)  # a mistake shows before processes start
+    plan = plan_run(own, data)
+    what = f"training steps on {workers} worker{'s' if workers > 1 else ''}, and comparing each with the reference"
+    compared = partial(progress, what, total=RunStages.of(own, plan).num_compared, unit="steps")
+    compared(0)
+    with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
+        threads = None if use_gpu else threads or worker_threads(own.resources).number
+        try:
+            parts = run_workers(
+                prove_worker, (own.to_dict(), str(home.root), folder), workers, use_gpu, threads, on_done=compared
+            )
+        except OutOfMemory as error:
+            raise RunFailed(
+                f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
+                kind="out_of_memory",
+            ) from error
+    engine = describe_engine(own, use_gpu, threads)
+    if on_cpu:
+        engine += f"; the spec asks for GPUs ({workers}), this machine has {devices}: a proof on the CPU"
+    made_by = {
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
+        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
+    }  # fmt: skip
+    comparisons = tuple(each for found, _ in parts for each in found)
+    untold = tuple(sentence for _, sentences in parts for sentence in sentences)
+    seconds = time.monotonic() - begun
+    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, made_by, untold)
+
+
+def prove_worker(
+    rank: Rank, spec: Mapping[str, Any], root: str, folder: str
+) -> tuple[list[ProofComparison], list[str]]:
+    """Prove on one worker; the body of its process."""
+    experiment, home, data = open_in_worker(spec, root)
+    checkpoints, swap = CheckpointStore.at(Path(folder, "checkpoints")), Path(folder, "swap")
+    run = TrainingRun(experiment, data, plan_run(experiment, data), checkpoints, home, swap)
+    return prove_run(run, rank, Path(folder))
+
+
+def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None = None) -> str:
+    """Return the engine as configured, in words; `threads`: of each worker on a CPU."""
+    spec, training, workers = experiment.engine, experiment.training, experiment.resources.max_workers
+    device = torch.cuda.get_device_name() if use_gpu else "CPU"
+    if threads:
+        device += f" with {thread_text(threads)}"
+    parts = {
+        f"{workers} worker{'s' if workers > 1 else ''} on {device}": True,
+        f"ZeRO {spec.zero.stage}": True,
+        training.precision: True,
+        f"{experiment.accumulation} pass{'es' if experiment.accumulation > 1 else ''} a step": True,
+        f"offload to {spec.zero.offload}": spec.zero.offload != "none",
+        "activation checkpointing": spec.activation_checkpointing,
+        "activation offload": spec.activation_offload != "none",
+        "compile: auto" if spec.compile == "auto" else "compiled": bool(spec.compile),
+        f"clipping: {training.clip.kind}": True,
+        experiment.optimizer.kind: True,
+    }
+    return ", ".join(part for part, holds in parts.items() if holds)
+
+
+@dataclass(frozen=True)
+class ScaledDownSpec:
+    """Experiment to prove, and what of it was made smaller."""
+
+    experiment: Experiment
+    changes: Mapping[str, Any]
+    """Fields by dotted path; empty where the experiment itself is small enough."""
+
+    def describe(self) -> str:
+        """Return what was made smaller, in words; empty for nothing."""
+        changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
+        spec = self.experiment
+        own = count_parameters(spec.model, spec.objective, spec.training).total
+        text = f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
+        return text if self.changes else ""
+
+
+def scale_down(experiment: Experiment) -> ScaledDownSpec:
+    """Return the experiment itself where it is small; else with batch, widths and depths reduced until it is small.
+
+    Only changes that the spec accepts and that leave the fields of a batch alone are made, so that the same data fit.
+    Widths, and then depths, are halved all together first, as the width of a network depends on its heads, a block's
+    number on the depth; then each alone.
+    """
+    found, changes = experiment, dict[str, Any]()
+
+    def accept(tried: Mapping[str, Any]) -> bool:
+        nonlocal found
+        try:
+            smaller = experiment.replace_all({**changes, **tried})
+            count_parameters(smaller.model, smaller.objective, smaller.training)
+        except (UserError, ValueError, AssertionError, RuntimeError):
+            return False
+        if smaller.batch_fields() != experiment.batch_fields():
+            return False
+        found = smaller
+        changes.update(tried)
+        return True
+
+    def is_small(most_flops: float = MOST_FLOPS) -> bool:
+        parameters = count_parameters(found.model, found.objective, found.training).total
+        return parameters <= MOST_PARAMETERS and step_flops(found).model <= most_flops
+
+    def reduce_batch(samples: int) -> None:
+        """Take a batch of few samples with as many workers, that still accumulates where the experiment does."""
+        size = min(samples, experiment.micro_size)
+        whole = min(MOST_PASSES, experiment.accumulation) * size * experiment.resources.max_workers
+        accept({"batch.size": whole} | ({"batch.micro": size} if experiment.batch.micro else {}))
+
+    if not is_small(MOST_BATCH_FLOPS):
+        reduce_batch(4)
+    spec = experiment.to_dict()
+    for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
+        fields = {
+            f"{section}.{name}": value
+            for section in ("model", "objective")
+            for name, value in spec[section].items()
+            if type(value) is int and name.rpartition("_")[2] in names
+        }
+        for group in (fields, *([path] for path in fields)):
+            while not is_small():
+                halves = {path: changes.get(path, fields[path]) // 2 for path in group}
+                tried = {
+                    path: half
+                    for path, half in halves.items()
+                    if half >= (1 if path.endswith(("heads", "block")) else least)
+                }
+                if not tried or not accept(tried):
+                    break
+    if not is_small():
+        reduce_batch(1)
+    return ScaledDownSpec(found, changes)

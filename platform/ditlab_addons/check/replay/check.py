@@ -1,0 +1,185 @@
+"""Comparison of replayed steps with what the run's journal and receipts say of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ditlab.spec.experiment import class_for
+from ditlab_addons.check.replay.history import Execution, JournaledStep
+from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_executions
+from ditlab_addons.check.replay.stepper import ReplayedStep
+
+UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
+"""Unit roundoff by `training.precision`."""
+FACTOR = 8.0
+"""Bound over the distance of two orders of summation: that distance is one draw of what others may give."""
+DEVIATIONS = 6.0
+"""Standard errors between two means of a step's loss under independent draws."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Relative distance up to which recorded and replayed numbers count as the same."""
+
+    relative: float
+    """0: to the bit."""
+    reason: str
+    """Source of the bound, a phrase."""
+    compares_norm: bool = True
+    """False where no bound on the gradient's norm follows."""
+
+
+EXACT = Tolerance(0.0, "the same kind of machine, workers and threads: to the bit")
+
+
+@dataclass(frozen=True)
+class ReplayComparison:
+    """One recorded number of a step beside the replayed one."""
+
+    step: int
+    attempt: int
+    """Attempt that did the step; 0 where that is not recorded."""
+    quantity: str
+    """`loss`, `norm`, `lr` or `samples`."""
+    source: str
+    """`journal` or `receipts`."""
+    recorded: float | int
+    replayed: float | int | None
+    """None where the replay has no such number."""
+    bound: float
+    """Relative; 0: to the bit."""
+
+    @property
+    def distance(self) -> float:
+        """Relative distance; infinite where one of the two is not finite or missing."""
+        one, two = self.recorded, self.replayed
+        if two is None:
+            return math.inf
+        if one == two or (one != one and two != two):  # both NaN
+            return 0.0
+        if self.quantity == "samples" or not (math.isfinite(one) and math.isfinite(two)):
+            return math.inf
+        return abs(one - two) / max(abs(one), abs(two))
+
+    @property
+    def holds(self) -> bool:
+        """True if the two count as the same."""
+        return self.distance <= self.bound
+
+
+@dataclass(frozen=True)
+class ReplayCheck:
+    """Check of steps against their records."""
+
+    replayed: ReplayedSteps
+    comparisons: tuple[ReplayComparison, ...]
+    tolerance: Tolerance
+    unchecked: tuple[str, ...] = ()
+    """Steps that were not compared and why, a sentence each."""
+
+    @property
+    def holds(self) -> bool:
+        """True if every comparison holds, and there is one for some step that was not skipped."""
+        expected = any(not step.execution.skipped for step in self.replayed.steps)
+        return (bool(self.comparisons) or not expected) and all(each.holds for each in self.comparisons)
+
+
+def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
+    """Replay steps `first` to `last`, and compare loss, norm, learning rate and samples with journal and receipts.
+
+    A step that was done twice is replayed as the run's weights know it, and as the journal does: the first
+    execution that logged it. Raises as `replay_executions` does.
+    """
+    targets = source.targets(first, last)
+    journaled: dict[int, Execution] = {}
+    for target in list(targets):
+        if logged := source.history.journaled.get(target.step):
+            executions = source.history.all_of(target.step)
+            same = [each for each in executions if logged.is_of(each)]
+            # else one without a receipt, else the first one: then the comparison fails
+            unwritten = [each for each in executions if each.loss is None]
+            own = journaled[target.step] = (same or unwritten or executions or [target])[0]
+            if own.is_recorded and own is not target:
+                targets.append(own)
+    draws_others = not source.num_gpus and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
+    replayed = replay_executions(source, targets, (last,) if draws_others else ())
+    tolerance = _tolerance(source, targets, replayed, draws_others)
+    comparisons: list[ReplayComparison] = []
+    unchecked = []
+    for step in replayed.steps:
+        found = _compare_step(source, step, tolerance, journaled.get(step.step))
+        comparisons += found
+        if not found:
+            why = "its batch was skipped" if step.execution.skipped else "neither journal nor receipts have it"
+            unchecked.append(f"step {step.step}: {why}.")
+    return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
+
+
+def _compare_step(
+    source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
+) -> list[ReplayComparison]:
+    """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
+    own, logged = step.execution, source.history.journaled.get(step.step)
+    if own.skipped:
+        return []
+    places: dict[str, Execution | JournaledStep] = {"receipts": own} if own.is_recorded else {}
+    if logged and journaled and (own is journaled or not journaled.is_recorded):
+        places["journal"] = logged
+    found = []
+    if own.samples is not None:
+        found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
+    values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
+    for place, records in places.items():
+        for quantity, value in values.items():
+            recorded = getattr(records, quantity)
+            if recorded is not None and (quantity != "norm" or tolerance.compares_norm):
+                bound = 2.0**-20 if quantity == "lr" and tolerance.relative else tolerance.relative
+                single = value if value is None or place == "journal" else float(np.float32(value))
+                found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, single, bound))
+    return found
+
+
+def _tolerance(
+    source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps, draws_others: bool
+) -> Tolerance:
+    if draws_others:  # times and noise are drawn again: the spread of a step's samples bounds the loss
+        step = next((each for each in reversed(replayed.steps) if each.samples), replayed.steps[-1])
+        losses = np.array([sample.loss for sample in step.samples] or [0.0])
+        deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
+        return Tolerance(
+            DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),
+            f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
+            f"samples, by the spread of step {step.step}'s",
+            compares_norm=False,
+        )
+    differences = source.machine_differences(replayed.way)
+    if not differences:
+        return EXACT
+    precision = source.run.experiment.training.precision
+    other = replay_executions(source, targets, (), _cut_otherwise)
+    distances = [
+        abs(one - two) / max(abs(one), abs(two), 1e-30)
+        for mine, theirs in zip(replayed.steps, other.steps, strict=True)
+        for one, two in ((mine.loss, theirs.loss), (mine.norm, theirs.norm))
+        if one is not None and two is not None and math.isfinite(one) and math.isfinite(two)
+    ]
+    length = max(1, max(target.step for target in targets) - source.history.first)
+    return Tolerance(
+        FACTOR * max(UNIT[precision] * math.sqrt(length), *distances),
+        f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
+        f"least {FACTOR:g} units of {precision} times the root of the steps",
+    )
+
+
+def _cut_otherwise(plan: ReplayPlan) -> ReplayPlan:
+    """Return the plan with other orders of summation: halved micro-batches, or where they cannot be, other threads."""
+    segments = []
+    for segment in plan.segments:
+        size = class_for(segment.spec).model_validate(dict(segment.spec)).micro_size
+        if size % 2 ** (segment.microbatch_splits + 1) == 0:
+            segments.append(replace(segment, microbatch_splits=segment.microbatch_splits + 1))
+        else:
+            segments.append(replace(segment, threads=2 if segment.threads == 1 else 1))
+    return replace(plan, segments=tuple(segments))

@@ -1,0 +1,248 @@
+"""Observer of a replay's steps: each sample's loss before the update, its draws, norms by parameter and layer."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ditlab.data.loading.loader import WorkerBatches
+from ditlab.data.loading.transfer import MicroBatch
+from ditlab.engine.update import ParameterNorms, UpdateNorms
+from ditlab.inputs.noise import KeyedNoise
+from ditlab.training.hooks import ConsumedPass
+from ditlab.training.plan import ForwardPass
+from ditlab.training.receipts import passes_digest
+from ditlab.training.recovery import MemoryPlan
+from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.stepping import Stepper
+from ditlab_addons.check.process_group import report_done
+from ditlab_addons.check.replay.history import Execution
+
+SPEEDS = ("train/samples_per_second", "train/data_wait")
+"""Metrics of the replay's own speed."""
+TIME_NAMES = ("t", "time", "timestep", "sigma")
+"""Names of a network's argument that says how far a sample is noised."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of one sample."""
+
+    name: str
+    """Name by which the loss draws it: `time`, `noise`."""
+    distribution: str
+    """`uniform` or `normal`."""
+    shape: tuple[int, ...]
+    """Shape a sample."""
+    value: float
+    """The number itself, or the root mean square of a larger draw."""
+
+
+@dataclass(frozen=True)
+class RecordedNoise(KeyedNoise):
+    """The numbers of `KeyedNoise`; each draw of a single sample goes to `record` too."""
+
+    record: Callable[[Draw], None] = lambda draw: None
+
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw U[0, 1), float32, of a shape."""
+        return self._recorded("uniform", name, shape, super().uniform(name, shape))
+
+    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Draw N(0, 1), float32, of a shape."""
+        return self._recorded("normal", name, shape, super().normal(name, shape))
+
+    def _recorded(self, distribution: str, name: str, shape: Sequence[int], values: Tensor) -> Tensor:
+        value = values if values.numel() == 1 else values.square().mean().sqrt()
+        self.record(Draw(name, distribution, tuple(shape[1:]), value.item()))
+        return values
+
+
+@dataclass(frozen=True)
+class SampleLoss:
+    """One sample of a step."""
+
+    place: int
+    """Place in the global batch."""
+    row: int
+    """Row of the training store."""
+    loss: float
+    """Weighted sum of its components, with the weights before the update."""
+    components: dict[str, float]
+    time: float | None
+    """Time or noise level that the network was given, a mean over tokens that have one each; None for one without."""
+    draws: tuple[Draw, ...]
+    """Random numbers that its loss drew."""
+
+
+@dataclass
+class ReplayedStep:
+    """One step as it was done again: as one worker observed it, or all of them together."""
+
+    execution: Execution
+    """The execution of the step that was replayed; of one worker, its number alone."""
+    rows: np.ndarray
+    """Rows of the training store by place in the global batch, int64 (samples,)."""
+    indices: np.ndarray
+    """Index of each row's sample in the training view, int64, in the shape of `rows`."""
+    samples: Sequence[SampleLoss] = ()
+    """Samples by place; empty where the step was not measured sample by sample."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a skipped step."""
+    norms: Mapping[str, ParameterNorms] | None = None
+    """Norms by parameter, alike on all workers; None where the step was not measured."""
+    clip_factor: float = 1.0
+    """Number that clipping divided the gradient by; 1 for none."""
+    digest: int = 0
+    """Digest of samples and draws, as receipts have it; 0 for a skipped step."""
+    is_variant: bool = False
+    """True for the step under another spec than the run's."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step, from 1."""
+        return self.execution.step
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the step before its update; None for a skipped step."""
+        return self.metrics.get("train/loss")
+
+    @property
+    def norm(self) -> float | None:
+        """Gradient norm before clipping."""
+        return self.metrics.get("train/grad_norm")
+
+    @property
+    def clipped_norm(self) -> float | None:
+        """Gradient norm after clipping."""
+        return None if self.norm is None else self.norm / self.clip_factor
+
+    @property
+    def update_norm(self) -> float | None:
+        """Norm of the change of the float32 weights; None where it was not measured."""
+        return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
+
+
+class StepObserver(Reporter):
+    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps what is logged."""
+
+    def __init__(self, shown: Collection[int], steps: range) -> None:
+        """Observe `steps` (from 1)."""
+        super().__init__(lambda: False, lambda message: None, ProgressMarker())
+        self._shown, self._steps = shown, steps
+        self.seen: dict[int, ReplayedStep] = {}
+        """Observations of this worker, by step."""
+        self._watching = ExitStack()
+        self._norms: UpdateNorms | None = None
+
+    def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
+        self._stepper = stepper
+
+    def loader_opened(self, batches: WorkerBatches, position: int) -> None:
+        size, done = batches.order.batch_size, self._stepper.state.step
+        self._places = batches.places
+        for step in self._steps:
+            if step in self.seen:  # a loader opens again where a loss retires: what was observed stays
+                continue
+            number = position // size + step - 1 - done
+            indices = batches.order.batches(number, 1, batches.places).reshape(-1)
+            self.seen[step] = ReplayedStep(Execution(step, 0, 1), batches.view.rows[indices], indices)
+
+    def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
+        if step in self._shown:
+            self.seen[step].samples = self._sample_losses(micro_batches, self.seen[step].rows)
+            self._norms = UpdateNorms(self._stepper.state.engine.partitions)
+            self._watching.enter_context(self._norms.watching())
+
+    def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
+        if passes:
+            self.seen[step].digest = passes_digest(passes)
+
+    def step_ended(self, step: int) -> None:
+        if self._stepper.rank.is_first:
+            report_done(step - self._steps.start + 1)
+        if norms := self._norms:
+            self.attempt_ended()
+            self.seen[step].norms = norms.read(self._stepper.rank.device)
+            self.seen[step].clip_factor = self._stepper.state.engine.partitions.clip_factor
+
+    def attempt_ended(self) -> None:
+        self._watching.close()
+        self._norms = None
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        trained = {name: value for name, value in values.items() if name.startswith("train/") and name not in SPEEDS}
+        if step in self.seen:
+            self.seen[step].metrics.update(trained)
+
+    def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
+        """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
+        found = []
+        stepper, state = self._stepper, self._stepper.state
+        with state.engine.evaluating(averaged=False), _given_times(state.module.network) as times:
+            for part in stepper.share.passes:
+                micro = micro_batches[part.number]
+                for start in range(part.start, part.stop):
+                    one = ForwardPass(part.number, start, start + 1, part.counts)
+                    draws: list[Draw] = []
+                    times.clear()
+                    noise = RecordedNoise(**vars(stepper.noise(one)), record=draws.append)
+                    components = state.engine.losses(stepper.batch(one, micro, noise), noise)
+                    if part.counts:
+                        index = part.number * len(micro.row_ids) + start
+                        values = {name: float(value) for name, value in components.items()}
+                        found.append(
+                            SampleLoss(
+                                int(self._places[index]), int(rows[index]), values.pop("loss"), values,
+                                times[0] if times else None, tuple(draws),
+                            )
+                        )  # fmt: skip
+        return found
+
+
+@contextmanager
+def _given_times(network: nn.Module) -> Iterator[list[float]]:
+    """Yield a list to which each pass adds the mean time (or noise level) that it is given."""
+    times: list[float] = []
+    signature = inspect.signature(network.forward)
+    name = next((each for each in TIME_NAMES if each in signature.parameters), None)
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        value = signature.bind_partial(*inputs, **named).arguments.get(name) if name else None
+        if isinstance(value, Tensor):
+            times.append(float(value.float().mean()))
+
+    hook = network.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield times
+    finally:
+        hook.remove()
+
+
+def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
+    """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own `objective...`.
+
+    A parameter's layer is its name up to the first number, else up to the first module below the network.
+    """
+
+    def natural(name: str) -> list[tuple[int, str]]:  # `blocks.10` comes behind `blocks.9`
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+
+    groups: dict[str, list[ParameterNorms]] = {}
+    for name in sorted(norms, key=natural):
+        parts = name.removeprefix("network.").split(".")
+        numbers = [index for index, part in enumerate(parts) if part.isdecimal()]
+        last = numbers[0] if numbers else int(parts[0] == "objective")
+        groups.setdefault(".".join(parts[: last + 1]), []).append(norms[name])
+    return {
+        layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
+        for layer, members in groups.items()
+    }

@@ -1,0 +1,70 @@
+"""Objects that commands of this folder print under `--json`."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from ditlab.cli.output_types import FilesOutput
+
+
+class ProofOutput(TypedDict):
+    """`ditlab prove`."""
+
+    holds: bool
+    verdict: str
+    spec: str
+    engine: str
+    twin: str
+    """Sentence on the parts that were made smaller than the spec has them; empty for none."""
+    seconds: float
+    made_by: dict[str, Any]
+    untold: list[str]
+    """Sentences on faults that rounding would hide."""
+    comparisons: list[dict[str, Any]]
+
+
+class NotProvedOutput(TypedDict):
+    status: Literal["not proved"]
+    proof: ProofOutput
+
+
+class ReplayOutput(FilesOutput):
+    """`ditlab replay`; with `--check` also whether it holds (exit code 1 where not)."""
+
+    run_id: str
+    name: str
+    origins: list[str]
+    remarks: list[str]
+    steps: list[dict[str, Any]]
+    holds: NotRequired[bool]
+    bound: NotRequired[float]
+    bound_reason: NotRequired[str]
+    comparisons: NotRequired[list[dict[str, Any]]]
+    unchecked: NotRequired[list[Any]]
+    changes: NotRequired[list[str]]
+    worst: NotRequired[list[int]]
+    explanations: NotRequired[list[str]]
+
+
+class VerifiedPartOutput(TypedDict):
+    part: str
+    verdict: Literal["holds", "off", "not checked"]
+    sentence: str  # fmt: skip
+
+
+class VerifyOutput(TypedDict):
+    run_id: str
+    name: str
+    holds: bool
+    seconds: float
+    parts: list[VerifiedPartOutput]
+    conclusion: str  # fmt: skip
+
+
+RESULTS = {
+    "train": NotProvedOutput,
+    "prove": ProofOutput,
+    "replay": ReplayOutput,
+    "verify": VerifyOutput,
+}
+"""Type of the object of each command."""

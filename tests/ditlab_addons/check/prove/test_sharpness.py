@@ -1,0 +1,254 @@
+"""Faults of some steps only, of a few per cent in half precision, of labels and of the loss itself: each is found."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ditlab.engine.averages import WeightAverages
+from ditlab.engine.engine import Engine
+from ditlab.engine.update import Update
+from ditlab.spec.optimization import AdamW
+from ditlab.training import stepping
+from ditlab.training.plan import RunPlan
+from ditlab_addons.check.prove.findings import Findings, Proof, ProofComparison
+from ditlab_addons.check.prove.life import PASSES, ROWS, RunStages, compare_decisions
+from ditlab_addons.check.prove.steps import gradient_groups
+from ditlab_models.dit.network import DiT
+from ditlab_models.processes.flow import VelocityObjective
+from ditlab_models.processes.flow_sampling import FlowSampler
+from support.trainings.family_specs import smallest
+from support.trainings.proven import prove_here
+from support.trainings.workers import tiny
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+def proof(comparisons: list[ProofComparison]) -> Proof:
+    return Proof(tuple(comparisons), "smallest", "engine", "", 1.0)
+
+
+def wrapped(monkeypatch: Any, owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Put `change(original, *arguments)` in the place of an attribute."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **named: change(original, *given, **named))
+
+
+def every_fifth_average(patch: Any) -> None:
+    wrapped(patch, WeightAverages, "begin", lambda begin, self, step: begin(self, step if step % 5 else step + 1))
+
+
+def every_seventh_clipping(patch: Any) -> None:
+    calls = [0]
+
+    def prepare(original: Any, self: Any, norm: Any, healthy: Any) -> None:
+        original(self, norm, healthy)
+        calls[0] += 1
+        if calls[0] % 7 == 0:
+            self._adam.grad_scale = None
+
+    wrapped(patch, Update, "prepare", prepare)
+
+
+def even_gradients(patch: Any) -> None:
+    def passed(original: Any, self: Any, batch: Any, noise: Any, last: bool, weight: float = 1.0) -> Any:
+        return original(self, batch, noise, last, weight * (1.001 if noise.step % 2 else 1.0))
+
+    wrapped(patch, Engine, "forward_backward", passed)
+
+
+def later_rates(patch: Any) -> None:
+    def rate(original: Any, schedule: Any, base: float, step: int, *rest: Any) -> float:
+        return original(schedule, base, step, *rest) * (1 + 1e-6 * (step >= 2))
+
+    wrapped(patch, stepping, "learning_rate", rate)
+
+
+def seventh_draws(patch: Any) -> None:
+    def noise(original: Any, self: Any, part: Any) -> Any:
+        found = original(self, part)
+        return found if found.step % 7 else type(found)(**{**vars(found), "step": found.step + 1})
+
+    wrapped(patch, stepping.Stepper, "noise", noise)
+
+
+def labels_of_others(patch: Any) -> None:
+    def batch(original: Any, self: Any, *given: Any) -> Any:
+        found = original(self, *given)
+        return found | {"label": found["label"].roll(1)}
+
+    wrapped(patch, stepping.Stepper, "batch", batch)
+
+
+def labels_off_by_one(patch: Any) -> None:
+    from ditlab.inputs.model_inputs import ModelInputs
+
+    def batch(original: Any, self: Any, *given: Any, **named: Any) -> Any:
+        found = original(self, *given, **named)
+        return found | {"label": (found["label"] + 1) % 10}
+
+    wrapped(patch, ModelInputs, "prepare_batch", batch)
+
+
+def metrics_of_one_label(patch: Any) -> None:
+    def metrics(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        return original(self, network, {**batch, "label": torch.zeros_like(batch["label"])}, noise)
+
+    wrapped(patch, VelocityObjective, "metrics", metrics)
+
+
+def training_labels_shifted(patch: Any) -> None:
+    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        return original(self, network, {**batch, "label": batch["label"].roll(1)}, noise)
+
+    wrapped(patch, VelocityObjective, "loss", loss)
+
+
+def samples_of_the_next_label(patch: Any) -> None:
+    def conditions(original: Any, self: Any, num: int, request: Any) -> Any:
+        return {name: (label + 1) % 10 for name, label in original(self, num, request).items()}
+
+    wrapped(patch, FlowSampler, "conditions", conditions)
+
+
+def a_role_ignored(patch: Any) -> None:
+    wrapped(patch, AdamW, "rates", lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role))
+
+
+def a_loss_with_a_state(patch: Any) -> None:
+    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return {name: each * (1 + 1e-4 * self.calls) for name, each in original(self, network, batch, noise).items()}
+
+    wrapped(patch, VelocityObjective, "loss", loss)
+
+
+def a_loss_with_its_own_draws(patch: Any) -> None:
+    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        return {name: each * (1 + torch.rand(())) for name, each in original(self, network, batch, noise).items()}
+
+    wrapped(patch, VelocityObjective, "loss", loss)
+
+
+FAULTS = [
+    [
+        (every_seventh_clipping, r"clipping, factor in steps 7, 19"),
+        (later_rates, r"learning rate, of each parameter in steps 3, 4, 5"),
+        (every_fifth_average, r"average, exponential average.* in steps 1, 6, 11, 16"),
+        (metrics_of_one_label, "labels, of held-out metrics"),
+        (samples_of_the_next_label, "labels, of samples"),
+    ],
+    [(even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"), (training_labels_shifted, "labels, of training")],
+    [
+        (labels_off_by_one, r"draws, fields as the store has them.*label is not the column's"),
+        (seventh_draws, r"draws, keys of random numbers in steps 1, 8, 15"),
+    ],
+    [(labels_of_others, "draws, samples and their order")],
+    [(a_role_ignored, r"learning rate, of each parameter.*\(norm\)|update, weight decay of each parameter.*\(norm\)")],
+    [
+        (
+            a_loss_with_a_state,
+            "loss, the same inputs and draws again.*has a state, or draws random numbers without a key",
+        )
+    ],
+]
+"""Faults that are planted at once, none of which hides another."""
+OF_THE_SAME_QUANTITY = [(a_loss_with_its_own_draws, "loss, the same inputs and draws again")]
+SETTINGS: dict[str, Any] = {
+    "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.05, "no_decay": ["norm"], "lr_factors": {"norm": 2.0}},
+    "training__clip": {"kind": "norm", "max_norm": 0.01},
+    "batch": {"size": 8, "micro": 4},
+}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [*FAULTS, pytest.param(OF_THE_SAME_QUANTITY, marks=pytest.mark.slow)],
+    ids=lambda faults: "-".join(plant.__name__ for plant, _ in faults),
+)
+def test_each_fault_is_named_and_one_of_them_first(faults, home, monkeypatch):
+    for plant, _ in faults:
+        plant(monkeypatch)
+    found = prove_here(smallest("dit", **SETTINGS), home)
+    said = [proof([each]).first_off for each in found if not each.holds]
+    for _, named in faults:
+        assert any(re.match(f"First off: ({named})", each) for each in said), (named, said)
+    first = proof(found).first_off
+    assert any(re.match(f"First off: ({named})", first) for _, named in faults), first
+
+
+def test_a_gradient_of_a_twentieth_more_is_found_in_half_precision(home, monkeypatch):
+    def build(original: Any, self: Any, module: Any, *given: Any, **named: Any) -> None:
+        original(self, module, *given, **named)
+        for parameter in module.network.blocks[0].mlp.parameters():
+            parameter.register_hook(lambda gradient: gradient * 1.05)
+
+    wrapped(monkeypatch, Engine, "__init__", build)
+    experiment = smallest("dit", training__precision="bf16", model__width=32, **SETTINGS)
+    scales = [each for each in prove_here(experiment, home) if each.what == "scale over all steps"]
+    wrong = {each.module for each in scales if not each.holds}
+    assert len(scales) > 3 and wrong
+    assert all("blocks.0.mlp" in module for module in wrong)  # no other module is an alarm
+
+
+def test_small_modules_are_measured_by_group_until_they_are_large_enough():
+    numels = {"n.a": 2000, "n.b.one": 600, "n.b.two": 500, "n.c.one": 10, "n.d": 20}
+    found = {group: {*modules} for group, modules in gradient_groups(numels).items()}
+    assert found == {"n.a": {"n.a"}, "n.b.one to n.b.two": {"n.b.one", "n.b.two"}, "small modules": {"n.c.one", "n.d"}}
+
+
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_frozen_parameters_are_no_traceback(home, monkeypatch, stage):
+    def build(original: Any, self: Any, *given: Any) -> None:
+        original(self, *given)
+        self.patch_embedding.requires_grad_(False)
+
+    wrapped(monkeypatch, DiT, "__init__", build)
+    found = prove_here(smallest("dit", engine__zero__stage=stage), home)
+    # A checkpoint holds no frozen weights, and that is a finding of its own.
+    assert {each.what for each in found if not each.holds} <= {"weights that sampling opens"}
+
+
+def decided(rate, shared=False, seed=0):
+    drawn = torch.rand(PASSES, ROWS, generator=torch.Generator().manual_seed(seed))
+    return ((drawn[:, :1].expand(PASSES, ROWS) if shared else drawn) < rate).float()
+
+
+def held(dropped, rate):
+    findings = Findings()
+    compare_decisions(dropped, rate, findings)
+    return [each.holds for each in findings.all()]
+
+
+def test_chance_holds_and_a_shared_decision_or_another_rate_does_not():
+    for rate in (0.01, 0.1, 0.5, 0.9):
+        assert all(held(decided(rate, seed=seed), rate) == [True, True] for seed in range(20))
+    for rate in (0.1, 0.5, 0.9):
+        assert not held(decided(rate, shared=True), rate)[1]
+    for rate, other in ((0.1, 0.2), (0.1, 0.0), (0.5, 0.3)):
+        assert not held(decided(other), rate)[0], (rate, other)
+
+
+def test_the_kill_is_in_the_middle_of_an_epoch_and_the_steps_are_around_an_epochs_end():
+    def stages(total, epoch, **changes):
+        return RunStages.of(tiny(**changes), RunPlan(total, epoch, 0, 0, 0))
+
+    assert stages(1, 10) == RunStages(1, 1, 1, 1, 1)
+    assert stages(2, 2) == RunStages(1, 1, 1, 2, 2)
+    assert stages(100, 10) == RunStages(4, 4, 11, 13, 20)
+    assert stages(10**6, 100, training__steps=10**6, schedule={"kind": "constant", "warmup": 250}) == RunStages(
+        4, 292, 299, 301, 308
+    )
+    for total in range(1, 40):
+        for epoch in (0, 1, 2, 3, 7, 50):
+            found = stages(total, epoch)
+            assert 0 < found.fresh <= found.begun <= found.saved <= found.killed <= found.last <= total, (total, epoch)
+            assert epoch < 2 or found.saved % epoch or found.last - found.begun < 3 or epoch > found.last, (
+                total,
+                epoch,
+            )

@@ -1,0 +1,106 @@
+"""Replay of runs whose receipts, journal or checkpoints are damaged, gone, or of an earlier version."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ditlab.home import Home
+from ditlab.receipts.records import ROW
+from ditlab_addons.check.replay.history import Execution
+from ditlab_addons.check.replay.replaying import ReplayPlan, ReplaySource, open_source, plan_replay
+from ditlab_addons.check.replay.report import loss_history
+from support.opened import open_training_run
+
+
+@pytest.fixture
+def run(finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of a copy of the session's finished run of 4 steps, with checkpoints of steps 2 and 4."""
+    shutil.copytree(finished.home, tmp_path / "home")
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "train" / str(finished.run_id)
+
+
+def opened(run: Path) -> ReplaySource:
+    return open_source(open_training_run(run.name, Home(run.parents[1]), lambda text: None))
+
+
+def way(source: ReplaySource, step: int) -> ReplayPlan:
+    (plan,) = plan_replay(source.history, [source.history.final(step)], source.whole, source.spec_of)
+    return plan
+
+
+def unreadable(path: Path) -> list[Callable[[], object]]:
+    """Return ways in which a file cannot be read."""
+    return [
+        lambda: path.unlink(),
+        lambda: path.write_bytes(os.urandom(300)),
+        lambda: path.write_bytes(b""),
+        lambda: (path.unlink(), path.mkdir()),
+        lambda: (path.rmdir(), os.mkfifo(path)),
+        lambda: (path.unlink(), path.symlink_to("/dev/zero")),
+    ]
+
+
+def test_without_receipts_the_spec_decides(run: Path) -> None:
+    """A run of an earlier version, or with receipts that are lost: the journal says which steps were done."""
+    whole = opened(run)
+    assert whole.remarks == [] and [each.attempt for each in whole.history.executions] == [1] * 4
+    for damage in unreadable(run / "receipts" / "steps.bin"):
+        damage()
+        source = opened(run)
+        assert source.history.final(3) in (
+            Execution(3, 0, 1, threads=source.history.default.threads), Execution(3, 1, 1, threads=1),
+        ), damage  # fmt: skip
+        assert source.history.last == 4 and way(source, 3).origin == 2
+        assert loss_history(source).steps.tolist() == [1, 2, 3, 4]
+        if not source.history.final(3).is_recorded:
+            assert any("each step is replayed with the workers of the spec (1)" in text for text in source.remarks)
+            assert source.machine_differences(way(source, 3).way) == ["the run's machine is not recorded"]
+
+
+def test_a_row_that_was_altered_ends_what_receipts_say(run: Path) -> None:
+    path = run / "receipts" / "steps.bin"
+    content = bytearray(path.read_bytes())
+    content[2 * ROW.itemsize + 20] ^= 1
+    path.write_bytes(content)
+    source = opened(run)
+    (remark,) = source.remarks
+    assert remark.startswith("Damaged receipts: ") and "damaged from row 3 on" in remark
+    assert [source.history.final(step).loss is not None for step in range(1, 5)] == [True, True, False, False]
+    assert source.history.final(4).attempt == 1, "the journal has the step, which was the attempt's"
+
+
+def test_an_attempt_that_is_lost_leaves_its_steps_to_the_spec(run: Path) -> None:
+    for damage in unreadable(run / "receipts" / "attempts.jsonl"):
+        damage()
+        source = opened(run)
+        assert [source.history.final(step).attempt for step in range(1, 5)] == [0] * 4, damage
+        assert source.remarks and source.history.last == 4
+        assert loss_history(source).losses.shape == (4,)
+
+
+def test_without_a_journal_receipts_say_what_was_done(run: Path) -> None:
+    losses = loss_history(opened(run)).losses.tolist()
+    for damage in unreadable(run / "journal.jsonl"):
+        damage()
+        source = opened(run)
+        assert source.history.last == 4 and source.history.journaled == {}, damage
+        assert loss_history(source).losses.tolist() == losses
+
+
+def test_checkpoints_that_are_damaged_are_passed_over(run: Path) -> None:
+    folder = run / "checkpoints" / "step-00000002"
+    manifest, shard = folder / "manifest.json", next(folder.glob("shard-*"))
+    content = shard.read_bytes()
+    assert opened(run).whole == [2, 4]
+    shard.write_bytes(content[:-1])
+    assert opened(run).whole == [4] and way(opened(run), 3).origin == 0
+    assert opened(run).remarks == ["The checkpoint of step 2 is not whole; no replay begins from it."]
+    shard.write_bytes(content)
+    for damage in unreadable(manifest):
+        damage()
+        assert opened(run).whole == [4] and way(opened(run), 3).origin == 0, damage

@@ -1,0 +1,121 @@
+"""Replays in every family, of forks, of runs resumed on other workers, and of steps that were left out."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ditlab.home import Home
+from ditlab.training.recovery import MemoryPlan
+from ditlab_addons.check import process_group
+from ditlab_addons.check.replay.check import check_replay
+from ditlab_addons.check.replay.replaying import open_source
+from support.command import Said, run_here
+from support.opened import open_training_run
+from support.trainings.attempts import LocalAttempt, train_attempts
+from support.trainings.family_specs import FAMILIES, smallest
+from support.trainings.forks import SILENT, small
+from support.trainings.groups import warm_processes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ditlab(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """`ditlab ...` in this process, in a home of its own, with warm worker processes."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(process_group, "_context", warm_processes)
+    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str) -> None:
+    """Losses by sample join to the step's, layers' norms to the gradient's; each picture is drawn."""
+    spec = smallest(family, training__steps=6, checkpoint__every=2, checkpoint__keep=1)
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump(spec.to_dict()))
+    trained = ditlab("train", file, "--local", "--set", f"tracking.uri={SILENT}")
+    assert trained.code == 0, trained.err
+    said = ditlab("replay", spec.name, "--step", "4", "--json", "--out", tmp_path / "out")
+    assert said.code == 0, said.err
+    (step,) = said.json["steps"]
+    assert said.json["origins"] == ["from step 0, as no checkpoint before step 4 is left (the earliest is of step 6): "
+                                    "4 steps to train"]  # fmt: skip
+    assert len(step["samples"]) == spec.batch.size and all(sample["text"] for sample in step["samples"])
+    assert all(sample["time"] is not None and sample["draws"] for sample in step["samples"])
+    joined = sum(layer["gradient_norm"] ** 2 for layer in step["layers"]) ** 0.5
+    assert joined == pytest.approx(step["metrics"]["train/grad_norm"], rel=1e-4)
+    if step["loss_is_mean_of_samples"]:
+        mean = sum(sample["loss"] for sample in step["samples"]) / spec.batch.size
+        assert mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-3)
+    (picture,) = said.json["files"]
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+    said = ditlab("replay", spec.name, "--step", "1", "--to", "6", "--check", "--json")
+    assert said.code == 0, said.out + said.err
+    assert said.json["bound"] == 0 and len(said.json["comparisons"]) == 6 * 7
+
+
+def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
+    """Each step by its own workers, from a checkpoint that the other number of workers wrote."""
+    experiment = small(
+        training={"steps": 8}, batch={"size": 32, "micro": 4}, checkpoint={"every": 2, "keep": 2, "keep_every": 4}
+    )
+    folder = train_attempts(experiment, [LocalAttempt(2, 5), LocalAttempt(1)])
+    home = Home(tmp_path / "home")
+    source = open_source(open_training_run(folder.run_id, home, lambda text: None))
+    assert list(source.whole) == [4, 6, 8], "keep_every keeps step 4"
+    first, second, last = (check_replay(source, step, step) for step in (3, 5, 7))
+    assert first.holds and second.holds and last.holds
+    assert first.replayed.origins == (
+        "from step 0, as no checkpoint before step 3 is left (the earliest is of step 4): 3 steps to train",
+    )
+    assert [step.execution.workers for step in first.replayed.steps] == [2]
+    assert {step.execution.workers for step in second.replayed.steps} == {1, 2}, "done twice: as the journal has it too"
+    assert last.replayed.origins == ("from checkpoint 6: 1 step to train",)
+
+
+def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
+    experiment = small(training={"steps": 4}, checkpoint={"every": 2, "keep": 9})
+    parent = train_attempts(experiment, [LocalAttempt(1)])
+    fork = tmp_path / "fork.yaml"
+    fork.write_text(yaml.safe_dump(experiment.replace("training.steps", 8).to_dict()))
+    said = ditlab("train", fork, "--local", "--from", f"{parent.run_id}@2", "--set", "name=fork", "--json")
+    assert said.code == 0, said.err
+    fork_id = said.json["run_id"]
+    said = ditlab("replay", fork_id, "--step", "3", "--to", "4", "--check", "--json")
+    assert said.code == 0 and said.json["origins"] == [f"from checkpoint 2 of run {parent.run_id}: 2 steps to train"]
+    said = ditlab("replay", fork_id, "--step", "2")
+    assert said.code == 2 and "it has steps 3 to 8" in said.err
+    for path in (parent.path / "checkpoints" / "step-00000002").iterdir():
+        path.unlink()
+    said = ditlab("replay", fork_id, "--step", "3")
+    assert said.code == 2 and "is replayed from its parent's checkpoint, and that is gone" in said.err
+    assert "or replay step 5 or a later one, from checkpoint 4 of its own" in said.err.replace("\n", " ")
+    assert ditlab("replay", fork_id, "--step", "6", "--check").code == 0
+
+
+def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
+    """It shows its samples and no loss; the steps after it are replayed without it."""
+    experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
+    folder = train_attempts(experiment, [LocalAttempt(1, memory=MemoryPlan(halvings=1, skipped_steps=(2,)))])
+    said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json")
+    assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was skipped."], said.err
+    compared = [each["step"] for each in said.json["comparisons"]]
+    assert sorted(set(compared)) == [1, 2, 4, 5]
+    said = ditlab("replay", folder.run_id, "--step", "3")
+    assert said.code == 0 and "was skipped: no loss, no update" in said.out
+    assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
+    said = ditlab("replay", folder.run_id, "--step", "3", "--set", "optimizer.lr=1")
+    assert said.code == 2 and "has left this step's batch out" in said.err
+
+
+def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = train_attempts(small(training={"steps": 4}), [LocalAttempt(1)])
+    monkeypatch.setattr("ditlab_addons.check.replay.replaying.processor_name", lambda: "another processor")
+    said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
+    assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
+    assert said.json["bound_reason"].startswith("processor another processor (the run's: ")
+    said = ditlab("replay", folder.run_id, "--step", "2", "--set", "batch.micro=1")
+    assert said.code == 0 and "drew other times and noise" in said.out, said.out + said.err

@@ -1,0 +1,168 @@
+"""The chain walked anew: attempts that go on, begin anew, are gone, or do not belong to their rows."""
+
+import shutil
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ditlab.errors import UserError
+from ditlab.home import Home, RunFolder
+from ditlab.receipts.reading import ChainWalk, Receipts, read_receipts, walk_chain
+from ditlab.receipts.records import CHECKED, ORIGIN, RecordedAttempt
+from ditlab.receipts.writer import ReceiptWriter
+from ditlab.storage.files import append_json_line
+from ditlab_addons.check.verify.records import taken_over_heads
+
+Saved = dict[str, str]
+
+
+def attempt(step: int):
+    return RecordedAttempt(
+        attempt=1, chain=ORIGIN, step=step, workers=1,
+        halvings=0, left_out=[], device="cpu", processor="", threads=1, versions={}, code="c",
+        data="d", spec_hash="s", numerics=4, blocks="eager",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    return RunFolder(tmp_path / "abc")
+
+
+@pytest.fixture
+def write(folder) -> Callable[[int, int, Saved | None], Saved]:
+    """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
+
+    def written(first: int, last: int, saved: Saved | None = None) -> Saved:
+        writer = ReceiptWriter(folder, lambda text: None)
+        writer.begin(attempt(first - 1), saved or {})
+        for step in range(first, last + 1):
+            writer.add(step, 1000 + step, 1 / step, 2.0, 1e-3)
+        receipt = writer.receipt()
+        writer.close()
+        return receipt
+
+    return written
+
+
+def walk(folder: RunFolder, *steps: int) -> ChainWalk:
+    return walk_chain(read_receipts(folder), steps)
+
+
+def test_attempts_that_go_on(folder, write):
+    """Killed twice: each head is the manifest's, that of a step done again too."""
+    fourth = write(1, 4)
+    lost = write(5, 9, fourth)
+    ninth = write(5, 9, fourth)
+    twelfth = write(10, 12, ninth)
+    found = walk(folder, 4, 9, 12)
+    assert found.faults == []
+    assert list(found.heads[4]) == [fourth["chain"]] and list(found.heads[12]) == [twelfth["chain"]]
+    assert list(found.heads[9]) == [lost["chain"], ninth["chain"]]
+    assert set(found.heads[12].values()) == {0}
+
+
+def test_a_checkpoint_that_was_taken_over(folder, write, tmp_path):
+    """A population's trial goes on with the chain of its donor, which took over a checkpoint of another's before."""
+    home = Home(tmp_path)
+    trials = [home.run(f"trial{number}") for number in range(3)]
+
+    def written(trial: int, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3) -> Saved:
+        writer = ReceiptWriter(trials[trial], lambda text: None)
+        writer.begin(attempt(first - 1), saved or {})
+        for step in range(first, last + 1):
+            writer.add(step, 1000 + step, 1 / step, 2.0, lr)
+        receipt = writer.receipt()
+        writer.close()
+        return receipt
+
+    def take_over(trial: int, donor: int, step: int) -> None:
+        line = {"step": step, "donor": f"trial{donor}", "donor_step": step, "values": {}, "key": str(step)}
+        append_json_line(trials[trial].path / "exploits.jsonl", line)
+
+    saved = [written(trial, 1, 4, lr=10.0**-trial) for trial in range(3)]
+    take_over(1, 0, 4)
+    second = written(1, 5, 8, saved[0])
+    written(2, 5, 8, saved[2])
+    take_over(2, 1, 8)
+    last = written(2, 9, 12, second)
+    assert "to which no rows" in walk(trials[2]).faults[0]
+    found = walk_chain(read_receipts(trials[2]), [8, 12], taken_over_heads(home, trials[2]))
+    assert found.faults == [] and list(found.heads[12]) == [last["chain"]] and second["chain"] in found.heads[8]
+    shutil.rmtree(trials[0].path)
+    with pytest.raises(UserError, match="trial0 has no receipts"):
+        taken_over_heads(home, trials[2])
+
+
+def test_attempts_that_begin_anew(folder, write):
+    """As of a fork, or of a run that an earlier version began."""
+    last = write(101, 104)
+    assert walk(folder, 104).heads == {104: {last["chain"]: 100}}
+    assert last["since"] == "100"
+
+
+def test_nothing_is_there_yet(folder, write):
+    assert walk_chain(Receipts(read_receipts_of(folder, write)[:0], {}, ""), [3]).heads == {}
+
+
+def read_receipts_of(folder: RunFolder, write: Callable) -> np.ndarray:
+    write(1, 2)
+    return read_receipts(folder).rows
+
+
+def test_an_attempt_whose_line_is_gone(folder, write):
+    fourth = write(1, 4)
+    write(5, 6, fourth)  # all of its steps are done again: no checkpoint's chain goes over them
+    last = write(5, 8, fourth)
+    lines = folder.receipt_attempts.read_bytes().splitlines(keepends=True)
+    folder.receipt_attempts.write_bytes(lines[0] + lines[2])
+    found = walk(folder, 8)
+    assert "no whole line of attempt 2 is there, which rows name from row 5 on" in found.faults[0]
+    assert last["chain"] not in found.heads.get(8, {})
+
+
+def test_an_attempt_that_goes_on_from_elsewhere(folder, write, tmp_path):
+    fourth = write(1, 4)
+    write(5, 8, {**fourth, "chain": "ab" * 32})
+    assert "attempt 2 goes on from step 4 with the chain abababababab, to which no rows" in walk(folder).faults[0]
+
+
+def _rewritten(folder: RunFolder, rows: np.ndarray) -> None:
+    """Write rows with right checksums, as whoever knows the format can."""
+    rows, before = rows.copy(), 0
+    for number in range(len(rows)):
+        before = zlib.crc32(rows[number].tobytes()[:CHECKED], before)
+        rows["crc"][number] = before
+    folder.receipt_rows.write_bytes(rows.tobytes())
+
+
+def test_rows_out_of_order_with_right_checksums(folder, write, tmp_path):
+    last = write(5, 9, write(1, 4))
+    rows = read_receipts(folder).rows
+    ways = {
+        "swapped": rows[[0, 1, 3, 2, *range(4, 9)]], "doubled": rows[[0, 1, 1, *range(2, 9)]],
+        "left out": rows[[0, 1, *range(3, 9)]], "of the attempt after": rows[[4, *range(4), *range(5, 9)]],
+    }  # fmt: skip
+    for what, changed in ways.items():
+        _rewritten(folder, changed)
+        found = walk(folder, 9)
+        assert read_receipts(folder).damage == "" and found.faults, what
+    _rewritten(folder, rows)
+    assert walk(folder, 9).faults == [] and last["chain"] in walk(folder, 9).heads[9]
+    changed = rows.copy()
+    changed["loss"][6] = 0.5
+    _rewritten(folder, changed)
+    assert walk(folder, 9).faults == [] and last["chain"] not in walk(folder, 9).heads[9]
+
+
+def test_an_attempt_s_facts_are_in_the_chain(folder, write, tmp_path):
+    last = write(1, 3)
+    receipts = read_receipts(folder)
+    record = replace(receipts.attempts[1], code="other", digest="").to_record()
+    other = replace(receipts.attempts[1], code="other", digest=record["digest"])
+    assert last["chain"] not in walk_chain(Receipts(receipts.rows, {1: other}, ""), [3]).heads[3]
+    shutil.rmtree(Path(folder.receipts))

@@ -1,0 +1,217 @@
+"""`ditlab verify`: a whole run holds; a changed byte in any of its files is found and named; nothing is written."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ditlab
+from ditlab.averages import START
+from ditlab.checkpoints.manifest import CheckpointManifest
+from ditlab.errors import UserError
+from ditlab.receipts.records import ROW
+from ditlab_addons.check.verify.verification import verify_run
+from support.command import run_inside
+from support.damaged.verified import flip, off, opened, verified
+from support.trainings.forks import small
+
+
+def listed(folder: Path) -> dict[str, tuple[int, str]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+def test_a_whole_run_holds(made):
+    before = listed(made)
+    found = verified(made)
+    assert {part.part: part.verdict for part in found.parts} == {
+        "receipts": "holds", "checkpoints": "holds", "averages": "holds", "journal": "holds", "spec": "holds",
+        "code": "holds", "data": "holds", "samples": "holds", "rates": "holds", "replay": "not checked",
+    }  # fmt: skip
+    assert found.holds and json.dumps(found.to_dict())
+    assert listed(made) == before
+
+
+FILES: dict[str, tuple[str, Callable[[int], int], str]] = {
+    "a receipt's loss": ("receipts/steps.bin", lambda size: 5 * ROW.itemsize + 24, "receipts"),
+    "a receipt's samples": ("receipts/steps.bin", lambda size: 9 * ROW.itemsize + 17, "receipts"),
+    "an attempt": ("receipts/attempts.jsonl", lambda size: 40, "receipts"),
+    "a line of the journal": ("journal.jsonl", lambda size: size // 2, "journal"),
+    "a manifest": ("checkpoints/step-00000008/manifest.json", lambda size: 100, "checkpoints"),
+    "a shard": ("checkpoints/step-00000012/*.safetensors", lambda size: size - 50, "checkpoints"),
+    "a snapshot of averages": ("checkpoints/averages/step-00000005/*.safetensors", lambda size: size - 50, "averages"),
+    "a snapshot's manifest": ("checkpoints/averages/step-00000007/manifest.json", lambda size: 100, "averages"),
+    "the spec": ("spec.yaml", lambda size: 3, "spec"),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_changed_byte_is_found(home, what):
+    pattern, place, part = FILES[what]
+    run = opened(home)  # before the spec is changed
+    (path,) = run.folder.path.glob(pattern)
+    flip(path, place(path.stat().st_size))
+    found = verify_run(run, steps=0)
+    assert part in {each.part for each in found.parts if each.verdict == "off"}
+    assert not found.holds and part in found.conclusion
+
+
+def test_changed_data_are_found(home):
+    (path,) = (home / "stores").rglob("train*.arrow") if list((home / "stores").rglob("train*.arrow")) else [
+        next((home / "stores").rglob("*.arrow"))
+    ]  # fmt: skip
+    flip(path, path.stat().st_size // 2)
+    assert set(off(home, steps=3)) == {"data"}
+
+
+def test_rows_made_up_with_their_checksums_are_found(home):
+    """Whoever knows the format can write a row whose checksum is right: the chain in the manifests is not."""
+    from ditlab.receipts.records import CHECKED, intact_rows
+
+    path = opened(home).folder.receipt_rows
+    rows = intact_rows(path.read_bytes())
+    rows["loss"][2] = 0.001
+    before = 0
+    for number in range(len(rows)):
+        before = zlib.crc32(rows[number].tobytes()[:CHECKED], before)
+        rows["crc"][number] = before
+    path.write_bytes(rows.tobytes())
+    found = off(home)
+    assert "checkpoint" in found["receipts"] and "chain" in found["receipts"]
+    assert "step 3" in found["journal"]
+
+
+def test_other_samples_than_the_order_s_are_found(home, monkeypatch):
+    """As if another order had been trained on: the digests of all steps differ from those computed anew."""
+    run = opened(home)
+    object.__setattr__(run, "experiment", run.experiment.replace("seed", run.experiment.seed + 1))
+    found = verify_run(run, steps=0)
+    assert "step" in next(part.sentence for part in found.parts if part.part == "samples" and part.verdict == "off")
+
+
+def test_missing_receipts(home):
+    shutil.rmtree(opened(home).folder.receipts)
+    assert "has no receipts" in off(home)["receipts"]
+
+
+def test_a_pruned_history_is_no_fault(home):
+    """Of a run whose checkpoints are gone the rest is verified."""
+    shutil.rmtree(opened(home).folder.checkpoints)
+    found = verified(home)
+    assert found.holds
+    assert {part.part for part in found.parts if part.verdict == "not checked"} >= {"checkpoints", "receipts"}
+
+
+def test_snapshots_of_averages(home):
+    """One that is altered is named with its remedy; one of other averages is found."""
+    folder = opened(home).folder.checkpoints / "averages"
+    whole = {part.part: part.sentence for part in verified(home).parts}["averages"]
+    assert "11 snapshots (steps 1 to 11)" in whole and "every shard has its hash" in whole
+    (shard,) = (folder / "step-00000005").glob("*.safetensors")
+    flip(shard, 200)
+    sentence = off(home)["averages"]
+    assert "step-00000005" in sentence and "bring its folder back from a copy, or delete it" in sentence
+    shutil.rmtree(folder / "step-00000005")
+    manifest = folder / "step-00000006" / "manifest.json"
+    changed = CheckpointManifest.from_bytes(manifest.read_bytes(), "")
+    manifest.write_bytes(replace(changed, scalars={**changed.scalars, START: 2.0}).to_bytes())
+    assert "the snapshot of step 6 is of averages that began at another step" in off(home)["averages"]
+    shutil.rmtree(folder)
+    found = verified(home)
+    assert found.holds and "averages" in found.conclusion.split("Nothing is said of:")[1]
+    for path in folder.parent.glob("step-*/manifest.json"):
+        forged = CheckpointManifest.from_bytes(path.read_bytes(), "")
+        path.write_bytes(replace(forged, scalars={**forged.scalars, START: float("nan")}).to_bytes())
+    assert "no snapshot is kept" in {part.part: part.sentence for part in verified(home).parts}["averages"]
+
+
+def test_other_code_is_no_fault(home, monkeypatch):
+    from ditlab_addons.check.replay import replaying
+    from ditlab_addons.check.verify import verification
+
+    for module in (replaying, verification):
+        monkeypatch.setattr(module, "code_digest", lambda packages: "0" * 64)
+    found = verified(home, steps=2)
+    assert found.holds
+    assert any("--anyway" in part.sentence for part in found.parts if part.part == "replay")
+
+
+def test_the_command(home):
+    """Exit codes, JSON, and a size that is none."""
+    said = run_inside("verify", "checked", "--steps", "0", "--json", home=home)
+    assert said.code == 0 and json.loads(said.out.splitlines()[-1])["holds"]
+    flip(opened(home).folder.receipt_rows, 3)
+    assert run_inside("verify", "checked", "--steps", "0", home=home).code == 1
+
+
+def test_wrong_options(home):
+    """One sentence that names the option and its value, and exit code 2."""
+    for option, value in (
+        ("--data-limit", "much"), ("--steps", "-1"), ("--steps", "1001"), ("--steps", "x"), ("--time", "0"),
+        ("--seed", "-1"), ("--seed", str(1 << 70)),
+    ):  # fmt: skip
+        wrong = run_inside("verify", "checked", option, value, home=home)
+        assert wrong.code == 2 and option in wrong.err and value in wrong.err and "Traceback" not in wrong.err
+    unknown = run_inside("verify", "nobody", home=home)
+    assert unknown.code == 2 and "nobody" in unknown.err
+    for name in ("steps", "seed", "seconds", "data_limit"):
+        with pytest.raises(UserError, match=f"{name}=-1 is below"):
+            ditlab.verify("checked", **{name: -1})
+
+
+def test_data_that_are_gone(home):
+    """Built-in data are built again; a store that lies nowhere is off, and nothing is done again from others."""
+    shutil.rmtree(home / "stores")
+    assert verified(home).holds
+    run = opened(home)
+    gone = run.experiment.replace("data", {"kind": "arrow", "path": str(home / "nowhere")})
+    object.__setattr__(run, "experiment", gone)
+    found = {part.part: part for part in verify_run(run).parts}
+    assert found["data"].verdict == "off" and "nowhere" in found["data"].sentence
+    assert found["replay"].verdict == "not checked" and "no step was done again" in found["replay"].sentence
+
+
+@pytest.mark.slow
+def test_a_run_in_training(tmp_path):
+    """Verified again and again from its first second to its end, while checkpoints are written and pruned."""
+    home = tmp_path / "home"
+    spec = small(training={"steps": 500}, checkpoint={"every": 10, "keep": 3}, name="checked")
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec.to_dict()))
+    command = [sys.executable, "-m", "ditlab", "train", str(tmp_path / "spec.yaml"), "--local"]
+    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    verifications, running = 0, True
+    try:
+        while running:
+            running = process.poll() is None
+            if not list(home.glob("train/*/receipts/steps.bin")):
+                time.sleep(0.2)
+                continue
+            found = verified(home)
+            assert found.holds, [part for part in found.parts if part.verdict == "off"]
+            verifications += running
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, (tmp_path / "said").read_text()
+    assert verifications > 2 and verified(home).holds
+
+
+@pytest.mark.slow
+def test_steps_are_done_again(home):
+    found = verified(home, steps=3, seed=4)
+    assert found.holds
+    replay = next(part for part in found.parts if part.part == "replay")
+    assert replay.verdict == "holds" and "to the bit" in replay.sentence
