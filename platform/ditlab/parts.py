@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
 OF_ADDONS: dict[str, dict[str, str]] = {
-    "command": {"prove": "check", "replay": "check", "verify": "check"},
+    "command": {"plan": "plan", "profile": "plan", "prove": "check", "replay": "check", "verify": "check"},
     "importer": {"get": "genome"},
     "function": {"prove": "check", "replay": "check", "verify": "check"},
     "option": {"--prove": "check"},

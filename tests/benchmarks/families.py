@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ditlab.planning.meta_step import DataShape
+from ditlab.inputs.meta_step import DataShape
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 

@@ -46,8 +46,11 @@ BRANCHES = {
     "platform/ditlab/engine/memory.py": (1, "pinned memory"),
     "platform/ditlab/api/final_figures.py": (1, "figures of a large network would take a CPU too long"),
     "platform/ditlab/api/planning.py": (2, "a plan or a profile is for this machine's GPU"),
-    "platform/ditlab/planning/pass_memory.py": (1, "tensors of one device are counted"),
-    "platform/ditlab/planning/flops.py": (2, "the largest product by device type, and a measurement waits for the GPU"),
+    "platform/ditlab_addons/plan/pass_memory.py": (1, "tensors of one device are counted"),
+    "platform/ditlab_addons/plan/flops.py": (
+        2,
+        "the largest product by device type, and a measurement waits for the GPU",
+    ),
     "platform/ditlab/quality/evaluator.py": (1, "a digest of a measurement names the kind of device"),
     "platform/ditlab/quality/published.py": (1, "features of a CPU are not kept for a GPU"),
     "platform/ditlab/quality/text.py": (1, "a digest of a measurement names the kind of device"),

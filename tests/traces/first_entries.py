@@ -29,8 +29,8 @@ SHORT = (
     "tracking.report=false",  # the page at a run's end reads the files that the run left, its spec among them
 )  # fmt: skip
 ROOMS = (
-    "cli", "api", "checking", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports planning", "encoders weights", "spec", "storage receipts averages",
+    "cli", "api", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
+    "engine data checkpoints tracking reports", "encoders weights", "spec", "storage receipts averages",
     "home secrets errors numerics notebook_html progress",
     "ditlab_models",
 )  # fmt: skip

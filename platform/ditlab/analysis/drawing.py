@@ -38,10 +38,10 @@ from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
+from ditlab.inputs.flops import step_flops
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.notebook_html import card, code, never_failing, paragraph, picture, row_of
-from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.published import npz_of_images

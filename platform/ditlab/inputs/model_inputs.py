@@ -23,9 +23,9 @@ from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.encoders.features import FeatureExtractor
 from ditlab.home import Home
 from ditlab.inputs.latents import DecodingSampler, draw_latents
+from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.inputs.stored_fields import CAPTION, check_stored, computed_fields, posterior_field, with_captions
-from ditlab.planning.meta_step import DataShape
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment

@@ -25,10 +25,10 @@ from ditlab.engine.engine import TrainingModule, lay_out_as_trained
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import name_classes, rows_for_samples, sample_conditions
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.intervals import paired_interval
-from ditlab.planning.meta_step import DTYPES
 from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.evaluator import DrawnSamples
 from ditlab.quality.measurement import held_out_measurement

@@ -157,8 +157,8 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
 
     None, and a warning, for a network whose operations cannot be counted.
     """
+    from ditlab.inputs.flops import matrix_rate, step_flops
     from ditlab.inputs.model_inputs import data_shape
-    from ditlab.planning.flops import matrix_rate, step_flops
 
     experiment = run.experiment
     try:

@@ -42,8 +42,8 @@ from benchmarks.plain.training import PlainTraining
 from benchmarks.rounds import Measured, report
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.memory import kept_memory
+from ditlab.inputs.flops import ALSO_COUNTED, step_flops
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.flops import ALSO_COUNTED, step_flops
 from ditlab.spec.experiment import Experiment
 
 TRAININGS = ("plain", "eager", "compiled")

@@ -7,8 +7,8 @@ Each part runs in a process of its own: one that fails, or takes more than 5 min
 families (`families.FULL`) train on a generated batch through the platform's engine, with compiled blocks; where
 DeepSpeed is not installed, through a loop that keeps the same state (`plain.training.MixedTraining`). They print
 
-- utilisation: the operations of forward and backward passes by `ditlab.planning`, over the seconds of a step, over the
-  operations a second of a product of matrices in bfloat16 (8192 x 8192) in the same round. In a round the host runs
+- utilisation: the operations of forward and backward passes by `ditlab_addons.plan`, over the seconds of a step, over
+  the operations a second of a product of matrices in bfloat16 (8192 x 8192) in the same round. In a round the host runs
   ahead through some steps and waits once, behind the last; then comes the fastest of three products;
 - the peak of a step's tensors, by torch's allocator, over what `ditlab plan` says of it: with eager blocks, which it
   plans, and with compiled ones. The loop without DeepSpeed has no buffer that gradients are reduced in, and its plan
@@ -55,14 +55,14 @@ from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.home import Home
+from ditlab.inputs.flops import step_flops
+from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.flops import step_flops
-from ditlab.planning.meta_step import DataShape
-from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.values import format_bytes
+from ditlab_addons.plan.pass_memory import pass_memory
+from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 from ditlab_models.contract import PreparingObjective
 from ditlab_models.parameters import count_parameters
 

@@ -63,7 +63,7 @@ def apart(work: Callable[..., float], *arguments: Any) -> float:
 
 def planned_step(spec: str, changes: list[str]) -> float:
     """Return the seconds that a plan gives a step of a spec as it is."""
-    from ditlab.api.planning import plan
+    from ditlab_addons.plan.functions import plan
 
     return plan(spec, changes, measure=True).own.seconds.total
 

@@ -16,7 +16,7 @@ PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "README.md"])
 SHOWN = {str(output): output for page in PAGES for output in printed_outputs(page)}
 
 DEMO = "README.md: $ make demo"
-PLAN = "docs/planning.md: $ ditlab plan experiments/pixelhdm/base.yaml"
+PLAN = "docs/addons/plan.md: $ ditlab plan experiments/pixelhdm/base.yaml"
 AS_IT_STANDS = (
     "docs/specs.md: $ ditlab train experiments/digits/dit.yaml --set model.dpeth=6",
     "docs/agents.md: $ ditlab validate experiments/digits/dit.yaml --set model.dpeth=6 --json",

@@ -11,13 +11,13 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.encoders.checkpoint import encoder_difference, folder_digests
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.inputs.noise import KeyedNoise, fixed_noise
-from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
-from ditlab.planning.meta_step import DataShape
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.importing import ImagesOptions
+from ditlab_addons.plan.frozen_encoders import EncoderWork, encoder_work
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter

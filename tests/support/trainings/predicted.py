@@ -5,9 +5,9 @@ from pathlib import Path
 from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 from ditlab.spec.experiment import Experiment
+from ditlab_addons.plan.pass_memory import pass_memory
+from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 
 
 def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:

@@ -15,8 +15,8 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.planning.pass_memory import LiveBytes
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab_addons.plan.pass_memory import LiveBytes
 from ditlab_models.finetuning import fine_tune
 from support.garbage import exempt_imports
 from support.trainings.groups import run_group

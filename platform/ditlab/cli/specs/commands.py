@@ -228,39 +228,3 @@ def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
 
 def _shapes(shapes: list[Shape]) -> str:
     return ", ".join("x".join(map(str, shape)) for shape in shapes)
-
-
-@click.command()
-@options.spec
-@click.option("--steps", default=3, show_default=True, help="Profiled steps, at most 20.")
-@click.option(
-    "--out", type=options.NewPath(path_type=Path, file_okay=False),
-    help="Folder for the trace and the picture [default: DITLAB_HOME/caches/profile/NAME].",
-)  # fmt: skip
-@options.overrides
-@options.as_json
-def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Show where the time of a training step goes: by phase, module and operator, in words and as a picture.
-
-    Takes real steps of one worker on this machine, and leaves no run behind. The trace beside the picture opens in
-    Perfetto and in Chrome (chrome://tracing).
-    """
-    from ditlab.cli.progress import ProgressBars
-
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.analysis import profiling
-        from ditlab.analysis.plot import Plot
-        from ditlab.api import planning
-
-        progress.stage("profiling steps")
-        found = planning.profile(spec, overrides, num_steps=steps, out=out, say=progress.say)
-        picture = Plot(profiling.profile_figure(found)).save(found.trace.with_name("profile.png"))
-    terminal = output.console(as_json)
-    for line in profiling.profile_lines(found):
-        output.say(line) if as_json else terminal.print(line, markup=False, highlight=False)
-    for table in profiling.profile_tables(found):
-        terminal.print(table)
-    for file in (picture, found.trace):
-        output.print_line(output.short_path(file), as_json)
-    output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)
-    output.hint(as_json, "plan", *output.repeated_arguments("steps", "out", "as_json"))

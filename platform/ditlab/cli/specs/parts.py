@@ -15,16 +15,6 @@ PARTS = Parts(
             position=130,
         ),
         Command(
-            name="profile",
-            summary="Show where the time of a training step goes.",
-            target="ditlab.cli.specs.commands:profile",
-            examples=(
-                "ditlab profile experiments/digits/dit.yaml",
-                "ditlab profile experiments/digits/unet.yaml --steps 5 --out profile",
-            ),
-            position=150,
-        ),
-        Command(
             name="new",
             summary="Write a commented spec to begin with.",
             target="ditlab.cli.specs.commands:new",

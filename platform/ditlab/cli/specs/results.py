@@ -4,17 +4,13 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from ditlab.cli.output_types import FilesOutput, Numbers
+from ditlab.cli.output_types import FilesOutput
 
 ParamsOutput = TypedDict("ParamsOutput", {
     "total": int, "trainable": int, "components": dict[str, int], "training_only": dict[str, int],
     "roles": dict[str, int], "by_parameter": list[dict[str, Any]], "shapes": NotRequired[list[dict[str, Any]]],
 })  # fmt: skip
 
-ProfileOutput = TypedDict("ProfileOutput", {
-    "steps": int, "step_seconds": float, "phases": Numbers, "kinds": Numbers, "modules": list[dict[str, Any]],
-    "operators": list[dict[str, Any]], "matrix_rate": float, "trace": str, "picture": str,
-})  # fmt: skip
 
 ExperimentsOutput = TypedDict("ExperimentsOutput", {"experiments": dict[str, str]})
 
@@ -34,7 +30,6 @@ ShowOutput = TypedDict("ShowOutput", {"spec": dict[str, Any], "spec_hash": NotRe
 
 RESULTS = {
     "params": ParamsOutput,
-    "profile": ProfileOutput,
     "new": FilesOutput | ExperimentsOutput,
     "validate": ValidateOutput,
     "show": ShowOutput,

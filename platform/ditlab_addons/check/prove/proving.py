@@ -17,8 +17,8 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.inputs.flops import step_flops
 from ditlab.inputs.stored_fields import check_stored
-from ditlab.planning.flops import step_flops
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import thread_text, worker_threads
 from ditlab.spec.experiment import Experiment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ditlab.planning.flops import step_flops
+from ditlab.inputs.flops import step_flops
 from ditlab.spec.files import is_sweep, load_experiment
 from ditlab_addons.check.prove.proving import MOST_FLOPS, MOST_PARAMETERS, ScaledDownSpec, scale_down
 from support.documents import CHECKOUT

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ditlab.planning.flops import StepFlops
-from ditlab.planning.hardware import Device
-from ditlab.planning.pass_memory import PassMemory
-from ditlab.planning.worker_memory import ParameterSizes, ZeroSetting
+from ditlab.inputs.flops import StepFlops
+from ditlab_addons.plan.hardware import Device
+from ditlab_addons.plan.pass_memory import PassMemory
+from ditlab_addons.plan.worker_memory import ParameterSizes, ZeroSetting
 
 UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
 """Share of the peak rate that passes are assumed to reach, for networks of 100 million parameters and more with

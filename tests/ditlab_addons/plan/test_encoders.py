@@ -9,13 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
-from ditlab.planning.frozen_encoders import EncoderWork, encoder_work
-from ditlab.planning.hardware import find_gpu
-from ditlab.planning.meta_step import DataShape
-from ditlab.planning.plan import Planner
-from ditlab.planning.step_time import assumed_rates
-from ditlab.planning.worker_memory import ZeroSetting
+from ditlab.inputs.meta_step import DataShape
 from ditlab.spec.files import build_experiment
+from ditlab_addons.plan.frozen_encoders import EncoderWork, encoder_work
+from ditlab_addons.plan.hardware import find_gpu
+from ditlab_addons.plan.plan import Planner
+from ditlab_addons.plan.step_time import assumed_rates
+from ditlab_addons.plan.worker_memory import ZeroSetting
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 COLUMNS = frozenset({"image", "caption"})

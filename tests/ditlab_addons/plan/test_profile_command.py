@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from ditlab.analysis.profiling import (
+from ditlab.cli.main import cli
+from ditlab.errors import UserError
+from ditlab_addons.plan.profiling import (
     OUTSIDE,
     OperatorEvent,
     Profile,
@@ -17,8 +19,6 @@ from ditlab.analysis.profiling import (
     profile_figure,
     profile_lines,
 )
-from ditlab.cli.main import cli
-from ditlab.errors import UserError
 
 SPEC = """
 name: small

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.home import resolve_user_file
-from ditlab.planning.meta_step import DTYPES, AnsweredReads, DataShape, FusedKernels
-from ditlab.planning.pass_memory import LiveBytes
+from ditlab.inputs.meta_step import DTYPES, AnsweredReads, DataShape, FusedKernels
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
+from ditlab_addons.plan.pass_memory import LiveBytes
 
 AT_ONCE = 64
 """Captions, or images, of one pass on a GPU; a CPU encodes them one by one."""

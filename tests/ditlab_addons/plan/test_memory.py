@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.planning.meta_step import DataShape
-from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.plan import CPU_GAPS
-from ditlab.planning.worker_memory import (
+from ditlab.inputs.meta_step import DataShape
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import load_experiment
+from ditlab_addons.plan.pass_memory import pass_memory
+from ditlab_addons.plan.plan import CPU_GAPS
+from ditlab_addons.plan.worker_memory import (
     MemoryParts,
     ParameterGroup,
     ParameterSizes,
@@ -17,8 +19,6 @@ from ditlab.planning.worker_memory import (
     ZeroSetting,
     state_memory,
 )
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_experiment
 from ditlab_models.parameters import MetaModel
 from support.peak_memory import peak_bytes
 from support.trainings.predicted import predicted_memory

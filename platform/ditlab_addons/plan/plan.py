@@ -11,13 +11,8 @@ from typing import Any
 
 from ditlab.averages import snapshot_steps
 from ditlab.errors import UserError
-from ditlab.planning.flops import StepFlops, step_flops
-from ditlab.planning.frozen_encoders import EncoderWork
-from ditlab.planning.hardware import GPUS, Device
-from ditlab.planning.meta_step import DTYPES, DataShape
-from ditlab.planning.pass_memory import pass_memory
-from ditlab.planning.step_time import Rates, StepSeconds, step_seconds
-from ditlab.planning.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
+from ditlab.inputs.flops import StepFlops, step_flops
+from ditlab.inputs.meta_step import DTYPES, DataShape
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
@@ -25,6 +20,11 @@ from ditlab.spec.overrides import changed_values, merge, nested
 from ditlab.spec.values import format_bytes
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
+from ditlab_addons.plan.frozen_encoders import EncoderWork
+from ditlab_addons.plan.hardware import GPUS, Device
+from ditlab_addons.plan.pass_memory import pass_memory
+from ditlab_addons.plan.step_time import Rates, StepSeconds, step_seconds
+from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
 
 SETTINGS = (
     ZeroSetting(0), ZeroSetting(1), ZeroSetting(2), ZeroSetting(3),

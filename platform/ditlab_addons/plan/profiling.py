@@ -27,11 +27,11 @@ from ditlab.engine.engine import Engine, TrainingModule
 from ditlab.engine.phase_clock import PHASES, PhaseClock, phase_clock
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
+from ditlab.inputs.flops import matrix_rate
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.inputs.stored_fields import check_stored
-from ditlab.planning.flops import matrix_rate
-from ditlab.planning.meta_step import DTYPES
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.cores import busy_text, thread_text, worker_threads
 from ditlab.spec.experiment import Experiment, class_for

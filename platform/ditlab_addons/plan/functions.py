@@ -10,17 +10,24 @@ from pathlib import Path
 import psutil
 import torch
 
-from ditlab.analysis.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.api.specs import load_sweep
 from ditlab.data.splits import absent_data, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.inputs.flops import step_flops
+from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.inputs.stored_fields import check_stored
-from ditlab.planning.flops import step_flops
-from ditlab.planning.frozen_encoders import encoder_work
-from ditlab.planning.hardware import (
+from ditlab.runs.cores import thread_text
+from ditlab.spec.experiment import Experiment
+from ditlab.spec.files import validated
+from ditlab.spec.start import first_step
+from ditlab.spec.sweep_space import enumerate_trials, experiment_for, typical_values, written
+from ditlab.storage.files import folder_size
+from ditlab.training.plan import plan_run
+from ditlab_addons.plan.frozen_encoders import encoder_work
+from ditlab_addons.plan.hardware import (
     CPU,
     CPU_BANDWIDTH,
     CPU_FLOPS,
@@ -30,16 +37,9 @@ from ditlab.planning.hardware import (
     find_gpu,
     known_gpu,
 )
-from ditlab.planning.meta_step import DataShape
-from ditlab.planning.plan import Plan, Planner, make_plan, planned_cores
-from ditlab.planning.step_time import UPDATE_BYTES, Rates, assumed_rates
-from ditlab.runs.cores import thread_text
-from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import validated
-from ditlab.spec.start import first_step
-from ditlab.spec.sweep_space import enumerate_trials, experiment_for, typical_values, written
-from ditlab.storage.files import folder_size
-from ditlab.training.plan import plan_run
+from ditlab_addons.plan.plan import Plan, Planner, make_plan, planned_cores
+from ditlab_addons.plan.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
+from ditlab_addons.plan.step_time import UPDATE_BYTES, Rates, assumed_rates
 
 MOST_STEPS = 20
 """Steps of a profile at most."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ditlab.planning.meta_step import DataShape, MetaStep
+from ditlab.inputs.meta_step import DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
 from ditlab_models.parameters import ParameterRole
 

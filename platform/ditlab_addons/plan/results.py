@@ -1,17 +1,31 @@
 """Objects that commands of this folder print under `--json`."""
 
-from typing import NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
 from ditlab.cli.output_types import Device, Numbers
 
-SettingOutput = TypedDict("SettingOutput", {
-    "stage": int, "offload": str, "offload_parameters": str, "activation_checkpointing": bool, "per_gpu_bytes": int,
-    "margin_bytes": int, "host_bytes": int, "checkpoint_copy_bytes": int, "peak": str, "step_seconds": float,
-    "micro": int, "largest_micro": int, "fits": bool, "passes": dict[str, int], "update": dict[str, int],
-    "evaluation": dict[str, int], "flops": Numbers, "seconds": Numbers,
-})  # fmt: skip
+
+class SettingOutput(TypedDict):
+    stage: int
+    offload: str
+    offload_parameters: str
+    activation_checkpointing: bool
+    per_gpu_bytes: int
+    margin_bytes: int
+    host_bytes: int
+    checkpoint_copy_bytes: int
+    peak: str
+    step_seconds: float
+    micro: int
+    largest_micro: int
+    fits: bool
+    passes: dict[str, int]
+    update: dict[str, int]
+    evaluation: dict[str, int]
+    flops: Numbers
+    seconds: Numbers  # fmt: skip
 
 
 class PlanOutput(TypedDict):
@@ -58,7 +72,20 @@ class PlanOutput(TypedDict):
     sweep_cost: NotRequired[float | None]
 
 
+class ProfileOutput(TypedDict):
+    steps: int
+    step_seconds: float
+    phases: Numbers
+    kinds: Numbers
+    modules: list[dict[str, Any]]
+    operators: list[dict[str, Any]]
+    matrix_rate: float
+    trace: str
+    picture: str  # fmt: skip
+
+
 RESULTS = {
     "plan": PlanOutput,
+    "profile": ProfileOutput,
 }
 """Type of the object of each command."""

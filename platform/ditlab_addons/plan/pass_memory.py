@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ditlab.planning.meta_step import DTYPES, DataShape, FusedKernels, MetaStep
+from ditlab.inputs.meta_step import DTYPES, DataShape, FusedKernels, MetaStep
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY
 

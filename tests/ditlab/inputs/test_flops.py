@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.planning.flops import step_flops
-from ditlab.planning.meta_step import DataShape
+from ditlab.inputs.flops import step_flops
+from ditlab.inputs.meta_step import DataShape
 from ditlab.spec.files import load_experiment
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"

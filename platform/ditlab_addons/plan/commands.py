@@ -1,4 +1,4 @@
-"""`ditlab plan`: a plan as a table, as lines and as JSON."""
+"""`ditlab plan`: a plan as a table, as lines and as JSON; `ditlab profile`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ditlab.reports.formatting import format_duration, format_number, terminal_t
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
-    from ditlab.api.planning import PlannedTrials
-    from ditlab.planning.plan import Plan, PlannedSetting
+    from ditlab_addons.plan.functions import PlannedTrials
+    from ditlab_addons.plan.plan import Plan, PlannedSetting
 
 _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
 
@@ -62,18 +62,18 @@ def plan(
         given = "--apply" if target else "--out"
         raise UserError(f"{given} is for an experiment, and {spec} is a sweep; give its base.")
     with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api import planning
-        from ditlab.planning.plan import write_recommended
+        from ditlab_addons.plan import functions
+        from ditlab_addons.plan.plan import write_recommended
 
         progress.stage("measuring steps" if measure else "tracing the network")
         asked: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
         if sweeps:
-            found = planning.plan_sweep(spec, overrides, **asked, say=progress.say)
+            found = functions.plan_sweep(spec, overrides, **asked, say=progress.say)
             planned = found.largest
         else:
-            planned, found = planning.plan(spec, overrides, **asked, say=progress.say), None
+            planned, found = functions.plan(spec, overrides, **asked, say=progress.say), None
         written = write_recommended(planned, spec, target) if target else None
-        picture = planning.draw_plan(planned, out) if out else None
+        picture = functions.draw_plan(planned, out) if out else None
     terminal = output.console(as_json)
     terminal.print(plan_table(planned))
     for line in plan_lines(planned, price) + ([sweep_line(found, price)] if found else []):
@@ -215,3 +215,38 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
         **{name: getattr(setting, name) for name in ("micro", "largest_micro", "fits")},
         **{name: asdict(part) for name, part in parts.items()},
     }
+
+
+@click.command()
+@options.spec
+@click.option("--steps", default=3, show_default=True, help="Profiled steps, at most 20.")
+@click.option(
+    "--out", type=options.NewPath(path_type=Path, file_okay=False),
+    help="Folder for the trace and the picture [default: DITLAB_HOME/caches/profile/NAME].",
+)  # fmt: skip
+@options.overrides
+@options.as_json
+def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Show where the time of a training step goes: by phase, module and operator, in words and as a picture.
+
+    Takes real steps of one worker on this machine, and leaves no run behind. The trace beside the picture opens in
+    Perfetto and in Chrome (chrome://tracing).
+    """
+    from ditlab.cli.progress import ProgressBars
+
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.analysis.plot import Plot
+        from ditlab_addons.plan import functions, profiling
+
+        progress.stage("profiling steps")
+        found = functions.profile(spec, overrides, num_steps=steps, out=out, say=progress.say)
+        picture = Plot(profiling.profile_figure(found)).save(found.trace.with_name("profile.png"))
+    terminal = output.console(as_json)
+    for line in profiling.profile_lines(found):
+        output.say(line) if as_json else terminal.print(line, markup=False, highlight=False)
+    for table in profiling.profile_tables(found):
+        terminal.print(table)
+    for file in (picture, found.trace):
+        output.print_line(output.short_path(file), as_json)
+    output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)
+    output.hint(as_json, "plan", *output.repeated_arguments("steps", "out", "as_json"))

@@ -10,12 +10,12 @@ from ditlab.data.splits import open_data
 from ditlab.engine import memory
 from ditlab.engine.optimizers import ParameterFacts
 from ditlab.home import Home
+from ditlab.inputs.flops import newton_schulz_flops
+from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.planning.flops import newton_schulz_flops
-from ditlab.planning.meta_step import DataShape
-from ditlab.planning.pass_memory import PassMemory, pass_memory
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
+from ditlab_addons.plan.pass_memory import PassMemory, pass_memory
 from ditlab_models.parameters import ParameterRole
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step

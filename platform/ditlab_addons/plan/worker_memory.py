@@ -8,13 +8,13 @@ from dataclasses import astuple, dataclass, replace
 from typing import Literal, NamedTuple
 
 from ditlab.encoders.autoencoder import IMAGES_AT_A_TIME
-from ditlab.planning.flops import newton_schulz_flops
-from ditlab.planning.frozen_encoders import AT_ONCE, EncoderWork
-from ditlab.planning.meta_step import DTYPES, DataShape, MetaStep
-from ditlab.planning.pass_memory import PassMemory, evaluation_memory
+from ditlab.inputs.flops import newton_schulz_flops
+from ditlab.inputs.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import GATHERED_VALUES, GroupRates
+from ditlab_addons.plan.frozen_encoders import AT_ONCE, EncoderWork
+from ditlab_addons.plan.pass_memory import PassMemory, evaluation_memory
 from ditlab_models.finetuning import parameter_label
 from ditlab_models.parameters import parameter_roles
 

@@ -1,1 +1,0 @@
-"""Memory, time and cost of a run, before it takes a GPU."""
