@@ -18,12 +18,29 @@ from typing import Any, TypeVar
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
 OF_ADDONS: dict[str, dict[str, str]] = {
-    "command": {"plan": "plan", "profile": "plan", "prove": "check", "replay": "check", "verify": "check"},
+    "command": {
+        "plan": "plan",
+        "profile": "plan",
+        "prove": "check",
+        "replay": "check",
+        "verify": "check",
+        "weights": "interop",
+    },
+    "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
     "function": {"prove": "check", "replay": "check", "verify": "check"},
     "option": {"--prove": "check"},
+    "weight format": {
+        "diffusers-dit": "interop",
+        "dit": "interop",
+        "get": "interop",
+        "sedd": "interop",
+        "sit": "interop",
+    },
 }
 """Add-on of DiTLab by kind and name of its parts: what is said where the add-on is not here."""
+OWN_FORMATS = ("ditlab", "safetensors")
+"""Two names of DiTLab's own form of exports."""
 LAST = 1000
 """Position of commands behind DiTLab's own."""
 
@@ -78,6 +95,19 @@ class StartCheck:
 
 
 @dataclass(frozen=True)
+class ExportFormat:
+    """A form of `ditlab export --format NAME`, beside DiTLab's own."""
+
+    name: str
+    help: str
+    """Sentence of the option's help."""
+    target: str
+    """Function of (`ditlab.analysis.averages.ExportSource`, folder) that returns the files it has written."""
+    merges_adapters: bool = True
+    """True where adapters (`training.lora`) are merged into the weights."""
+
+
+@dataclass(frozen=True)
 class Parts:
     """Parts of one folder or package."""
 
@@ -89,9 +119,12 @@ class Parts:
     functions: Mapping[str, str] = field(default_factory=dict)
     """Names of `import ditlab`, with the function or class of each."""
     start_checks: tuple[StartCheck, ...] = ()
+    weight_formats: Mapping[str, str] = field(default_factory=dict)
+    """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
+    export_formats: tuple[ExportFormat, ...] = ()
 
 
-PartT = TypeVar("PartT", Command, Importer, StartCheck)
+PartT = TypeVar("PartT", Command, Importer, StartCheck, ExportFormat)
 
 
 def _addon_folders(only: str | None = None) -> Iterator[Plugin]:
@@ -153,6 +186,16 @@ def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
     found = _by_name("start check", [check for parts in all_parts() for check in parts.start_checks])
     return dict(sorted(found.items()))
+
+
+def weight_formats() -> dict[str, str]:
+    """Return the formats of published weights by name, with the place of each."""
+    return {name: target for parts in all_parts() for name, target in parts.weight_formats.items()}
+
+
+def export_formats() -> dict[str, ExportFormat]:
+    """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
+    return _by_name("export format", [form for parts in all_parts() for form in parts.export_formats])
 
 
 def absent_part(noun: str, name: str) -> str:

@@ -11,6 +11,9 @@ import pytest
 
 import ditlab as package
 from ditlab import parts
+from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.weights.published import PublishedWeights, known_formats
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
 
@@ -95,13 +98,20 @@ def test_an_importer_of_a_folder_on_the_path(tmp_path):
     assert said.returncode == 0 and "zeros: 3 rows" in said.stderr, said.stderr
 
 
-def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, monkeypatch):
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, monkeypatch):
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
-    monkeypatch.delitem(sys.modules, "ditlab.cli.train.commands", raising=False)  # its options are made at its import
+    for command in ("train", "analysis"):  # options are made as the module is imported
+        monkeypatch.delitem(sys.modules, f"ditlab.cli.{command}.commands", raising=False)
 
     def function(name: str) -> str:
         with pytest.raises(AttributeError) as caught:
             package.__getattr__(name)
+        return f"{caught.value}\n"
+
+    def weight_format(name: str) -> str:
+        known_formats.cache_clear()
+        with pytest.raises(UserError) as caught:
+            PublishedWeights.open("x", "PATH", Home(home), name)
         return f"{caught.value}\n"
 
     called = {
@@ -109,6 +119,8 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, monkey
         "importer": lambda name: ditlab("data", "import", name).err,
         "option": lambda name: ditlab("train", "x.yaml", name).err,
         "function": function,
+        "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
+        "weight format": weight_format,
     }
     assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
@@ -116,6 +128,7 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, monkey
             said = called[noun](name)
             assert said.count("\n") == 1, said
             assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said
+    known_formats.cache_clear()
     assert ditlab("--help").code == 0
     assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
 
@@ -127,4 +140,6 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["importer"] |= {importer.name: name for importer in addon.importers}
         found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
         found["function"] |= dict.fromkeys(addon.functions, name)
+        found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
+        found["export format"] |= {form.name: name for form in addon.export_formats}
     assert found == parts.OF_ADDONS

@@ -31,7 +31,7 @@ SHORT = (
 ROOMS = (
     "cli", "api", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
     "engine data checkpoints tracking reports", "encoders weights", "spec", "storage receipts averages",
-    "home secrets errors numerics notebook_html progress",
+    "home parts secrets errors numerics notebook_html progress",
     "ditlab_models",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""

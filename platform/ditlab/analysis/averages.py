@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from pkgutil import resolve_name
 
 import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
+from torch import Tensor
 
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.opened_run import SavedRun
@@ -20,13 +21,12 @@ from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
 from ditlab.errors import UserError, nearest
+from ditlab.parts import OWN_FORMATS, absent_part, export_formats
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
-from ditlab.tracking.journal import read_content, recorded_dataset
-from ditlab.training.export import write_adapter, write_export
-from ditlab.training.standalone_export import MEASURED, CardFacts, write_standalone
+from ditlab.training.export import write_export
 from ditlab_models.figures import Curve, Figure, Lines
 
 _DECAY = "decay="
@@ -90,44 +90,43 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
         yield replace(saved, average=rebuilt)
 
 
-ExportFormat = Literal["ditlab", "safetensors", "torch", "diffusers", "peft"]
-"""`ditlab` and `safetensors` are one."""
+@dataclass(frozen=True)
+class ExportSource:
+    """Weights of a run that are written in a form other than DiTLab's own."""
+
+    saved: SavedRun
+    tensors: Mapping[str, Tensor]
+    """The network's tensors by name."""
+    averaged: str
+    """Phrase on the weights: averaged, or as they are trained."""
+    options: str
+    """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
 
 def export_saved(
-    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: ExportFormat = "ditlab"
+    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str = "ditlab"
 ) -> list[Path]:
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
-    if form not in get_args(ExportFormat):
-        raise UserError(f"--format {form} is no format of exports; {nearest(form, get_args(ExportFormat))}")
+    known = export_formats()
+    if form not in (*OWN_FORMATS, *known):
+        reason = absent_part("export format", form)
+        raise UserError(reason or f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}")
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
+    other = known.get(form)
+    merged = other is None or other.merges_adapters
     with with_average(saved, ema) as chosen:
-        merged, trained = form != "peft", saved.checkpoint.manifest
         weights = chosen.weights(merged=merged) if averaged else saved.checkpoint.weights(False, merged=merged)
-        if form == "peft":
-            return write_adapter(saved.checkpoint, weights, output_folder(folder))
         label = None if chosen.average is None else chosen.average.profile.label
-        if form == "torch" or form == "diffusers":
-            is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
-            phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
-            options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
-            card = card_facts(saved, phrase, options)
-            return write_standalone(form, trained, weights, folder, card, saved.folder.tokenizer)
-        facts = {} if label is None else {"average": label}
-        return write_export(trained, weights, output_folder(folder), saved.folder.tokenizer, facts)
-
-
-def card_facts(saved: SavedRun, averaged: str, options: str) -> CardFacts:
-    """Return what a model card tells of a run; `averaged` is a phrase on the weights that `options` choose."""
-    metrics = {}
-    with suppress(OSError):
-        content = read_content(saved.folder.journal)
-        for name, points in content.metrics.items():
-            if name.startswith(MEASURED):
-                metrics[name] = content.steps[points.rows[-1]], points.values[-1]
-    dataset = recorded_dataset(saved.folder.journal)
-    return CardFacts(saved.folder.run_id, saved.record.name, averaged, dataset, metrics, options)
+        if other is None:
+            facts = {} if label is None else {"average": label}
+            trained = saved.checkpoint.manifest
+            return write_export(trained, weights, output_folder(folder), saved.folder.tokenizer, facts)
+        is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
+        phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
+        options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
+        write: Callable[[ExportSource, Path], list[Path]] = resolve_name(other.target)
+        return write(ExportSource(saved, weights, phrase, options), folder)
 
 
 @dataclass(frozen=True)

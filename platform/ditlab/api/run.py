@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
 
 import pyarrow as pa
 from markupsafe import Markup
@@ -236,7 +236,7 @@ class Run:
 
     def export(
         self, folder: str | Path, *, averaged: bool = True, ema: str | float | None = None,
-        format: Literal["ditlab", "safetensors", "torch", "diffusers", "peft"] = "ditlab",
+        format: str = "ditlab",
     ) -> ExportedWeights:  # fmt: skip
         """Write the weights as safetensors, with the spec that rebuilds the network and its tokeniser if it has one.
 

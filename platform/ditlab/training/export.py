@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ditlab.checkpoints.manifest import CheckpointManifest
-from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
@@ -34,10 +33,8 @@ from ditlab.spec.plugins import check_installed, plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
-from ditlab_models.layers.lora import A, B, adapted_names
 
 WEIGHTS_NAME, SPEC_NAME = "weights.safetensors", "spec.yaml"
-PEFT_WEIGHTS, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MAX_HEADER = 100 << 20
 """Most bytes of a header, as in the library."""
 MAX_TEXT_FILE = 256 * MIB
@@ -89,42 +86,6 @@ def portable_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     from."""
     own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
     return {**spec, **{name: spec[name] | fields for name, fields in own.items()}}
-
-
-def write_adapter(reader: CheckpointReader, tensors: Mapping[str, Tensor], folder: Path) -> list[Path]:
-    """Write a run's adapters as peft does: `adapter_model.safetensors` and `adapter_config.json`; return both.
-
-    `tensors` are the network's, not merged. Raises UserError for a run without adapters, or one that trained more of
-    the network than these, and where the disk refuses.
-    """
-    manifest, lora = reader.manifest, reader.manifest.spec["training"].get("lora")
-    if lora is None:
-        raise UserError(
-            "--format peft writes the adapters of training.lora, and this run has none; leave --format out."
-        )
-    names = adapted_names(tensors)
-    adapters = {f"{name}.{kind}": tensors[f"{name}.{kind}"] for name in names for kind in (A, B)}
-    beside = {f"network.{name}" for name in tensors} - {f"network.{name}" for name in adapters}
-    if trained := sorted(beside - reader.frozen() - set(manifest.buffers)):
-        raise UserError(
-            f"--format peft writes adapters alone, and this run trained {len(trained)} tensors of the base too, such "
-            f"as {trained[0].removeprefix('network.')} (training.freeze); leave --format out for the merged weights."
-        )
-    config = {
-        "peft_type": "LORA", "task_type": None, "base_model_name_or_path": None, "inference_mode": True,
-        "r": lora["rank"], "lora_alpha": lora["alpha"], "lora_dropout": 0.0, "target_modules": sorted(names),
-        "bias": "none", "fan_in_fan_out": False, "use_rslora": False, "modules_to_save": None,
-    }  # fmt: skip
-    weights = {f"base_model.model.{name}.weight": each.contiguous() for name, each in adapters.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / PEFT_WEIGHTS) as file:
-            file.write(save(weights, metadata={"format": "pt"}))
-        return [folder / PEFT_WEIGHTS, write_durably(folder / PEFT_CONFIG, json.dumps(config, indent=2).encode())]
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
-        ) from error
 
 
 def load_network(experiment: Experiment, weights: Mapping[str, torch.Tensor], device: torch.device) -> nn.Module:

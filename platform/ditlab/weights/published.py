@@ -1,16 +1,13 @@
 """Published weights: their format, the spec of their network, and how they fill a network of ours.
 
-A format is a file of `weights/formats` that defines `FORMAT`; nothing else lists it.
+DiTLab's own exports are one format; add-ons and other packages bring others (`ditlab.parts.Parts.weight_formats`).
 """
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -19,10 +16,12 @@ from torch import Tensor, nn
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
+from ditlab.parts import OF_ADDONS, absent_part, weight_formats
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
 from ditlab_models.families import find_family
 
+OWN_FORMAT = "ditlab.weights.own_export:FORMAT"
 MOST_LISTED = 5
 """Tensors that a message lists."""
 
@@ -50,12 +49,10 @@ class WeightsFormat:
     """Return sentences on what of `model` is assumed."""
 
 
-@cache
 def known_formats() -> dict[str, WeightsFormat]:
     """Return every format by name, sorted."""
-    names = (each.name for each in pkgutil.iter_modules([str(Path(__file__).with_name("formats"))]))
-    modules = (import_module(f"ditlab.weights.formats.{name}") for name in names)
-    found: list[WeightsFormat] = [module.FORMAT for module in modules]
+    targets = [OWN_FORMAT, *weight_formats().values()]
+    found: list[WeightsFormat] = [resolve_name(target) for target in targets]
     return {each.name: each for each in sorted(found, key=lambda each: each.name)}
 
 
@@ -71,6 +68,12 @@ def outline(model: Mapping[str, Any]) -> nn.Module:
         network: Any = family.build_network(spec)
     built: nn.Module = network
     return built
+
+
+def _without_interop(known: Mapping[str, WeightsFormat]) -> str:
+    """Return a clause on the add-on of published layouts where it is not here."""
+    lacking = [name for name in OF_ADDONS["weight format"] if name not in known]
+    return f"; the add-on interop, which is not here, knows {', '.join(lacking)}" if lacking else ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class PublishedWeights:
         known = known_formats()
         if format != "auto" and format not in known:
             name = option.replace("from", "format") if option.endswith("from") else "--format"
-            raise UserError(f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
+            reason = absent_part("weight format", format)
+            raise UserError(reason or f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
         files = WeightFiles.find(place, option, home, revision)
         tensors, taken = files.read()
         if format != "auto":
@@ -104,7 +108,7 @@ class PublishedWeights:
         names = ", ".join(list(tensors)[:MOST_LISTED])
         raise UserError(
             f"{files.option} has the layout of no known format ({', '.join(known)}): {len(tensors)} tensors, {names}; "
-            "rename them as one of those has them (docs/weights.md), or name other weights."
+            f"rename them as one of those has them (docs/weights.md), or name other weights{_without_interop(known)}."
         )
 
     @property

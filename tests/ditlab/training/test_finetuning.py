@@ -17,7 +17,7 @@ from ditlab.spec.sweep import build_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.tracking.history import JournalFacts
 from ditlab.tracking.journal import read_content
-from ditlab.training.export import write_adapter
+from ditlab_addons.interop.adapter_export import write_adapter
 from ditlab_models.finetuning import fine_tune
 from support.trainings.engines import module_for
 from support.trainings.forks import small

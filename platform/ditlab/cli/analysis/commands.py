@@ -8,13 +8,14 @@ import shutil
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
 from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
 from ditlab.cli import options, output
 from ditlab.errors import UserError
+from ditlab.parts import OWN_FORMATS
 
 
 @click.command()
@@ -325,16 +326,10 @@ def figures(
 @click.option("--out", required=True, type=options.NewPath(path_type=Path), help="Folder for the files.")
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
 @options.ema
-@click.option(
-    "--format", "form", type=click.Choice(["ditlab", "safetensors", "torch", "diffusers", "peft"]), default="ditlab",
-    show_default=True,
-    help="ditlab, or safetensors: weights and spec. torch: also a file of code that samples without DiTLab. diffusers: "
-    "a pipeline of diffusers, of image families. peft: the adapters of training.lora alone, as peft writes them.",
-)  # fmt: skip
+@options.export_format
 @options.as_json
 def export(
-    run: str, out: Path, raw: bool, ema: str | None,
-    form: Literal["ditlab", "safetensors", "torch", "diffusers", "peft"], as_json: bool,
+    run: str, out: Path, raw: bool, ema: str | None, form: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one.
 
@@ -344,7 +339,7 @@ def export(
         progress.stage("writing the weights")
         exported = opened.export(out, averaged=not raw, ema=ema, format=form)
     output.emit(exported.to_dict(), as_json, exported.files)
-    if form in ("torch", "diffusers", "peft"):
+    if form not in OWN_FORMATS:
         output.hint_text(as_json, f"hf upload OWNER/NAME {output.short_path(exported.folder)}")
         return
     code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.weights.formats.dit import BODY, CERTAIN, MARKS, released_model
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import Rule
+from ditlab_addons.interop.formats.dit import BODY, CERTAIN, MARKS, released_model
 from ditlab_models.layers.embeddings import frequencies
 
 

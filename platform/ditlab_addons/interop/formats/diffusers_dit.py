@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ditlab.weights.files import WeightFiles
-from ditlab.weights.formats.dit import CERTAIN
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Shapes, concatenate, rename
+from ditlab_addons.interop.formats.dit import CERTAIN
 
 BLOCK, OURS = "transformer_blocks.{n}", "blocks.{n}"
 FIRST, NEXT = "transformer_blocks.0.norm1.emb", "transformer_blocks.{n+1}.norm1.emb"

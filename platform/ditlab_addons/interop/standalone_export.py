@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
+from ditlab.analysis.averages import ExportSource
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.errors import UserError, first_line
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
 from ditlab.tracking.history import held_out_text
+from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
-from ditlab.weights.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
-from ditlab.weights.formats.diffusers_dit import configuration
 from ditlab.weights.rules import write_published
-from ditlab.weights.standalone import code
+from ditlab_addons.interop.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
+from ditlab_addons.interop.formats.diffusers_dit import configuration
+from ditlab_addons.interop.standalone import code
 from ditlab_models.families import find_family
 
 StandaloneFormat = Literal["torch", "diffusers"]
@@ -66,6 +69,35 @@ class CardFacts:
     def classes(self) -> Sequence[int]:
         """Classes that the data hold; empty: all of the model's."""
         return list(self.dataset.get("sampled", ()))
+
+
+def write_torch(source: ExportSource, folder: Path) -> list[Path]:
+    """Write a folder for torch. Raises UserError as `write_standalone` does."""
+    return _write_saved("torch", source, folder)
+
+
+def write_diffusers(source: ExportSource, folder: Path) -> list[Path]:
+    """Write a folder for diffusers. Raises UserError as `write_standalone` does."""
+    return _write_saved("diffusers", source, folder)
+
+
+def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
+    saved = source.saved
+    return write_standalone(
+        form, saved.checkpoint.manifest, source.tensors, folder, card_facts(source), saved.folder.tokenizer
+    )
+
+
+def card_facts(source: ExportSource) -> CardFacts:
+    """Return what a model card tells of a run."""
+    saved, metrics = source.saved, dict[str, tuple[int, float]]()
+    with suppress(OSError):
+        content = read_content(saved.folder.journal)
+        for name, points in content.metrics.items():
+            if name.startswith(MEASURED):
+                metrics[name] = content.steps[points.rows[-1]], points.values[-1]
+    dataset = recorded_dataset(saved.folder.journal)
+    return CardFacts(saved.folder.run_id, saved.record.name, source.averaged, dataset, metrics, source.options)
 
 
 def write_standalone(

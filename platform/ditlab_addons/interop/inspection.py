@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.home import Home
-from ditlab.weights.formats.export import SPEC
+from ditlab.weights.own_export import SPEC
 from ditlab.weights.published import PublishedWeights, outline
 from ditlab.weights.rules import Fit
 

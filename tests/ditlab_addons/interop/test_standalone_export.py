@@ -16,8 +16,8 @@ import ditlab
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.training.standalone_export import CardFacts, write_standalone
 from ditlab.weights.initial import InitialWeights
+from ditlab_addons.interop.standalone_export import CardFacts, write_standalone
 from ditlab_models.contract import WeightsInit
 from ditlab_models.families import find_family
 from support.command import run_inside
@@ -242,7 +242,7 @@ def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"out is there already; remove it, or name another folder"):
         Made("dit").write("torch", tmp_path / "out")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
-    monkeypatch.setattr("ditlab.training.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"})
+    monkeypatch.setattr("ditlab_addons.interop.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"})
     with pytest.raises(UserError, match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out"):
         Made("dit").write("torch", tmp_path / "new")
 

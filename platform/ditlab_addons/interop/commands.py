@@ -26,7 +26,7 @@ def inspect(path: str, format_name: str, as_json: bool) -> int:
     `model` begins a spec that trains from them. Exit code 1 where tensors do not fit.
     """
     from ditlab.home import Home
-    from ditlab.weights.inspection import inspect_weights
+    from ditlab_addons.interop.inspection import inspect_weights
 
     found = inspect_weights(path, Home.from_environment(), format_name)
     for line in found.lines():

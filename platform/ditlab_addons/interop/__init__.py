@@ -1,0 +1,1 @@
+"""Add-on: published weights in, and exports that need no DiTLab out."""
