@@ -13,7 +13,7 @@ import ditlab as package
 from ditlab import parts
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.weights.published import PublishedWeights, known_formats
+from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
 
@@ -109,7 +109,6 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         return f"{caught.value}\n"
 
     def weight_format(name: str) -> str:
-        known_formats.cache_clear()
         with pytest.raises(UserError) as caught:
             PublishedWeights.open("x", "PATH", Home(home), name)
         return f"{caught.value}\n"
@@ -128,7 +127,6 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
             said = called[noun](name)
             assert said.count("\n") == 1, said
             assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said
-    known_formats.cache_clear()
     assert ditlab("--help").code == 0
     assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
 
