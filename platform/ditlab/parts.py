@@ -122,6 +122,10 @@ class Parts:
     weight_formats: Mapping[str, str] = field(default_factory=dict)
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
     export_formats: tuple[ExportFormat, ...] = ()
+    observers: tuple[str, ...] = ()
+    """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
+    `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
+    begins or goes on. A hook that packs numbers is one of every worker."""
 
 
 PartT = TypeVar("PartT", Command, Importer, StartCheck, ExportFormat)
@@ -196,6 +200,11 @@ def weight_formats() -> dict[str, str]:
 def export_formats() -> dict[str, ExportFormat]:
     """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
     return _by_name("export format", [form for parts in all_parts() for form in parts.export_formats])
+
+
+def observers() -> list[str]:
+    """Return the places of all observers of a training."""
+    return [target for parts in all_parts() for target in parts.observers]
 
 
 def absent_part(noun: str, name: str) -> str:

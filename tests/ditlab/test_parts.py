@@ -20,18 +20,20 @@ from support.installed_package import install
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
 TOML, PARTS, COMMAND = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
-IMPORTER = """
+ADDON = """
 from ditlab.parts import Importer, Parts
 
 ADDON = Parts(
     importers=(
         Importer(name="zeros", options="ditlab_addons.blank.code:Options", target="ditlab_addons.blank.code:write"),
     ),
+    observers=("ditlab_addons.blank.code:observe",),
 )
 """
 CODE = """
 import numpy as np
 from ditlab.data import Column, Source, write_store
+from ditlab.training.hooks import StepHook
 from ditlab_models.contract import Spec
 
 class Options(Spec):
@@ -45,6 +47,20 @@ def write(request):
     columns = {"x": Column(dtype="float32", shape=(2,))}
     source = Source(kind="zeros")
     return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
+
+class Steps(StepHook):
+    def __init__(self, launch):
+        self._file = launch.folder.path / "seen.txt"
+        self._steps = []
+
+    def step_ended(self, step):
+        self._steps.append(step)
+
+    def saved(self, step, location, metrics):
+        self._file.write_text(f"{self._steps} saved {step}")
+
+def observe(launch, rank):
+    return Steps(launch) if rank.is_first else None
 """
 
 
@@ -85,17 +101,19 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
         assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
 
 
-def test_an_importer_of_a_folder_on_the_path(tmp_path):
+def test_an_importer_and_an_observer_of_a_folder_on_the_path(tmp_path, spec):
     folder = tmp_path / "more" / "ditlab_addons" / "blank"
     folder.mkdir(parents=True)
-    (folder / "addon.py").write_text(IMPORTER)
+    (folder / "addon.py").write_text(ADDON)
     (folder / "code.py").write_text(CODE)
-    said = subprocess.run(
-        [sys.executable, "-m", "ditlab", "data", "import", "zeros", "--rows", "3"],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "more"), *sys.path])},
-    )  # fmt: skip
-    assert said.returncode == 0 and "zeros: 3 rows" in said.stderr, said.stderr
+    for words, told in (("data import zeros --rows 3", "zeros: 3 rows"), (f"train {spec} --local", "")):
+        said = subprocess.run(
+            [sys.executable, "-m", "ditlab", *words.split()], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "more"), *sys.path])},
+        )  # fmt: skip
+        assert said.returncode == 0 and told in said.stderr, said.stderr
+    (seen,) = tmp_path.glob("runs/train/*/seen.txt")
+    assert seen.read_text() == "[1, 2, 3, 4] saved 4"
 
 
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, monkeypatch):

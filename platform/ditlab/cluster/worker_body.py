@@ -38,7 +38,7 @@ from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.progress import ignore
-from ditlab.runs.launch import Launch
+from ditlab.runs.launch import Launch, added_hooks
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
 from ditlab.secrets import hide, raise_hidden
@@ -167,7 +167,7 @@ def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: Heartbe
             tracker = RunTracker(launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget)
             tracker.watch_system(num_nodes=max_nodes(experiment, nodes))
             stack.enter_context(tracker)
-        outcome = train(training_run, rank, reporter)
+        outcome = train(training_run, rank, reporter, added_hooks(launch, rank))
         if outcome.status == "interrupted" and link.stop_reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.splits import DataSplits, open_data
+from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.parts import observers
 from ditlab.progress import ignore
 from ditlab.runs.cores import Threads
 from ditlab.spec.experiment import Experiment, class_for
@@ -21,6 +24,7 @@ from ditlab.spec.yaml_text import read_recorded
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
+from ditlab.training.hooks import StepHook
 from ditlab.training.mailbox import EvaluationMailbox
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
@@ -223,3 +227,9 @@ class RunCallbacks:
     """Receives the tags of each failed attempt, before the run goes on or ends."""
     on_stage: Callable[[str], None] = ignore
     """Receives what the run waits for before its first step: `starting workers`."""
+
+
+def added_hooks(launch: Launch, rank: Rank) -> list[StepHook]:
+    """Return a worker's observers from add-ons and other packages (`ditlab.parts.Parts.observers`)."""
+    made = (resolve_name(target)(launch, rank) for target in observers())
+    return [hook for hook in made if hook is not None]

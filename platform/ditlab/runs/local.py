@@ -7,7 +7,7 @@ import torch
 from ditlab.engine.distributed import single_process
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.evaluator import EvaluatorProcess, evaluated_beside
-from ditlab.runs.launch import Launch, RunCallbacks
+from ditlab.runs.launch import Launch, RunCallbacks, added_hooks
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.signals import GRACE, stop_signals
 from ditlab.training.reporting import ProgressMarker, RunOutcome
@@ -34,7 +34,7 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
                 marker=ProgressMarker(),
             )  # fmt: skip
             with reporter:
-                outcome = train(launch.training_run(), rank, reporter)
+                outcome = train(launch.training_run(), rank, reporter, added_hooks(launch, rank))
                 reporter.finish(outcome)
             return outcome
     finally:

@@ -1,10 +1,11 @@
 """Hooks on the step loop: observers of a training, and the moments at which they are called.
 
 Every observer is a `StepHook` and overrides the moments that it needs: receipts, the log of phases, the reporter, a
-replay, a proof. A moment that no hook overrides costs nothing. No hook changes what is trained. An attempt begins again
-after a roll-back or with another micro-batch size. In it come `attempt_begun` and `loader_opened`; for each step
-(counted from 1) `step_begun`, `consumed`, `step_ended`, `pack` and `merge` (one collective for all hooks together),
-and, on a GPU a few steps later, `measured`; `evaluated`, `saving` and, later, `saved`; `attempt_ended`.
+replay, a proof, and those of add-ons (`ditlab.parts.Parts.observers`). A moment that no hook overrides costs nothing.
+No hook changes what is trained. An attempt begins again after a roll-back or with another micro-batch size. In it come
+`attempt_begun` and `loader_opened`; for each step (counted from 1) `step_begun`, `consumed`, `step_ended`, `pack` and
+`merge` (one collective for all hooks together), and, on a GPU a few steps later, `measured`; `evaluated`, `saving` and,
+later, `saved`; `attempt_ended`.
 """
 
 from __future__ import annotations
