@@ -122,6 +122,8 @@ class Parts:
     weight_formats: Mapping[str, str] = field(default_factory=dict)
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
     export_formats: tuple[ExportFormat, ...] = ()
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
@@ -200,6 +202,21 @@ def weight_formats() -> dict[str, str]:
 def export_formats() -> dict[str, ExportFormat]:
     """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
     return _by_name("export format", [form for parts in all_parts() for form in parts.export_formats])
+
+
+def find_schedule(kind: str) -> tuple[Plugin, str] | None:
+    """Return the add-on or package that brings a kind of `schedule`, and the class's place; None where none does."""
+    for name, addon in ADDONS.load_all().items():
+        if kind in addon.schedules:
+            plugin = ADDONS.find(name)
+            assert plugin is not None, f"there is no add-on {name}"
+            return plugin, addon.schedules[kind]
+    return None
+
+
+def schedules() -> dict[str, str]:
+    """Return the kinds of `schedule` that add-ons and other packages bring, with the place of each."""
+    return {kind: target for parts in all_parts() for kind, target in parts.schedules.items()}
 
 
 def observers() -> list[str]:

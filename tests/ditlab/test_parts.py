@@ -28,11 +28,14 @@ ADDON = Parts(
         Importer(name="zeros", options="ditlab_addons.blank.code:Options", target="ditlab_addons.blank.code:write"),
     ),
     observers=("ditlab_addons.blank.code:observe",),
+    schedules={"halves": "ditlab_addons.blank.code:Halves"},
 )
 """
 CODE = """
+from typing import Literal
 import numpy as np
 from ditlab.data import Column, Source, write_store
+from ditlab.spec.optimization import Schedule
 from ditlab.training.hooks import StepHook
 from ditlab_models.contract import Spec
 
@@ -48,19 +51,25 @@ def write(request):
     source = Source(kind="zeros")
     return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
 
-class Steps(StepHook):
+class Halves(Schedule):
+    kind: Literal["halves"] = "halves"
+
+    def factor(self, step, total, epoch_steps):
+        return 0.5**step
+
+class Rates(StepHook):
     def __init__(self, launch):
         self._file = launch.folder.path / "seen.txt"
-        self._steps = []
+        self._rates = []
 
-    def step_ended(self, step):
-        self._steps.append(step)
+    def measured(self, step, values):
+        self._rates.append(values["lr"])
 
     def saved(self, step, location, metrics):
-        self._file.write_text(f"{self._steps} saved {step}")
+        self._file.write_text(f"{step} {self._rates}")
 
 def observe(launch, rank):
-    return Steps(launch) if rank.is_first else None
+    return Rates(launch) if rank.is_first else None
 """
 
 
@@ -101,19 +110,27 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
         assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
 
 
-def test_an_importer_and_an_observer_of_a_folder_on_the_path(tmp_path, spec):
+def test_an_importer_an_observer_and_a_schedule_of_a_folder_on_the_path(tmp_path, spec):
     folder = tmp_path / "more" / "ditlab_addons" / "blank"
     folder.mkdir(parents=True)
     (folder / "addon.py").write_text(ADDON)
     (folder / "code.py").write_text(CODE)
-    for words, told in (("data import zeros --rows 3", "zeros: 3 rows"), (f"train {spec} --local", "")):
-        said = subprocess.run(
-            [sys.executable, "-m", "ditlab", *words.split()], capture_output=True, text=True, timeout=200, cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "more"), *sys.path])},
-        )  # fmt: skip
-        assert said.returncode == 0 and told in said.stderr, said.stderr
+
+    def ditlab(words: str, *places: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*places, *sys.path])}
+        environment.pop("DITLAB_HOME", None)
+        command = [sys.executable, "-m", "ditlab", *words.split()]
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment)
+
+    there = str(tmp_path / "more")
+    imported = ditlab("data import zeros --rows 3", there)
+    assert imported.returncode == 0 and "zeros: 3 rows" in imported.stderr, imported.stderr
+    trained = ditlab(f"train {spec} --local --set schedule.kind=halves --set optimizer.lr=0.5", there)
+    assert trained.returncode == 0, trained.stderr
     (seen,) = tmp_path.glob("runs/train/*/seen.txt")
-    assert seen.read_text() == "[1, 2, 3, 4] saved 4"
+    assert seen.read_text() == "4 [0.5, 0.25, 0.125, 0.0625]"
+    refused = ditlab("sample small")
+    assert refused.returncode == 2 and "needs the folder ditlab_addons/blank; put what holds it on" in refused.stderr
 
 
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, monkeypatch):

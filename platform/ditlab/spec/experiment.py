@@ -29,18 +29,19 @@ from ditlab.spec.optimization import (
     Batch,
     ConstantSchedule,
     OptimizerSpec,
+    Schedule,
     ScheduleSpec,
     Training,
     WarmupStableDecaySchedule,
 )
 from ditlab.spec.overrides import Assignment, assign, explain, value_at
-from ditlab.spec.plugins import DATA_SOURCES, DataSource
+from ditlab.spec.plugins import DATA_SOURCES, DataSource, schedule_class
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 from ditlab_models.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from ditlab_models.extensions import extended_objective, kinds_of
+from ditlab_models.extensions import extended_objective, kinds_of, with_kinds
 from ditlab_models.families import AnyFamily, family_names, family_of, find_family
 from ditlab_models.plugins import PluginError
 
@@ -265,10 +266,11 @@ class Experiment(Spec):
 
 @cache
 def experiment_class(
-    family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = ()
-) -> type[Experiment]:
+    family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = (),
+    schedules: tuple[type[Schedule], ...] = (),
+) -> type[Experiment]:  # fmt: skip
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
-    loss components and time densities of other packages, `sources` are data of other packages."""
+    loss components and time densities of other packages, `sources` and `schedules` are data and schedules of theirs."""
     default: Any = objective
     sampling: Any = family.sampling_of(objective)
     process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
@@ -280,6 +282,9 @@ def experiment_class(
     if sources:
         data = Field(default=DigitsData(), description="Where samples come from.")
         fields["data"] = (with_sources(sources), data)
+    if schedules:
+        schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
+        fields["schedule"] = (with_kinds(ScheduleSpec, schedules), schedule)
     doc = f"A training run of the family {family.name}."
     return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
 
@@ -306,7 +311,10 @@ def class_for(mapping: Any) -> type[Experiment]:
             raise UserError(f"objective.process={format_value(process)} is unknown; {nearest(str(process), known)}")
         objective = extended_objective(family.objective_of(top.get("objective")), top.get("objective"))
         added = (kind for kind in source_kinds(top.get("data")) if kind not in kinds_of(DataSpec))
-        return experiment_class(family, objective, tuple(filter(None, map(DATA_SOURCES.load, added))))
+        sources = tuple(filter(None, map(DATA_SOURCES.load, added)))
+        kind = value_at(top, ["schedule", "kind"])
+        schedule = schedule_class(kind) if isinstance(kind, str) else None
+        return experiment_class(family, objective, sources, (schedule,) if schedule else ())
     except PluginError as error:
         raise UserError(str(error)) from error
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, field_validator, model_validator
 
 from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
-from ditlab.spec.optimization import ScheduleSpec, SteppedCosineRestartSchedule, Training
+from ditlab.spec.optimization import Schedule, SteppedCosineRestartSchedule, Training
 from ditlab.spec.values import format_value
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import with_kinds
@@ -69,7 +69,7 @@ class MixtureData(Spec):
             )
         return self
 
-    def check_length(self, training: Training, schedule: ScheduleSpec) -> None:
+    def check_length(self, training: Training, schedule: Schedule) -> None:
         """Raise ValueError for a length in epochs, which a mixture has none of."""
         given = remedy = ""
         if training.epochs is not None:
@@ -77,8 +77,8 @@ class MixtureData(Spec):
         elif isinstance(schedule, SteppedCosineRestartSchedule):
             if schedule.cycle is None:
                 given, remedy = "schedule.cycle=null, one epoch,", "give it in steps"
-        elif schedule.warmup_epochs:
-            given, remedy = f"schedule.warmup_epochs={schedule.warmup_epochs:g}", "set schedule.warmup, in steps"
+        elif epochs := getattr(schedule, "warmup_epochs", 0.0):
+            given, remedy = f"schedule.warmup_epochs={epochs:g}", "set schedule.warmup, in steps"
         if given:
             raise ValueError(
                 f"{given} is no length for data.kind=mixture, each of whose parts has epochs of its own; {remedy}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -169,7 +170,22 @@ OptimizerSpec = Annotated[
 """An optimiser; fields without a `kind` are AdamW's."""
 
 
-class _Rising(Spec):
+class Schedule(Spec):
+    """Learning rate over time. Subclasses add `kind: Literal[NAME] = NAME`.
+
+    One of another package is named by `ditlab.parts.Parts.schedules`.
+    """
+
+    def factor(self, step: int, total: int, epoch_steps: int) -> float:
+        """Return the share of the optimiser's learning rate that step `step` (from 0) of `total` has; an epoch has
+        `epoch_steps` steps."""
+        raise NotImplementedError
+
+    def check_length(self, total: int, epoch_steps: int) -> None:
+        """Raise ValueError, with a whole sentence, where it does not fit into a run of `total` steps."""
+
+
+class RisingSchedule(Schedule):
     """Base of the schedules that begin with a warm-up."""
 
     warmup: Warmup = 0
@@ -178,7 +194,7 @@ class _Rising(Spec):
     """The same in passes over the training data, instead of `warmup`."""
 
     @model_validator(mode="after")
-    def _one_length(self) -> _Rising:
+    def _one_length(self) -> RisingSchedule:
         if self.warmup and self.warmup_epochs:
             raise ValueError(
                 f"schedule.warmup={self.warmup} and schedule.warmup_epochs={self.warmup_epochs:g} are two lengths of "
@@ -190,15 +206,43 @@ class _Rising(Spec):
         """Steps of the warm-up where an epoch has so many."""
         return round(self.warmup_epochs * epoch_steps) if self.warmup_epochs else self.warmup
 
+    def factor(self, step: int, total: int, epoch_steps: int) -> float:
+        """Rise from 1/length at step 0; then go on as `after_warmup` says."""
+        length = self.warmup_steps(epoch_steps)
+        if step < length:
+            return min(1.0, (step + 1) / length)
+        return self.after_warmup(step, total, length)
 
-class ConstantSchedule(_Rising):
+    def after_warmup(self, step: int, total: int, length: int) -> float:
+        """Return the share of the learning rate that a step after the warm-up's `length` has."""
+        raise NotImplementedError
+
+    def check_length(self, total: int, epoch_steps: int) -> None:
+        """Raise ValueError for a warm-up that is as long as the run."""
+        length = self.warmup_steps(epoch_steps)
+        if length and length >= total:
+            name, value, less = "warmup", f"{length}", f"{total // 10}"
+            if self.warmup_epochs:
+                name, value = "warmup_epochs", f"{self.warmup_epochs:g}"
+                less = f"{total / epoch_steps / 10:.1g}"
+            raise ValueError(
+                f"schedule.{name}={value} leaves nothing of the run's {total} steps; set schedule.{name} to {less}, "
+                "or to 0."
+            )
+
+
+class ConstantSchedule(RisingSchedule):
     """The optimiser's learning rate, all the way."""
 
     kind: Literal["constant"] = "constant"
     """No change over time."""
 
+    def after_warmup(self, step: int, total: int, length: int) -> float:
+        """Stay at the optimiser's learning rate."""
+        return 1.0
 
-class WarmupCosineSchedule(_Rising):
+
+class WarmupCosineSchedule(RisingSchedule):
     """Linear warm-up, then half a cosine down to `final` times the learning rate at the last step."""
 
     kind: Literal["warmup_cosine"] = "warmup_cosine"
@@ -206,8 +250,13 @@ class WarmupCosineSchedule(_Rising):
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Value at the end of the cosine, as a share of the learning rate."""
 
+    def after_warmup(self, step: int, total: int, length: int) -> float:
+        """Fall along half a cosine, which reaches `final` at the last step."""
+        progress = (step - length) / max(1, total - 1 - length)
+        return self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-class WarmupStableDecaySchedule(_Rising):
+
+class WarmupStableDecaySchedule(RisingSchedule):
     """Linear warm-up, the learning rate itself, then a fall at the run's end that begins where one says.
 
     No rate before `decay_start` depends on the run's length (MiniCPM, Hu et al. 2024, arXiv:2404.06395; Haegele et al.
@@ -224,6 +273,19 @@ class WarmupStableDecaySchedule(_Rising):
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Value at the end of the decay, as a share of the learning rate."""
 
+    def after_warmup(self, step: int, total: int, length: int) -> float:
+        """Stay, then fall (Haegele et al. 2024, arXiv:2405.18392), so that the last step has `final`."""
+        if self.decay_start is None or step < self.decay_start:
+            return 1.0
+        done = min(1.0, (step + 1 - self.decay_start) / (total - self.decay_start))
+        left = 1 - (math.sqrt(done) if self.shape == "sqrt" else done)
+        return self.final + (1 - self.final) * left
+
+    def check_length(self, total: int, epoch_steps: int) -> None:
+        """Raise ValueError where warm-up or decay have no place in the run."""
+        super().check_length(total, epoch_steps)
+        self.check_decay(total, self.warmup_steps(epoch_steps))
+
     def check_decay(self, total: int, warmup: int) -> None:
         """Raise ValueError where a run of so many steps, `warmup` of them rising, has no place for the decay."""
         if self.decay_start is not None and not warmup <= self.decay_start < total:
@@ -234,7 +296,7 @@ class WarmupStableDecaySchedule(_Rising):
             )
 
 
-class SteppedCosineRestartSchedule(Spec):
+class SteppedCosineRestartSchedule(Schedule):
     """Cosine from peak to valley in every cycle; peak and valley shrink from cycle to cycle, down to a floor."""
 
     kind: Literal["stepped_cosine_restart"] = "stepped_cosine_restart"
@@ -247,6 +309,15 @@ class SteppedCosineRestartSchedule(Spec):
     """Factor on peak and valley from one cycle to the next."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Lower bound of peak and valley, as a share of the learning rate."""
+
+    def factor(self, step: int, total: int, epoch_steps: int) -> float:
+        """Fall along half a cosine from peak to valley in each cycle (SGDR, Loshchilov & Hutter 2017,
+        arXiv:1608.03983): peak 1 and `valley` are multiplied by `decay` from cycle to cycle, and never below
+        `floor`."""
+        number, place = divmod(step, self.cycle or epoch_steps)
+        decay = self.decay**number
+        peak, low = max(self.floor, decay), max(self.floor, self.valley * decay)
+        return low + (peak - low) * 0.5 * (1 + math.cos(math.pi * place / (self.cycle or epoch_steps)))
 
 
 ScheduleSpec = Annotated[

@@ -8,18 +8,22 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
+from ditlab.parts import ADDONS, find_schedule
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
+from ditlab.spec.optimization import Schedule, ScheduleSpec
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import added_parts, check_kind, kinds_of
 from ditlab_models.families import FAMILIES, find_family
-from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup
+from ditlab_models.plugins import BUILT_IN, Plugin, PluginError, PluginGroup
 
 FOLDER = "folder"
-"""Version of a family that lies in a folder on the Python path and belongs to no package: `ditlab_models/NAME`."""
+"""Version of a family or add-on that lies in a folder on the Python path and belongs to no package:
+`ditlab_models/NAME`, `ditlab_addons/NAME`."""
 
 
 class DataSource(Spec):
@@ -55,7 +59,27 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
     if family is not None:
         plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
     plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
+    kind = spec["schedule"]["kind"]
+    if kind not in kinds_of(ScheduleSpec) and (added := find_schedule(kind)):
+        plugins.append(added[0])
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
+
+
+def schedule_class(kind: str) -> type[Schedule] | None:
+    """Return the class of a kind of `schedule` of another package; None for DiTLab's own and unknown ones.
+
+    Raises PluginError where its code cannot be used.
+    """
+    found = None if kind in kinds_of(ScheduleSpec) else find_schedule(kind)
+    if found is None:
+        return None
+    plugin, target = found
+    try:
+        return check_kind(kind, resolve_name(target), Schedule)
+    except Exception as error:  # whatever a stranger's module raises
+        raise PluginError(
+            f"schedule '{kind}' of {plugin.origin} cannot be used ({first_line(error)}); repair, update or remove it."
+        ) from error
 
 
 def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -79,8 +103,9 @@ def check_installed(packages: Mapping[str, str], what: str) -> None:
 
 def installed_version(name: str) -> str:
     """Return the version of a package as `plugin_packages` names it; "" where it is not installed here."""
-    if name.startswith("ditlab_models/"):
-        plugin = FAMILIES.find(name.removeprefix("ditlab_models/"))
+    root, _, folder = name.partition("/")
+    if folder:
+        plugin = (ADDONS if root == "ditlab_addons" else FAMILIES).find(folder)
         return FOLDER if plugin and plugin.folder else ""
     try:
         return importlib.metadata.version(name)
@@ -92,9 +117,10 @@ def _package(plugin: Plugin) -> tuple[str, str]:
     if plugin.package:
         return plugin.package, plugin.version
     # A package may install a folder of families: its list of files then lies beside `ditlab_models/`.
-    site, module = Path(plugin.folder).parent.parent, f"ditlab_models/{plugin.name}/family.py"
+    module = f"{plugin.target.partition(':')[0].replace('.', '/')}.py"
+    site, folder = Path(plugin.folder).parent.parent, module.rpartition("/")[0]
     for record in site.glob("*.dist-info/RECORD"):
         if any(line.startswith(f"{module},") for line in record.read_text(encoding="utf-8").splitlines()):
             distribution = importlib.metadata.Distribution.at(record.parent)
             return distribution.metadata["Name"], distribution.version
-    return f"ditlab_models/{plugin.name}", FOLDER
+    return folder, FOLDER

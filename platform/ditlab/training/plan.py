@@ -15,12 +15,7 @@ from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.optimization import (
-    ConstantSchedule,
-    ScheduleSpec,
-    SteppedCosineRestartSchedule,
-    WarmupStableDecaySchedule,
-)
+from ditlab.spec.optimization import Schedule
 from ditlab.training.mailbox import EvaluationMailbox
 from ditlab.training.recovery import MemoryPlan
 from ditlab.weights.initial import InitialWeights
@@ -78,23 +73,10 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     epoch_steps = 0 if data.mixture else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
-    schedule = experiment.schedule
-    if not isinstance(schedule, SteppedCosineRestartSchedule):
-        length = schedule.warmup_steps(epoch_steps)
-        if length and length >= total:
-            name, value, less = "warmup", f"{length}", f"{total // 10}"
-            if schedule.warmup_epochs:
-                name, value = "warmup_epochs", f"{schedule.warmup_epochs:g}"
-                less = f"{total / epoch_steps / 10:.1g}"
-            raise UserError(
-                f"schedule.{name}={value} leaves nothing of the run's {total} steps; set schedule.{name} to {less}, "
-                "or to 0."
-            )
-        if isinstance(schedule, WarmupStableDecaySchedule):
-            try:
-                schedule.check_decay(total, length)
-            except ValueError as error:
-                raise UserError(str(error)) from None
+    try:
+        experiment.schedule.check_length(total, epoch_steps)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
     if data.mixture and data.mixture.draw == "sample":
         views = []  # no sample waits for a batch of its shape
@@ -123,29 +105,9 @@ def _never_trained(view: View, batch_size: int) -> str:
     )
 
 
-def learning_rate(schedule: ScheduleSpec, base: float, step: int, total: int, epoch_steps: int) -> float:
+def learning_rate(schedule: Schedule, base: float, step: int, total: int, epoch_steps: int) -> float:
     """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has `epoch_steps` steps."""
-    if isinstance(schedule, SteppedCosineRestartSchedule):
-        # Half a cosine from peak to valley in each cycle (SGDR, Loshchilov & Hutter 2017, arXiv:1608.03983), with peak
-        # 1 and `valley` both multiplied by `decay` from one cycle to the next and never below `floor`.
-        cycle = schedule.cycle or epoch_steps
-        number, place = divmod(step, cycle)
-        decay = schedule.decay**number
-        peak, low = max(schedule.floor, decay), max(schedule.floor, schedule.valley * decay)
-        return base * (low + (peak - low) * 0.5 * (1 + math.cos(math.pi * place / cycle)))
-    length = schedule.warmup_steps(epoch_steps)
-    if step < length or isinstance(schedule, ConstantSchedule):  # the warm-up rises from 1/length at step 0
-        return base * (min(1.0, (step + 1) / length) if length else 1.0)
-    if isinstance(schedule, WarmupStableDecaySchedule):
-        if schedule.decay_start is None or step < schedule.decay_start:
-            return base
-        # Haegele et al. 2024, arXiv:2405.18392, which reaches `final` at the last step
-        done = min(1.0, (step + 1 - schedule.decay_start) / (total - schedule.decay_start))
-        left = 1 - (math.sqrt(done) if schedule.shape == "sqrt" else done)
-        return base * (schedule.final + (1 - schedule.final) * left)
-    # Half a cosine, which reaches `final` at the last step.
-    progress = (step - length) / max(1, total - 1 - length)
-    return base * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    return base * schedule.factor(step, total, epoch_steps)
 
 
 def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:

@@ -174,7 +174,7 @@ def code_digest(packages: tuple[str, ...] = ()) -> str:
     digest = hashlib.sha256()
     for name in (*OWN_PACKAGES, *packages):
         sources: list[tuple[str, Path]] = []
-        if name in OWN_PACKAGES or name.startswith("ditlab_models/"):
+        if name in OWN_PACKAGES or "/" in name:  # a folder on the Python path
             spec = importlib.util.find_spec(name.replace("/", "."))
             for folder in (spec and spec.submodule_search_locations) or []:
                 sources += [(path.relative_to(folder).as_posix(), path) for path in Path(folder).rglob("*.py")]
