@@ -31,7 +31,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "function": {"prove": "check", "replay": "check", "verify": "check"},
     "option": {"--prove": "check"},
     "weight format": {
-        "diffusers-dit": "interop",
+        "diffusers_dit": "interop",
         "dit": "interop",
         "get": "interop",
         "sedd": "interop",

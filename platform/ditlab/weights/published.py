@@ -21,7 +21,6 @@ from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
 from ditlab_models.families import find_family
 
-OWN_FORMAT = "ditlab.weights.own_export:FORMAT"
 MOST_LISTED = 5
 """Tensors that a message lists."""
 
@@ -51,9 +50,8 @@ class WeightsFormat:
 
 def known_formats() -> dict[str, WeightsFormat]:
     """Return every format by name, sorted."""
-    targets = [OWN_FORMAT, *weight_formats().values()]
-    found: list[WeightsFormat] = [resolve_name(target) for target in targets]
-    return {each.name: each for each in sorted(found, key=lambda each: each.name)}
+    targets = {"export": "ditlab.weights.own_export:FORMAT", **weight_formats()}
+    return {name: resolve_name(target) for name, target in sorted(targets.items())}
 
 
 def outline(model: Mapping[str, Any]) -> nn.Module:

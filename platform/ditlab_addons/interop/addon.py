@@ -17,7 +17,7 @@ ADDON = Parts(
     ),
     results="ditlab_addons.interop.results:RESULTS",
     weight_formats={
-        "diffusers-dit": "ditlab_addons.interop.formats.diffusers_dit:FORMAT",
+        "diffusers_dit": "ditlab_addons.interop.formats.diffusers_dit:FORMAT",
         "dit": "ditlab_addons.interop.formats.dit:FORMAT",
         "get": "ditlab_addons.interop.formats.get:FORMAT",
         "sedd": "ditlab_addons.interop.formats.sedd:FORMAT",
