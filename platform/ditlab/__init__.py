@@ -7,7 +7,6 @@ Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the prog
 import importlib
 import logging
 import warnings
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,12 +79,12 @@ def __getattr__(name: str) -> Any:
 
 def _added(name: str) -> Any:
     """Return a function that an add-on or another package brings. Raises AttributeError for an unknown name."""
-    from ditlab.parts import absent_part, functions
+    from ditlab.parts import absent_part, functions, load_part
 
     target = functions().get(name)
     if target is None:
         raise AttributeError(absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}")
-    return resolve_name(target)
+    return load_part("function", name, target)
 
 
 def __dir__() -> list[str]:

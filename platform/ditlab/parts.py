@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
+from ditlab.errors import UserError, first_line
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
 OF_ADDONS: dict[str, dict[str, str]] = {
@@ -204,14 +206,10 @@ def export_formats() -> dict[str, ExportFormat]:
     return _by_name("export format", [form for parts in all_parts() for form in parts.export_formats])
 
 
-def find_schedule(kind: str) -> tuple[Plugin, str] | None:
-    """Return the add-on or package that brings a kind of `schedule`, and the class's place; None where none does."""
-    for name, addon in ADDONS.load_all().items():
-        if kind in addon.schedules:
-            plugin = ADDONS.find(name)
-            assert plugin is not None, f"there is no add-on {name}"
-            return plugin, addon.schedules[kind]
-    return None
+def find_schedule(kind: str) -> Plugin | None:
+    """Return the add-on or package that brings a kind of `schedule`; None where none does."""
+    names = (name for name, addon in ADDONS.load_all().items() if kind in addon.schedules)
+    return next(map(ADDONS.find, names), None)
 
 
 def schedules() -> dict[str, str]:
@@ -222,6 +220,19 @@ def schedules() -> dict[str, str]:
 def observers() -> list[str]:
     """Return the places of all observers of a training."""
     return [target for parts in all_parts() for target in parts.observers]
+
+
+def load_part(noun: str, name: str, target: str) -> Any:
+    """Import the code of a part. Raises UserError where that of an add-on or another package cannot be used."""
+    try:
+        return resolve_name(target)
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises
+        if target.startswith("ditlab."):
+            raise
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(
+            f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or remove what brings it."
+        ) from error
 
 
 def absent_part(noun: str, name: str) -> str:

@@ -18,7 +18,7 @@ BRANCHES = {
         3,
         "a digest names the kind of device; threads of a CPU",
     ),
-    "platform/ditlab/analysis/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
+    "platform/ditlab_addons/plan/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
     "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
     "platform/ditlab_addons/check/prove/proving.py": (1, "a spec for GPUs is proved on them"),
     "platform/ditlab_addons/check/prove/steps.py": (1, "other kernels on a GPU, which sum in any order: other bounds"),
@@ -45,9 +45,9 @@ BRANCHES = {
     "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
     "platform/ditlab/engine/memory.py": (1, "pinned memory"),
     "platform/ditlab/api/final_figures.py": (1, "figures of a large network would take a CPU too long"),
-    "platform/ditlab/api/planning.py": (2, "a plan or a profile is for this machine's GPU"),
+    "platform/ditlab_addons/plan/functions.py": (2, "a plan or a profile is for this machine's GPU"),
     "platform/ditlab_addons/plan/pass_memory.py": (1, "tensors of one device are counted"),
-    "platform/ditlab_addons/plan/flops.py": (
+    "platform/ditlab/inputs/flops.py": (
         2,
         "the largest product by device type, and a measurement waits for the GPU",
     ),
@@ -69,7 +69,7 @@ BRANCHES = {
 
 def test_code_asks_for_the_device_where_the_list_says():
     found: Counter[str] = Counter()
-    for root in ("models/ditlab_models", "platform/ditlab"):
+    for root in ("models/ditlab_models", "platform/ditlab", "platform/ditlab_addons"):
         for path in (CHECKOUT / root).rglob("*.py"):
             if number := sum(bool(ASKS.search(line)) for line in path.read_text().splitlines()):
                 found[path.relative_to(CHECKOUT).as_posix()] = number

@@ -19,24 +19,19 @@ from support.installed_package import install
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
-TOML, PARTS, COMMAND = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
-ADDON = """
+TOML, PARTS, COMMAND, RATES_ADDON, RATES = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+IMPORTER = """
 from ditlab.parts import Importer, Parts
 
 ADDON = Parts(
     importers=(
         Importer(name="zeros", options="ditlab_addons.blank.code:Options", target="ditlab_addons.blank.code:write"),
     ),
-    observers=("ditlab_addons.blank.code:observe",),
-    schedules={"halves": "ditlab_addons.blank.code:Halves"},
 )
 """
-CODE = """
-from typing import Literal
+ZEROS = """
 import numpy as np
 from ditlab.data import Column, Source, write_store
-from ditlab.spec.optimization import Schedule
-from ditlab.training.hooks import StepHook
 from ditlab_models.contract import Spec
 
 class Options(Spec):
@@ -50,26 +45,6 @@ def write(request):
     columns = {"x": Column(dtype="float32", shape=(2,))}
     source = Source(kind="zeros")
     return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
-
-class Halves(Schedule):
-    kind: Literal["halves"] = "halves"
-
-    def factor(self, step, total, epoch_steps):
-        return 0.5**step
-
-class Rates(StepHook):
-    def __init__(self, launch):
-        self._file = launch.folder.path / "seen.txt"
-        self._rates = []
-
-    def measured(self, step, values):
-        self._rates.append(values["lr"])
-
-    def saved(self, step, location, metrics):
-        self._file.write_text(f"{step} {self._rates}")
-
-def observe(launch, rank):
-    return Rates(launch) if rank.is_first else None
 """
 
 
@@ -84,13 +59,14 @@ def hello(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-def test_a_command_of_a_package_is_listed_called_and_typed(hello, ditlab):
+def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, finished):
+    ditlab = with_run
     assert "hello" not in sys.modules
     listed = ditlab("--help").out
     assert re.search(r"^  hello +Greet a run\.$", listed, re.MULTILINE) and listed.rstrip().endswith("Greet a run.")
     assert "hello.command" not in sys.modules, "a list imports no command"
-    said = ditlab("hello", "dit", "--json")
-    assert (said.code, said.json, said.err) == (0, {"greeted": "dit"}, "hello, dit\n")
+    said = ditlab("hello", "small", "--json")
+    assert (said.code, said.json) == (0, {"greeted": finished.run_id}), said.err
     assert "ditlab hello digits-dit" in ditlab("hello", "--help").out
     schema = ditlab("schema", "--result", "hello", "--json").json
     assert schema["$defs"]["HelloOutput"]["required"] == ["greeted"]
@@ -102,7 +78,7 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
     for text, message in ((taken, "the command 'train' of hello.command:hello is skipped"), ("1 / 0", "ZeroDivision")):
         (hello / "hello" / "parts.py").write_text(text)
         sys.modules.pop("hello.parts", None)
-        fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check)
+        fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             patch.setattr(parts, "ADDONS", fresh)
@@ -110,13 +86,14 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
         assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
 
 
-def test_an_importer_an_observer_and_a_schedule_of_a_folder_on_the_path(tmp_path, spec):
-    folder = tmp_path / "more" / "ditlab_addons" / "blank"
-    folder.mkdir(parents=True)
-    (folder / "addon.py").write_text(ADDON)
-    (folder / "code.py").write_text(CODE)
+def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec):
+    files = {"blank/addon.py": IMPORTER, "blank/code.py": ZEROS, "rates/addon.py": RATES_ADDON, "rates/code.py": RATES}
+    for name, text in files.items():
+        path = tmp_path / "more" / "ditlab_addons" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
-    def ditlab(words: str, *places: str) -> subprocess.CompletedProcess[str]:
+    def ditlab(words: str, *places: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*places, *sys.path])}
         environment.pop("DITLAB_HOME", None)
         command = [sys.executable, "-m", "ditlab", *words.split()]
@@ -125,12 +102,28 @@ def test_an_importer_an_observer_and_a_schedule_of_a_folder_on_the_path(tmp_path
     there = str(tmp_path / "more")
     imported = ditlab("data import zeros --rows 3", there)
     assert imported.returncode == 0 and "zeros: 3 rows" in imported.stderr, imported.stderr
-    trained = ditlab(f"train {spec} --local --set schedule.kind=halves --set optimizer.lr=0.5", there)
+    training = f"train {spec} --local --set schedule.kind=halves --set optimizer.lr=0.5 --set checkpoint.every=null"
+    trained = ditlab(training, there)
     assert trained.returncode == 0, trained.stderr
-    (seen,) = tmp_path.glob("runs/train/*/seen.txt")
-    assert seen.read_text() == "4 [0.5, 0.25, 0.125, 0.0625]"
+    (seen,) = tmp_path.glob("runs/train/*/rates.txt")
+    assert seen.read_text() == "1 0.5\n2 0.25\n3 0.125\n4 0.0625\nsaved 4\n"
     refused = ditlab("sample small")
-    assert refused.returncode == 2 and "needs the folder ditlab_addons/blank; put what holds it on" in refused.stderr
+    assert refused.returncode == 2 and "needs the folder ditlab_addons/rates; put what holds it on" in refused.stderr
+
+
+def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
+    described = hello / "hello" / "parts.py"
+    wrong = {"observers": '("hello.command:watch",)', "schedules": '{"halves": "hello.nothing:Halves"}'}
+    described.write_text(f"from ditlab.parts import Parts\nPARTS = Parts({', '.join(map('='.join, wrong.items()))})\n")
+    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "ADDONS", fresh)
+        said = ditlab("train", spec, "--local")
+        assert (
+            said.code == 2 and "the observer 'watch' (hello.command:watch) cannot be used (AttributeError" in said.err
+        )
+        said = ditlab("validate", spec, "--set", "schedule.kind=halves")
+        assert said.code == 2 and "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot" in said.err
 
 
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, monkeypatch):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from pkgutil import resolve_name
 
 import numpy as np
 from rich.console import RenderableType
@@ -21,7 +20,7 @@ from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
 from ditlab.errors import UserError, nearest
-from ditlab.parts import OWN_FORMATS, absent_part, export_formats
+from ditlab.parts import OWN_FORMATS, absent_part, export_formats, load_part
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
@@ -125,7 +124,7 @@ def export_saved(
         is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
         phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
         options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
-        write: Callable[[ExportSource, Path], list[Path]] = resolve_name(other.target)
+        write: Callable[[ExportSource, Path], list[Path]] = load_part("export format", form, other.target)
         return write(ExportSource(saved, weights, phrase, options), folder)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
@@ -14,7 +13,7 @@ from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
-from ditlab.parts import absent_part, start_checks
+from ditlab.parts import absent_part, load_part, start_checks
 from ditlab.progress import ignore
 from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
@@ -221,17 +220,20 @@ def _start_check(
     Raises UserError for one that cannot be made, TypeError for a name that is no check's.
     """
     known = start_checks()
-    for name in asked:
-        if name not in known and (reason := absent_part("option", f"--{name}")):
-            raise UserError(reason)
-        if name not in known:
+    for name in asked.keys() - known.keys():
+        reason = absent_part("option", f"--{name}")
+        if not reason:
             raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+        if asked[name]:
+            raise UserError(reason)
     chosen = [name for name, is_asked in asked.items() if is_asked]
     if not chosen:
         return None
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} are each a check before a run begins, which keeps one; ask for one.")
-    check: Callable[[StartSituation], RecordedProof] = resolve_name(known[chosen[0]].target)(experiment, address)
+    check: Callable[[StartSituation], RecordedProof] = load_part("option", f"--{chosen[0]}", known[chosen[0]].target)(
+        experiment, address
+    )
     return check
 
 

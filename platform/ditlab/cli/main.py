@@ -10,7 +10,6 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
-from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ from click.shell_completion import CompletionItem
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
 from ditlab.home import Home
-from ditlab.parts import absent_part, commands, find_command
+from ditlab.parts import absent_part, commands, find_command, load_part
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
@@ -56,7 +55,7 @@ class LazyGroup(click.Group):
         if found is None:
             reason = absent_part("command", cmd_name)
             raise click.UsageError(reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
-        return with_examples(resolve_name(found.target), cmd_name)
+        return with_examples(load_part("command", cmd_name, found.target), cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete commands' names, without their code, and options."""

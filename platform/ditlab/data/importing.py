@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
-from ditlab.parts import Importer, absent_part, importers
+from ditlab.parts import Importer, absent_part, importers, load_part
 from ditlab.progress import Progress, ignore_progress
 from ditlab_models.contract import Spec
 
@@ -63,6 +62,8 @@ def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
             f"`ditlab data import {name}` needs {importer.library}, which is not installed; "
             f"`pip install 'ditlab[{name}]'` brings it."
         )
-    run: Callable[[ImportRequest[Spec]], WrittenStore | list[WrittenStore]] = resolve_name(importer.target)
+    run: Callable[[ImportRequest[Spec]], WrittenStore | list[WrittenStore]] = load_part(
+        "importer", name, importer.target
+    )
     written = run(request)
     return [written] if isinstance(written, WrittenStore) else written

@@ -29,7 +29,7 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.measurement import FLOAT
 from ditlab.receipts.records import measurement_tags
 from ditlab.runs.launch import Launch
-from ditlab.runs.reporter import save_samples
+from ditlab.runs.sample_files import save_samples
 from ditlab.secrets import hide
 from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox

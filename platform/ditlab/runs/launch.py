@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from ditlab.checkpoints.start_point import StartPoint
@@ -16,7 +15,7 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.parts import observers
+from ditlab.parts import load_part, observers
 from ditlab.progress import ignore
 from ditlab.runs.cores import Threads
 from ditlab.spec.experiment import Experiment, class_for
@@ -231,5 +230,10 @@ class RunCallbacks:
 
 def added_hooks(launch: Launch, rank: Rank) -> list[StepHook]:
     """Return a worker's observers from add-ons and other packages (`ditlab.parts.Parts.observers`)."""
-    made = (resolve_name(target)(launch, rank) for target in observers())
+    made = (make(launch, rank) for make in observer_makers())
     return [hook for hook in made if hook is not None]
+
+
+def observer_makers() -> list[Callable[[Launch, Rank], StepHook | None]]:
+    """Return the functions that make observers. Raises UserError for one that cannot be used."""
+    return [load_part("observer", target.partition(":")[2], target) for target in observers()]

@@ -19,7 +19,7 @@ from ditlab.inputs.model_inputs import check_inputs
 from ditlab.quality import check_quality
 from ditlab.runs.budget import check_home_budget
 from ditlab.runs.forks import check_start, hold_start
-from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store, weights_of
+from ditlab.runs.launch import Launch, RecordedProof, checkpoint_store, observer_makers, weights_of
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
 from ditlab.secrets import hide
@@ -63,6 +63,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     """
     home = Home.from_environment()
     home.check_place()
+    observer_makers()  # one that cannot be used shows before the run has a folder
     check_home_budget(home, experiment)
     given_uri = experiment.tracking.uri
     launch = Launch(portable(experiment, launch_address(given_uri, home), home), home)

@@ -1,7 +1,6 @@
 """Reporter of a run's first worker: metrics, pictures and results go to tracking, progress to the launcher."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,16 @@ from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
 from ditlab.errors import RunFailed, Unreachable, UserError
-from ditlab.home import RunFolder
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import shorten
-from ditlab.reports.text_file import save_captions, save_text
 from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
 from ditlab.runs.requests import ASKED_TAG, RequestAnswer, RequestDesk
+from ditlab.runs.sample_files import samples_path, save_grid, save_samples
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import (
@@ -51,7 +49,7 @@ from ditlab.training.evaluation import save_by_sample
 from ditlab.training.export import export_weights
 from ditlab.training.metrics import metric_names
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.reporting import AgreedRequest, Reporter, RunOutcome, TrainingProgress
+from ditlab.training.reporting import RecordedRun, Reporter, Requests, RunOutcome, TrainingProgress
 from ditlab.training.stepping import Stepper
 from ditlab_models.figures import Figure
 
@@ -73,26 +71,62 @@ def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
     return held if price is None else f"{held} at {price:g}"
 
 
-def save_samples(folder: RunFolder, step: int, figure: Figure) -> None:
-    """Write an evaluation's samples into a run's folder, as pictures and texts. Raises OSError as the disk does."""
-    from ditlab.reports.sweep_pictures import save_strip, strip_path
+class JournalRecord(RecordedRun):
+    """View of the journal that a tracker writes."""
 
-    _save_grid(figure, _picture(folder, step))
-    save_strip(figure, strip_path(folder.media, step))
+    def __init__(self, tracker: RunTracker) -> None:
+        self._tracker = tracker
 
+    def tags(self) -> Mapping[str, str]:
+        return self._tracker.journal.facts.tags
 
-def _save_grid(figure: Figure, path: Path) -> tuple[Path, Path | None]:
-    """Write a picture of samples and their text, if any. Raises OSError where the disk refuses."""
-    from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
-
-    picture = save_figure(figure, path)
-    text = save_text(figure, picture.with_suffix(".txt"))
-    save_captions(figure, picture.with_suffix(".captions"))
-    return picture, text
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        series = metric_history(self._tracker.folder).get(metric, Series())
+        return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
-def _picture(folder: RunFolder, step: int) -> Path:
-    return folder.media / f"samples-{step:08d}.png"
+class TrackedRequests(Requests):
+    """Requests to the first worker's run: what they make is logged, and each is answered in the run's folder."""
+
+    def __init__(
+        self, desk: RequestDesk, tracker: RunTracker, log_metrics: Callable[[int, Mapping[str, float]], None]
+    ) -> None:
+        """`log_metrics` receives step and metrics of an evaluation that was asked for."""
+        self.desk, self._tracker, self._log_metrics = desk, tracker, log_metrics
+
+    def next(self) -> tuple[int, str] | None:
+        request = self.desk.next()
+        return (request.number, request.verb) if request else None
+
+    def begin(self, number: int, verb: str, step: int) -> None:
+        self.desk.begin(number, verb, step)
+
+    def sampled(self, step: int, figure: Figure) -> None:
+        try:
+            picture, text = save_grid(figure, self._tracker.folder.media / f"asked-{step:08d}.png")
+        except OSError as error:
+            sentence = f"the samples asked for at step {step} cannot be stored ({error.strerror}); make room there."
+            raise UserError(sentence) from None  # the answer says so
+        self._tracker.log_image("asked-samples", step, picture)
+        if text:
+            self._tracker.log_artifact(text, "samples")
+        self.desk.add_files([picture, *([text] if text else [])])
+
+    def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
+        if metrics:
+            self._log_metrics(step, metrics)
+        self._record(self.desk.done(metrics, problem))
+
+    def saved(self, step: int, location: str) -> None:
+        self._record(*self.desk.saved(step, location))
+
+    def not_saved(self, step: int, problem: str) -> None:
+        self._record(*self.desk.saved(step, problem=problem))
+
+    def _record(self, *answers: RequestAnswer | None) -> None:
+        for answer in filter(None, answers):
+            about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
+            self._tracker.set_tags({ASKED_TAG: about})
 
 
 class TrackedReporter(Reporter):
@@ -111,17 +145,21 @@ class TrackedReporter(Reporter):
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
-        self._worker_nodes, self._nodes = worker_nodes, list(dict.fromkeys(worker_nodes))
+        self.worker_nodes, self._nodes = worker_nodes, list(dict.fromkeys(worker_nodes))
         self._folder, self._finished, self._on_progress = launch.folder, False, on_progress
         experiment, tracking = launch.experiment, launch.experiment.tracking
         self._tracker = RunTracker(
             self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
+        self.recorded = JournalRecord(self._tracker)
         known = self._tracker.journal.results.get(ENERGY)
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        self._requests = RequestDesk(self._folder, self.warn, refused, on_look)
+        desk = RequestDesk(self._folder, self.warn, refused, on_look)
+        # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
+        counts = not launch.trial_channel and experiment.evaluation.where == "inline"
+        self.requests: TrackedRequests = TrackedRequests(desk, self._tracker, self.metrics if counts else ignore)
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
         )
@@ -137,8 +175,8 @@ class TrackedReporter(Reporter):
         parameters[SPEC_HASH] = experiment.content_hash()
         tags = {
             **launch.tags,
-            "ditlab.workers": str(max(1, len(self._worker_nodes))),
-            DEVICES_TAG: held_devices(experiment, max(1, len(self._worker_nodes)), torch.get_num_threads()),
+            "ditlab.workers": str(max(1, len(self.worker_nodes))),
+            DEVICES_TAG: held_devices(experiment, max(1, len(self.worker_nodes)), torch.get_num_threads()),
             "ditlab.numerics": str(NUMERICS_VERSION),
             "ditlab.threads": str(torch.get_num_threads()),  # on which the order of sums depends
             STATUS_TAG: "running",
@@ -184,7 +222,7 @@ class TrackedReporter(Reporter):
         self._renew_note()
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
-        self._requests.start()
+        self.requests.desk.start()
         return self
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
@@ -202,8 +240,8 @@ class TrackedReporter(Reporter):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, UserError | RunFailed) and not isinstance(error, Unreachable):  # others are tried again
-            self._requests.fail(f"the run has failed meanwhile: {error}")
-        self._requests.close()
+            self.requests.desk.fail(f"the run has failed meanwhile: {error}")
+        self.requests.desk.close()
         self._receipts.close()
         # A failed run may be tried again at once; where it is not, the launcher records how it ended.
         left = self._tracker.close(CATCH_UP_TIMEOUT if self._finished else 0.0)
@@ -242,10 +280,10 @@ class TrackedReporter(Reporter):
         self.log_samples(step)
 
     def log_samples(self, step: int) -> None:
-        picture = _picture(self._folder, step)
+        picture = samples_path(self._folder, step)
         text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)
-        known = self.recorded_tags()  # within the training, they are empty until a checkpoint is complete
+        known = self.recorded.tags()  # within the training, they are empty until a checkpoint is complete
         is_saved = known.get("ditlab.saved.step") == str(step)
         saved = {name: known.get(f"ditlab.saved.{name}", "") if is_saved else "" for name in ("checkpoint", "manifest")}
         self._tracker.set_tags(
@@ -255,45 +293,6 @@ class TrackedReporter(Reporter):
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
 
-    def asked(self) -> int:
-        request = self._requests.next()
-        return AgreedRequest.code(request.number, request.verb) if request else 0
-
-    def request_begun(self, number: int, verb: str, step: int) -> None:
-        self._requests.begin(number, verb, step)
-
-    def request_sampled(self, step: int, figure: Figure) -> None:
-        try:
-            picture, text = _save_grid(figure, self._folder.media / f"asked-{step:08d}.png")
-        except OSError as error:
-            sentence = f"the samples asked for at step {step} cannot be stored ({error.strerror}); make room there."
-            raise UserError(sentence) from None  # the answer says so
-        self._tracker.log_image("asked-samples", step, picture)
-        if text:
-            self._tracker.log_artifact(text, "samples")
-        self._requests.add_files([picture, *([text] if text else [])])
-
-    def request_done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
-        if metrics and not self._launch.trial_channel and self._launch.experiment.evaluation.where == "inline":
-            self.metrics(step, metrics)
-        self._record_answers(self._requests.done(metrics, problem))
-
-    def not_saved(self, step: int, problem: str) -> None:
-        self._record_answers(*self._requests.saved(step, problem=problem))
-
-    def _record_answers(self, *answers: RequestAnswer | None) -> None:
-        for answer in filter(None, answers):
-            about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
-            self.tags({ASKED_TAG: about})
-
-    def recorded_tags(self) -> Mapping[str, str]:
-        return self._tracker.journal.facts.tags
-
-    def history(self, metric: str) -> list[tuple[int, float]]:
-        series = metric_history(self._folder).get(metric, Series())
-        return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
-
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         try:
             save_by_sample(self._folder, step, values)
@@ -302,7 +301,7 @@ class TrackedReporter(Reporter):
             self.warn(f"values of step {step} by held-out sample {reason}, so `compare` knows no noise there.")
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
-        self._record_answers(*self._requests.saved(step, location))
+        self.requests.saved(step, location)
         self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
         renew_note(self._tracker)
         try:
@@ -310,10 +309,6 @@ class TrackedReporter(Reporter):
         except (OSError, UserError) as error:
             reason = getattr(error, "strerror", None) or error
             self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
-
-    def worker_name(self, rank: int) -> str:
-        name = super().worker_name(rank)
-        return f"{name} on {self._worker_nodes[rank]}" if len(self._nodes) > 1 else name
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)
@@ -323,7 +318,7 @@ class TrackedReporter(Reporter):
         from ditlab.runs.page import log_run_report  # imports Jinja and PIL: not before the first step
 
         self._finished = True
-        self._requests.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
+        self.requests.desk.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
         if outcome.status == "finished" and outcome.checkpoint:
             try:
                 exported = self._folder.media / "export"

@@ -35,7 +35,7 @@ from ditlab.spec.optimization import (
     WarmupStableDecaySchedule,
 )
 from ditlab.spec.overrides import Assignment, assign, explain, value_at
-from ditlab.spec.plugins import DATA_SOURCES, DataSource, schedule_class
+from ditlab.spec.plugins import DATA_SOURCES, DataSource, added_schedule_classes
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
@@ -313,8 +313,8 @@ def class_for(mapping: Any) -> type[Experiment]:
         added = (kind for kind in source_kinds(top.get("data")) if kind not in kinds_of(DataSpec))
         sources = tuple(filter(None, map(DATA_SOURCES.load, added)))
         kind = value_at(top, ["schedule", "kind"])
-        schedule = schedule_class(kind) if isinstance(kind, str) else None
-        return experiment_class(family, objective, sources, (schedule,) if schedule else ())
+        added_schedules = added_schedule_classes(kind) if isinstance(kind, str) else ()
+        return experiment_class(family, objective, sources, added_schedules)
     except PluginError as error:
         raise UserError(str(error)) from error
 

@@ -6,20 +6,20 @@ Data sources are entry points of the group `ditlab.data_sources`.
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
-from ditlab.errors import UserError, first_line
-from ditlab.parts import ADDONS, find_schedule
+from ditlab.errors import UserError
+from ditlab.parts import ADDONS, find_schedule, load_part, schedules
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Schedule, ScheduleSpec
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import added_parts, check_kind, kinds_of
 from ditlab_models.families import FAMILIES, find_family
-from ditlab_models.plugins import BUILT_IN, Plugin, PluginError, PluginGroup
+from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup, PluginWarning
 
 FOLDER = "folder"
 """Version of a family or add-on that lies in a folder on the Python path and belongs to no package:
@@ -60,26 +60,36 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
         plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
     plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
     kind = spec["schedule"]["kind"]
-    if kind not in kinds_of(ScheduleSpec) and (added := find_schedule(kind)):
-        plugins.append(added[0])
+    if kind not in kinds_of(ScheduleSpec):
+        plugins.append(find_schedule(kind))
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
 
-def schedule_class(kind: str) -> type[Schedule] | None:
-    """Return the class of a kind of `schedule` of another package; None for DiTLab's own and unknown ones.
+def added_schedule_classes(kind: str = "") -> tuple[type[Schedule], ...]:
+    """Return the class of a kind of `schedule` of another package, and none for DiTLab's own.
 
-    Raises PluginError where its code cannot be used.
+    For a kind that nobody has all that can be used, so that a message can list them. Raises UserError where the code of
+    the kind cannot be used, and warns of others.
     """
-    found = None if kind in kinds_of(ScheduleSpec) else find_schedule(kind)
-    if found is None:
-        return None
-    plugin, target = found
+    known = schedules()
+    if kind in kinds_of(ScheduleSpec):
+        return ()
+    if kind in known:
+        return (_schedule_class(kind, known[kind]),)
+    found = []
+    for each, target in known.items():
+        try:
+            found.append(_schedule_class(each, target))
+        except UserError as error:
+            warnings.warn(str(error), PluginWarning, stacklevel=2)
+    return tuple(found)
+
+
+def _schedule_class(kind: str, target: str) -> type[Schedule]:
     try:
-        return check_kind(kind, resolve_name(target), Schedule)
-    except Exception as error:  # whatever a stranger's module raises
-        raise PluginError(
-            f"schedule '{kind}' of {plugin.origin} cannot be used ({first_line(error)}); repair, update or remove it."
-        ) from error
+        return check_kind(kind, load_part("schedule", kind, target), Schedule)
+    except ValueError as error:
+        raise UserError(f"the schedule '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
 
 
 def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:

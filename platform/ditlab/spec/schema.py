@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.parts import schedules
 from ditlab.spec.experiment import experiment_class
-from ditlab.spec.plugins import DATA_SOURCES, schedule_class
+from ditlab.spec.plugins import DATA_SOURCES, added_schedule_classes
 from ditlab.spec.sampling_sweep import SamplingSweep
 from ditlab.spec.sweep import Sweep
 from ditlab_models.extensions import fully_extended_objective
@@ -18,7 +17,7 @@ from ditlab_models.families import families
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
     data = tuple(DATA_SOURCES.load_all().values())
-    added = tuple(filter(None, map(schedule_class, schedules())))
+    added = added_schedule_classes()
     classes: list[Any] = [
         experiment_class(family, fully_extended_objective(objective), data, added)
         for family in families().values()

@@ -265,7 +265,7 @@ class RunEvaluation:
                         self._inputs,
                     )  # fmt: skip
                     if rank.is_first:
-                        self._reporter.request_sampled(state.step, sampler.show(samples))
+                        self._reporter.requests.sampled(state.step, sampler.show(samples))
                 except UserError as error:  # raised before anything is drawn, on every worker
                     problem = str(error)
         return problem

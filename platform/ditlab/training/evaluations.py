@@ -35,7 +35,7 @@ class BesideEvaluations(StepHook):
 
     def __init__(self, mailbox: EvaluationMailbox, every: int, total_steps: int, reporter: Reporter) -> None:
         self._mailbox, self._every, self._reporter = mailbox, every, reporter
-        self._taken = int(reporter.recorded_tags().get(TAKEN_TAG, -1))
+        self._taken = int(reporter.recorded.tags().get(TAKEN_TAG, -1))
         self._request: EvaluationRequest | None = None
         self._is_refused = False
         """True if the disk refused the latest request."""
@@ -93,7 +93,7 @@ class BesideEvaluations(StepHook):
         if passed := sorted(step for step in asked if step < answer.step):
             steps = f"step{'s' if len(passed) > 1 else ''} {', '.join(map(str, passed))}"
             reporter.warn(f"{steps} passed over: the newer checkpoint of step {answer.step} was evaluated instead.")
-            tags[PASSED_TAG] = ", ".join(filter(None, [reporter.recorded_tags().get(PASSED_TAG), *map(str, passed)]))
+            tags[PASSED_TAG] = ", ".join(filter(None, [reporter.recorded.tags().get(PASSED_TAG), *map(str, passed)]))
         if answer.error:
             reporter.warn(
                 f"the checkpoint of step {answer.step} was not evaluated ({answer.error}); the run goes on, and "
@@ -157,10 +157,10 @@ class Evaluations:
         self._trainer, step, reporter = trainer, trainer.state.step, self._reporter
         self.are_beside = self._run.mailbox is not None and saves
         self.last_step, self.end_run, self._decision = self._run.plan.total_steps, False, None
-        recorded = recorded_stop(reporter.recorded_tags()) if self._rank.is_first else None
+        recorded = recorded_stop(reporter.recorded.tags()) if self._rank.is_first else None
         if self._stop and self._rank.is_first and recorded is None:
             # Points that were asked for do not count, and those that workers measured after a later step come again.
-            known = [each for each in reporter.history(self._stop.metric) if self._is_due(each[0])]
+            known = [each for each in reporter.recorded.history(self._stop.metric) if self._is_due(each[0])]
             self._decision = decision_of(self._stop, (each for each in known if self.are_beside or each[0] <= step))
             self.end_run = self._decision.holds()
         if recorded is not None and not self._stop:

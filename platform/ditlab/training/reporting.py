@@ -90,6 +90,44 @@ class RunOutcome:
     """True where a request has ended the run (`ditlab ask RUN stop-after-evaluation`)."""
 
 
+class RecordedRun:
+    """View of the run's journal, with what earlier attempts logged. This one is empty: the first worker has another."""
+
+    def tags(self) -> Mapping[str, str]:
+        """Return every tag of the run with its last value."""
+        return {}
+
+    def history(self, metric: str) -> list[tuple[int, float]]:
+        """Return steps and values of a metric, as they were logged."""
+        return []
+
+
+class Requests:
+    """Requests to a run while it trains. Here are none: all workers but the first have these."""
+
+    def next(self) -> tuple[int, str] | None:
+        """Return number and verb of the oldest request that is not begun; waits for nothing."""
+        return None
+
+    def begin(self, number: int, verb: str, step: int) -> None:
+        """Take note that the workers do what a request asks for, after a step."""
+
+    def sampled(self, step: int, figure: Figure) -> None:
+        """Log the samples of the request that was begun, apart from those of evaluations."""
+
+    def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
+        """Answer the request that was begun; a `problem` is a sentence on why nothing was done.
+
+        One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
+        """
+
+    def saved(self, step: int, location: str) -> None:
+        """Take note of a checkpoint that is complete."""
+
+    def not_saved(self, step: int, problem: str) -> None:
+        """Take note of a checkpoint that could not be written."""
+
+
 class Reporter(StepHook):
     """Receiver of a run's records; nothing in it may block for long or raise for a tracking server's sake.
 
@@ -99,6 +137,12 @@ class Reporter(StepHook):
 
     receipts: ReceiptWriter | None = None
     """Writer of the steps' receipts; None: nobody keeps them."""
+    requests: Requests = Requests()
+    """Requests to the run."""
+    recorded: RecordedRun = RecordedRun()
+    """View of the run's journal."""
+    worker_nodes: Sequence[str] = ()
+    """Names of the workers' nodes in order of rank; none where they are not known."""
 
     def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
         """Report with `warn`, which shows people a full sentence, and stop once `should_stop` returns True.
@@ -116,35 +160,8 @@ class Reporter(StepHook):
     def samples(self, step: int, figure: Figure) -> None:
         """Log the samples of an evaluation, as shown to people."""
 
-    def asked(self) -> int:
-        """Return the code of the oldest request that is not begun (`AgreedRequest`), 0 for none; waits for nothing."""
-        return 0
-
-    def request_begun(self, number: int, verb: str, step: int) -> None:
-        """Take note that the workers do what a request asks for, after a step."""
-
-    def request_sampled(self, step: int, figure: Figure) -> None:
-        """Log the samples of the request that was begun, apart from those of evaluations."""
-
-    def request_done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        """Answer the request that was begun; a `problem` is a sentence on why nothing was done.
-
-        One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
-        """
-
-    def not_saved(self, step: int, problem: str) -> None:
-        """Take note of a checkpoint that could not be written; on the first worker alone."""
-
     def log_samples(self, step: int) -> None:
         """Log the samples of an evaluation beside the training, which lie in the run's folder."""
-
-    def recorded_tags(self) -> Mapping[str, str]:
-        """Return every tag of the run with its last value, also of earlier attempts."""
-        return {}
-
-    def history(self, metric: str) -> list[tuple[int, float]]:
-        """Return steps and values of a metric in the run's journal, as they were logged."""
-        return []
 
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
@@ -159,8 +176,9 @@ class Reporter(StepHook):
         """Renew what scrapers read, at most every few seconds, or where the run is over."""
 
     def worker_name(self, rank: int) -> str:
-        """Return the name of a worker for people, with its node where that is known."""
-        return f"worker {rank}"
+        """Return the name of a worker for people, with its node where there are several."""
+        name = f"worker {rank}"
+        return f"{name} on {self.worker_nodes[rank]}" if len(set(self.worker_nodes)) > 1 else name
 
 
 class AgreedRequest(StepHook):
@@ -169,21 +187,20 @@ class AgreedRequest(StepHook):
     The first worker alone finds requests; its code is the largest, as the others have 0.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
         self.number = 0
         """Number of the request; 0 for none."""
         self.verb = ""
         """One of `VERBS`; empty for none."""
 
-    @staticmethod
-    def code(number: int, verb: str) -> int:
-        """Return number and verb of a request as one number above 0."""
-        return number * len(VERBS) + VERBS.index(verb)
-
     def pack(self) -> list[int]:
-        """Return this worker's code."""
-        return [self._reporter.asked()]
+        """Return number and verb of this worker's request as one number; 0 for none."""
+        found = self._requests.next()
+        if found is None:
+            return [0]
+        number, verb = found
+        return [number * len(VERBS) + VERBS.index(verb)]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
         """Take in the codes of all workers."""

@@ -92,7 +92,7 @@ class Trainer:
             run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.request, self.evaluations = AgreedRequest(reporter), Evaluations(run, rank, reporter)
+        self.request, self.evaluations = AgreedRequest(reporter.requests), Evaluations(run, rank, reporter)
         receipts = StepReceipts(run, rank, reporter.receipts, self.request)
         asking = filter(None, [self.evaluations.asking])
         self.hooks = Hooks([self.request, receipts, phases, reporter, *asking, *hooks])
@@ -343,7 +343,7 @@ class Trainer:
         for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
         """
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
-        self.reporter.request_begun(self.request.number, verb, step)
+        self.reporter.requests.begin(self.request.number, verb, step)
         if evaluates and values is None:
             values = self._evaluate(is_recorded=not self.evaluations.are_beside)
             if verb == STOP_VERB and not self.evaluations.are_beside:  # the run's latest
@@ -351,7 +351,7 @@ class Trainer:
         elif verb == "sample":
             with self._evaluating():
                 problem = self.evaluation.sample(self.state)
-        self.reporter.request_done(step, values if evaluates and values else {}, problem)
+        self.reporter.requests.done(step, values if evaluates and values else {}, problem)
 
     def _evaluate(self, is_recorded: bool = True) -> dict[str, float]:
         with self._evaluating():

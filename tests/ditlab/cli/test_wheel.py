@@ -56,6 +56,8 @@ def test_wheel_and_source_archive_are_small_and_hold_the_product_alone(tmp_path)
         "platform", "models", "experiments", "README.md", "LICENSE", "constraints.txt", "pyproject.toml", "PKG-INFO",
         ".gitignore",
     }  # fmt: skip
-    assert {path.parts[0] for path in packed} == {"ditlab", "ditlab_models", packed[-1].parts[0]}
+    assert {path.parts[0] for path in packed} == {
+        "ditlab", "ditlab_addons", "ditlab_models", packed[-1].parts[0],
+    }  # fmt: skip
     assert not [path for path in (*archived, *packed) if path.suffix in (".png", ".svg", ".gif", ".ipynb")]
     assert max(wheel.stat().st_size, archive.stat().st_size) < 3e6

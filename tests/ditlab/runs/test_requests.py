@@ -223,7 +223,7 @@ def test_what_comes_too_late_and_what_fails_is_said(run_home, asked, monkeypatch
 def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch):
     asked("sample")
     refusal = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(reporter, "_save_grid", Mock(side_effect=refusal))
+    monkeypatch.setattr(reporter, "save_grid", Mock(side_effect=refusal))
     result = train(tiny(**SPEC), local=True)
     answer = read_answer(run_home.run(result.run_id), 1)
     assert (answer.status, answer.files) == ("not done", []) and "No space left on device); make room" in answer.message

@@ -1,6 +1,6 @@
 """A run that trains does what it is asked for at the end of a step; no bit of the weights changes."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.training.hooks import StepHook
-from ditlab.training.reporting import AgreedRequest
+from ditlab.training.reporting import ProgressMarker, Requests
 from ditlab.training.trainer import train
 from support.planted.faulty_losses import faulty, poison
 from support.trainings.workers import Recorder, same_state, tiny, training_run
@@ -19,26 +19,26 @@ from support.trainings.workers import Recorder, same_state, tiny, training_run
 STOP = "stop-after-evaluation"
 
 
-@dataclass
-class Asked(Recorder):
-    """A reporter with requests by the step at whose end they are found."""
+class Asked(Requests):
+    """Requests by the step at whose end they are found."""
 
-    requests: dict[int, str] = field(default_factory=dict)
-    done: list[tuple] = field(default_factory=list)
-    grids: list[int] = field(default_factory=list)
+    def __init__(self, verbs: Mapping[int, str], marker: ProgressMarker) -> None:
+        self._verbs, self._marker = verbs, marker
+        self.answers: list[tuple] = []
+        self.grids: list[int] = []
 
-    def asked(self):
-        verb = self.requests.get(self.marker.step + 1)  # the marker has the steps before this one
-        return AgreedRequest.code(len(self.done) + 1, verb) if verb else 0
+    def next(self):
+        verb = self._verbs.get(self._marker.step + 1)  # the marker has the steps before this one
+        return (len(self.answers) + 1, verb) if verb else None
 
-    def request_begun(self, number, verb, step):
-        self.done.append((number, verb, step))
+    def begin(self, number, verb, step):
+        self.answers.append((number, verb, step))
 
-    def request_sampled(self, step, figure):
+    def sampled(self, step, figure):
         self.grids.append(step)
 
-    def request_done(self, step, metrics, problem=""):
-        self.done.append((step, sorted(metrics), problem))
+    def done(self, step, metrics, problem=""):
+        self.answers.append((step, sorted(metrics), problem))
 
 
 class Scheduler(StepHook):
@@ -63,10 +63,11 @@ def trained(home, tmp_path_factory):
         experiment = tiny(evaluation={"every": 4, "samples": 2, "limit": 32}, sampling={"steps": 2}, **changes)
         folder = tmp_path_factory.mktemp("run")
         recorder, hook, job = (
-            Asked(stop_after, requests=requests),
+            Recorder(stop_after),
             Scheduler(),
             training_run(experiment, home, folder / "saved"),
         )
+        recorder.requests = Asked(requests, recorder.marker)
         recorder.receipts = ReceiptWriter(RunFolder(folder), print)
         with single_process(use_gpu=False) as rank:
             torch.manual_seed(7)
@@ -96,11 +97,11 @@ def test_the_weights_are_those_of_a_run_that_was_not_asked(trained, plain):
         "sample", "evaluate", "", "evaluate", "checkpoint", "",
     ]  # fmt: skip
     evaluated = sorted(name for name in plain[0].metrics if name.startswith("eval/"))
-    assert recorder.done == [
+    assert recorder.requests.answers == [
         (1, "sample", 1), (1, [], ""), (3, "evaluate", 2), (2, evaluated, ""), (5, "evaluate", 4), (4, evaluated, ""),
         (7, "checkpoint", 5), (5, [], ""),
     ]  # fmt: skip
-    assert recorder.grids == [1] and recorder.pictures == [0, 2, 4, 6] and plain[1].pictures == [0, 4, 6]
+    assert recorder.requests.grids == [1] and recorder.pictures == [0, 2, 4, 6] and plain[1].pictures == [0, 4, 6]
     # The scheduler hears of evaluations that are due alone, and of their values.
     assert hook.steps == plain[2].steps and [step for step, _ in hook.steps] == [4]
     assert outcome.metrics["eval/velocity"] == plain[0].metrics["eval/velocity"] and not outcome.is_asked
@@ -110,7 +111,7 @@ def test_the_weights_are_those_of_a_run_that_was_not_asked(trained, plain):
 def test_parameters_that_are_partitioned(trained):
     changes = {"engine__zero": {"stage": 3}}
     expected, asked = trained({}, **changes)[3], trained({1: "sample", 2: "evaluate", 5: "checkpoint"}, **changes)
-    assert asked[3].steps() == [3, 5, 6] and asked[1].grids == [1] and len(asked[1].done) == 6
+    assert asked[3].steps() == [3, 5, 6] and asked[1].requests.grids == [1] and len(asked[1].requests.answers) == 6
     with expected.open(6) as one, asked[3].open(6) as two:
         assert same_state(one, two)
 
@@ -126,7 +127,7 @@ def test_a_run_that_is_asked_to_stop_evaluates_saves_and_ends_resumably(trained,
 def test_at_the_last_step_the_run_finishes(trained, plain):
     outcome, recorder = trained({6: STOP})[:2]
     assert (outcome.status, outcome.is_asked) == ("finished", False)
-    assert recorder.done[-1][1]
+    assert recorder.requests.answers[-1][1]
 
 
 def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
@@ -142,11 +143,11 @@ def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
     changes = {"training__non_finite": {"policy": "rollback"}}
     outcome, recorder = trained({2: "sample", 5: "evaluate"}, **changes)[:2]
     assert (outcome.status, faults) == ("finished", []) and any("rolled back" in text for text in recorder.warnings)
-    assert [each for each in recorder.done if each[1] in VERBS] == [(1, "sample", 2), (3, "evaluate", 5)]
+    assert [each for each in recorder.requests.answers if each[1] in VERBS] == [(1, "sample", 2), (3, "evaluate", 5)]
 
 
 def test_a_stop_of_another_reason_comes_first(trained):
     """Its time is limited: the request is not begun, and stays for the next attempt."""
     outcome, recorder = trained(dict.fromkeys(range(1, 7), "evaluate"), stop_after=2)[:2]
     assert (outcome.status, outcome.step, outcome.is_asked) == ("interrupted", 2, False)
-    assert [each for each in recorder.done if each[1] in VERBS] == [(1, "evaluate", 1)]
+    assert [each for each in recorder.requests.answers if each[1] in VERBS] == [(1, "evaluate", 1)]

@@ -18,6 +18,7 @@ from ditlab.training.evaluation import Protocol
 from ditlab.training.evaluations import PASSED_TAG, TAKEN_TAG
 from ditlab.training.hooks import StepHook
 from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
+from ditlab.training.reporting import RecordedRun
 from ditlab.training.trainer import train
 from support.trainings.workers import Recorder, newest, same_state, tiny, training_run
 
@@ -33,14 +34,26 @@ class Journal(Recorder):
                 assert name not in self.values.get(step, {}), f"{name} of step {step} twice"
         super().metrics(step, values)
 
-    def recorded_tags(self):
-        return self.tagged
-
-    def history(self, metric):
-        return [(step, values[metric]) for step, values in sorted(self.values.items()) if metric in values]
+    @property
+    def recorded(self):
+        return Known(self)
 
     def evaluated_steps(self):
-        return [step for step, _ in self.history(METRIC)]
+        return [step for step, _ in self.recorded.history(METRIC)]
+
+
+class Known(RecordedRun):
+    """What a recorder knows, and further points of every metric."""
+
+    def __init__(self, recorder, points=(), knows_tags=True):
+        self._recorder, self._points, self._knows_tags = recorder, points, knows_tags
+
+    def tags(self):
+        return self._recorder.tagged if self._knows_tags else {}
+
+    def history(self, metric):
+        values = self._recorder.values.items()
+        return sorted([*((step, each[metric]) for step, each in values if metric in each), *self._points])
 
 
 def beside(**changes):
@@ -188,11 +201,11 @@ def test_stop_is_repeated_after_a_resume(where, tmp_path, monkeypatch):
             each.rename(tmp_path / each.name)
     if where == "inline":  # points between evaluations were asked for, and count for nothing
         asked, folder = Recorder(), tmp_path / "asked"
-        asked.history = lambda metric: sorted([*journal.history(metric), (1, -99.0), (2, -99.0)])
+        asked.recorded = Known(journal, [(1, -99.0), (2, -99.0)], knows_tags=False)
         shutil.copytree(tmp_path / "checkpoints", folder / "checkpoints")
         assert run_plain(experiment, folder, asked, box).step == end
     again = Recorder(tagged=journal.tagged)
-    again.recorded_tags, again.history = journal.recorded_tags, journal.history
+    again.recorded = Known(journal)
     monkeypatch.setattr(evaluations, "LOOK_INTERVAL", 0.0)  # values come sooner than before, and change nothing
     with evaluator(mailbox, lambda step: -float(step)):
         second = run_plain(experiment, tmp_path, again, box)

@@ -253,7 +253,7 @@ FAULTS = (
     ),
     Fault(
         "cosine that ends a step late",
-        _one(TRAINING + "plan.py", "max(1, total - 1 - length)", "max(1, total - length)"),
+        _one("platform/ditlab/spec/optimization.py", "max(1, total - 1 - length)", "max(1, total - length)"),
         "learning rate",
     ),
     Fault(

@@ -6,7 +6,6 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -15,7 +14,7 @@ from ditlab.cli import options, output
 from ditlab.cli.main import with_examples
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.parts import importers
+from ditlab.parts import importers, load_part
 from ditlab.spec.uris import has_one_slash
 from ditlab.spec.values import format_bytes
 
@@ -38,7 +37,7 @@ class Importers(click.Group):
         from ditlab.data.importing import find_importer
 
         importer = find_importer(cmd_name)
-        fields = resolve_name(importer.options)
+        fields = load_part("importer", cmd_name, importer.options)
 
         def callback(
             out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,

@@ -10,7 +10,8 @@ from ditlab.cluster.asking import ask_on_cluster
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
-from ditlab.runs.requests import STOP, ask, read_answer, write_request
+from ditlab.receipts.records import STOP_VERB
+from ditlab.runs.requests import ask, read_answer, write_request
 from ditlab.tracking.journal import read_content
 from support.clusters.faults import journal_path, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
@@ -38,7 +39,7 @@ def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_hom
             with pytest.raises(UserError, match="no such run in training"):
                 ask_on_cluster("nobody", "sample", 1, ignore)
             found["relayed"] = ask_on_cluster(NAME, "sample", 200, ignore)
-            found["stop"] = ask_on_cluster(run_id[:6], STOP, 200, ignore)[1]
+            found["stop"] = ask_on_cluster(run_id[:6], STOP_VERB, 200, ignore)[1]
         except BaseException as error:
             faults.append(error)
             os.kill(os.getpid(), signal.SIGINT)
