@@ -169,7 +169,7 @@ def all_parts() -> list[Parts]:
 
 def commands() -> dict[str, Command]:
     """Return all commands by name, as `ditlab --help` lists them. Warns of those whose name is taken."""
-    found = _by_name("command", [command for parts in all_parts() for command in parts.commands])
+    found = _described("command", [command for parts in all_parts() for command in parts.commands])
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
 
@@ -181,29 +181,32 @@ def find_command(name: str) -> Command | None:
 
 def importers() -> dict[str, Importer]:
     """Return all importers by name, sorted. Warns of those whose name is taken."""
-    found = _by_name("importer", [importer for parts in all_parts() for importer in parts.importers])
+    found = _described("importer", [importer for parts in all_parts() for importer in parts.importers])
     return dict(sorted(found.items()))
 
 
 def functions() -> dict[str, str]:
-    """Return the names of `import ditlab` that add-ons and other packages bring, with the place of each."""
-    return {name: target for parts in all_parts() for name, target in parts.functions.items()}
+    """Return the names of `import ditlab` that add-ons and other packages bring, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("function", [parts.functions for parts in all_parts()])
 
 
 def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
-    found = _by_name("start check", [check for parts in all_parts() for check in parts.start_checks])
+    found = _described("start check", [check for parts in all_parts() for check in parts.start_checks])
     return dict(sorted(found.items()))
 
 
 def weight_formats() -> dict[str, str]:
-    """Return the formats of published weights by name, with the place of each."""
-    return {name: target for parts in all_parts() for name, target in parts.weight_formats.items()}
+    """Return the formats of published weights by name, with the place of each. Warns of those whose name is taken."""
+    return _named("weight format", [parts.weight_formats for parts in all_parts()])
 
 
 def export_formats() -> dict[str, ExportFormat]:
     """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
-    return _by_name("export format", [form for parts in all_parts() for form in parts.export_formats])
+    return _described("export format", [form for parts in all_parts() for form in parts.export_formats])
 
 
 def find_schedule(kind: str) -> Plugin | None:
@@ -213,8 +216,11 @@ def find_schedule(kind: str) -> Plugin | None:
 
 
 def schedules() -> dict[str, str]:
-    """Return the kinds of `schedule` that add-ons and other packages bring, with the place of each."""
-    return {kind: target for parts in all_parts() for kind, target in parts.schedules.items()}
+    """Return the kinds of `schedule` that add-ons and other packages bring, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("schedule", [parts.schedules for parts in all_parts()])
 
 
 def observers() -> list[str]:
@@ -246,13 +252,20 @@ def absent_part(noun: str, name: str) -> str:
     )
 
 
-def _by_name(noun: str, parts: Sequence[PartT]) -> dict[str, PartT]:
-    found: dict[str, PartT] = {}
-    for part in parts:
-        if part.name not in found:
-            found[part.name] = part
-            continue
-        taken = found[part.name].target
-        text = f"the {noun} '{part.name}' of {part.target} is skipped, as {taken} has that name; rename it."
-        warnings.warn(text, PluginWarning, stacklevel=3)
+def _described(noun: str, parts: Sequence[PartT]) -> dict[str, PartT]:
+    kept = _first(noun, [(part.name, part.target) for part in parts])
+    return {part.name: part for part in parts if kept[part.name] == part.target}
+
+
+def _named(noun: str, offers: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    return _first(noun, [item for offer in offers for item in offer.items()])
+
+
+def _first(noun: str, offers: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the first place of each name. Warns of others."""
+    found: dict[str, str] = {}
+    for name, target in offers:
+        if found.setdefault(name, target) != target:
+            text = f"the {noun} '{name}' of {target} is skipped, as {found[name]} has that name; rename it."
+            warnings.warn(text, PluginWarning, stacklevel=4)
     return found

@@ -86,6 +86,13 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
         assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
 
 
+def test_a_name_that_is_taken_is_one_warning(hello, monkeypatch):
+    offers = [parts.Parts(functions={"f": "a:f"}), parts.Parts(functions={"f": "b:f", "g": "b:g"})]
+    monkeypatch.setattr(parts, "all_parts", lambda: offers)
+    with pytest.warns(PluginWarning, match="the function 'f' of b:f is skipped, as a:f has that name; rename it"):
+        assert parts.functions() == {"f": "a:f", "g": "b:g"}
+
+
 def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec):
     files = {"blank/addon.py": IMPORTER, "blank/code.py": ZEROS, "rates/addon.py": RATES_ADDON, "rates/code.py": RATES}
     for name, text in files.items():
