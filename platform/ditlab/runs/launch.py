@@ -15,7 +15,7 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.parts import load_part, observers
+from ditlab.parts import load_part
 from ditlab.progress import ignore
 from ditlab.runs.cores import Threads
 from ditlab.spec.experiment import Experiment, class_for
@@ -58,6 +58,8 @@ class Launch:
     """True if training blocks after each evaluation until the sweep's scheduler lets the trial continue."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
+    observers: tuple[str, ...] = ()
+    """Places of the observers that add-ons bring where the run is launched; each worker must have them."""
     threads: Threads | None = None
     """Threads of each worker on this machine's CPUs; None with GPUs, and on a cluster. Stays in its process."""
     start_note: str = ""
@@ -99,6 +101,7 @@ class Launch:
             "memory": asdict(self.memory),
             **{name: getattr(self, name) for name in ("run_id", "resumed", "trial_channel", "gated")},
             **{name: dict(getattr(self, name)) for name in ("tags", "versions", "weights")},
+            "observers": list(self.observers),
         }
 
     @classmethod
@@ -109,9 +112,9 @@ class Launch:
             spec and class_for(spec).model_validate(spec) for spec in (values["spec"], values["before"])
         )
         memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
-        return cls(
-            **{**rest, "experiment": experiment, "before": before, "home": Home(Path(values["home"])), "memory": memory}
-        )
+        home, watching = Home(Path(values["home"])), tuple(values["observers"])
+        named = {"experiment": experiment, "before": before, "home": home, "memory": memory, "observers": watching}
+        return cls(**{**rest, **named})
 
     def rate_change(self, step: int) -> str:
         """Sentence on the learning rates around a resume after `step` steps; empty where they are as before."""
@@ -230,10 +233,10 @@ class RunCallbacks:
 
 def added_hooks(launch: Launch, rank: Rank) -> list[StepHook]:
     """Return a worker's observers from add-ons and other packages (`ditlab.parts.Parts.observers`)."""
-    made = (make(launch, rank) for make in observer_makers())
+    made = (make(launch, rank) for make in observer_makers(launch))
     return [hook for hook in made if hook is not None]
 
 
-def observer_makers() -> list[Callable[[Launch, Rank], StepHook | None]]:
-    """Return the functions that make observers. Raises UserError for one that cannot be used."""
-    return [load_part("observer", target.partition(":")[2], target) for target in observers()]
+def observer_makers(launch: Launch) -> list[Callable[[Launch, Rank], StepHook | None]]:
+    """Return the functions that make observers. Raises UserError for one that is not here or cannot be used."""
+    return [load_part("observer", target.partition(":")[2], target) for target in launch.observers]

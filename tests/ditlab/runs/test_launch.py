@@ -19,7 +19,7 @@ def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
     launch = Launch(
         tiny(), Home(tmp_path), "abcd1234", resumed=True, before=tiny(training__steps=2),
         tags={"ditlab.trial": "3"}, memory=memory,
-        trial_channel="trial-x", gated=True, versions={"ray": "2.60.0"},
+        trial_channel="trial-x", gated=True, versions={"ray": "2.60.0"}, observers=("a.b:c",),
     )  # fmt: skip
     again = Launch.from_dict(json.loads(json.dumps(launch.to_dict())))
     assert again == launch
