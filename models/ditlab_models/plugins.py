@@ -222,7 +222,9 @@ def _are_offered(path: tuple[str, ...]) -> bool:
         if place.is_file():  # an archive
             return True
         for file in place.glob("*-info/entry_points.txt"):
-            text = file.read_bytes()
+            text = b""
+            with suppress(OSError):  # of a package that importlib.metadata cannot read either
+                text = file.read_bytes()
             if any(b"[" + prefix in text for prefix in PREFIXES):
                 return True
     return False

@@ -240,3 +240,10 @@ def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_foun
         f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/wave, and import "
         "ditlab_models in place of denoisers."
     ]
+
+
+def test_a_package_that_cannot_be_read_hinders_no_others(package, tmp_path, monkeypatch):
+    (tmp_path / "torn" / "torn-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)  # reading it is an error
+    monkeypatch.syspath_prepend(tmp_path / "torn")
+    package("whole", {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave"))
+    assert "wave" in family_names()

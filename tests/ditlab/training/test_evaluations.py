@@ -43,7 +43,7 @@ class Journal(Recorder):
 
 
 class Known(RecordedRun):
-    """What a recorder knows, and further points of every metric."""
+    """View of a recorder's points and tags, with further points of every metric."""
 
     def __init__(self, recorder, points=(), knows_tags=True):
         self._recorder, self._points, self._knows_tags = recorder, points, knows_tags
