@@ -285,10 +285,8 @@ class RunFolder:
     """Requests for evaluations beside the training, and their answers (JSON)."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
-    notifications = Below("notifications.jsonl")
-    """Messages about the run that were sent, or could not be (JSON lines, no addresses)."""
-    owed_notification = Below("notify-lost.json")
-    """Present while a process leads the run that is to be missed by `notify`: whom to tell where it is gone."""
+    added_events = Below("events.jsonl")
+    """Events that observers of the run have added to those of its journal (JSON lines)."""
     checkpoints = Below("checkpoints")
     """Checkpoints `step-00000200/` and so on, unless `checkpoint.storage` names another place."""
     tokenizer = Below("tokenizer.json")

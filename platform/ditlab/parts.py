@@ -21,6 +21,7 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
+        "ask": "ask",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
@@ -31,7 +32,9 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
     "function": {"prove": "check", "replay": "check", "verify": "check"},
-    "option": {"--prove": "check"},
+    "method": {"ask": "ask"},
+    "option": {"--notify": "notify", "--prove": "check"},
+    "section": {"notify": "notify"},
     "weight format": {
         "diffusers_dit": "interop",
         "dit": "interop",
@@ -110,6 +113,25 @@ class ExportFormat:
 
 
 @dataclass(frozen=True)
+class CommandOption:
+    """A flag of a command of the core that takes flags of add-ons: `watch`."""
+
+    command: str
+    name: str
+    """Name with its dashes: `--notify`."""
+    help: str
+    """Text of the option."""
+    target: str
+    """Function that the command calls where the flag is given. Of `watch`: a function of (folder of the run, function
+    that prints a line), called before the page is served; it returns at once, or raises UserError."""
+
+    @property
+    def parameter(self) -> str:
+        """Name of the command's argument."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True)
 class Parts:
     """Parts of one folder or package."""
 
@@ -120,19 +142,34 @@ class Parts:
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = field(default_factory=dict)
     """Names of `import ditlab`, with the function or class of each."""
+    run_methods: Mapping[str, str] = field(default_factory=dict)
+    """Methods of `ditlab.Run` by name, with the function of each, whose first argument is the run."""
     start_checks: tuple[StartCheck, ...] = ()
+    options: tuple[CommandOption, ...] = ()
     weight_formats: Mapping[str, str] = field(default_factory=dict)
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
     export_formats: tuple[ExportFormat, ...] = ()
     schedules: Mapping[str, str] = field(default_factory=dict)
     """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
+    sections: Mapping[str, str] = field(default_factory=dict)
+    """Sections of an experiment by name, with the `ditlab_models.contract.Spec` that has the section as its one field.
+    A section decides nothing of the trained weights: it is no part of a spec's hash."""
+    sweep_sections: Mapping[str, str] = field(default_factory=dict)
+    """Sections of a sweep, as `sections`."""
+    run_observers: tuple[str, ...] = ()
+    """Functions of (experiment, whether its run is resumed, function that warns), called before a run begins in the
+    process that leads it. They return None, or a function of the `ditlab.runs.launch.Launch` that returns the
+    `ditlab.runs.observers.RunObserver` of the run. They raise UserError where the run may not begin."""
+    sweep_observers: tuple[str, ...] = ()
+    """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
+    `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
     begins or goes on. A hook that packs numbers is one of every worker."""
 
 
-PartT = TypeVar("PartT", Command, Importer, StartCheck, ExportFormat)
+PartT = TypeVar("PartT", Command, Importer, StartCheck, CommandOption, ExportFormat)
 
 
 def _addon_folders(only: str | None = None) -> Iterator[Plugin]:
@@ -193,10 +230,24 @@ def functions() -> dict[str, str]:
     return _named("function", [parts.functions for parts in all_parts()])
 
 
+def run_methods() -> dict[str, str]:
+    """Return the methods of `ditlab.Run` that add-ons and other packages bring, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("method", [parts.run_methods for parts in all_parts()])
+
+
 def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
     found = _described("start check", [check for parts in all_parts() for check in parts.start_checks])
     return dict(sorted(found.items()))
+
+
+def command_options(command: str) -> dict[str, CommandOption]:
+    """Return the flags of add-ons for a command by name, sorted. Warns of those whose name is taken."""
+    found = [option for parts in all_parts() for option in parts.options if option.command == command]
+    return dict(sorted(_described("option", found).items()))
 
 
 def weight_formats() -> dict[str, str]:
@@ -221,6 +272,19 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def sections(of_sweeps: bool = False) -> dict[str, str]:
+    """Return the sections that add-ons and other packages bring to an experiment or a sweep, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("section", [parts.sweep_sections if of_sweeps else parts.sections for parts in all_parts()])
+
+
+def run_observers(of_sweeps: bool = False) -> list[str]:
+    """Return the places of all observers of a run, or of a sweep, in the process that leads it."""
+    return [target for parts in all_parts() for target in (parts.sweep_observers if of_sweeps else parts.run_observers)]
 
 
 def observers() -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 import ditlab as package
 from ditlab import parts
+from ditlab.api.run import Run
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.published import PublishedWeights
@@ -133,14 +134,89 @@ def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, 
         assert said.code == 2 and "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot" in said.err
 
 
-def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, monkeypatch):
+NOTES = """
+from ditlab.parts import Parts
+from ditlab.runs.observers import RunObserver
+from ditlab_models.contract import Spec
+
+class Notes(Spec):
+    word: str
+
+class NotesSection(Spec):
+    notes: Notes = Notes(word="")
+
+class Writer(RunObserver):
+    def __init__(self, launch):
+        self.launch, self.steps = launch, 0
+    def progressed(self, progress):
+        self.steps = max(self.steps, progress.step)
+    def ended(self, end):
+        word = self.launch.experiment.notes.word
+        (self.launch.folder.path / "notes.txt").write_text(f"{word} {self.steps} {end.status}")
+
+class Broken(RunObserver):
+    def began(self):
+        raise OSError("full")
+
+def observe(experiment, is_resumed, warn):
+    return Writer if hasattr(experiment, "notes") else None
+
+def broken(*_):
+    return lambda launch: Broken()
+
+PARTS = Parts(
+    sections={"notes": "hello.parts:NotesSection"},
+    run_observers=("hello.parts:observe", "hello.parts:broken"),
+)
+"""
+
+
+def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home, monkeypatch):
+    (hello / "hello" / "parts.py").write_text(NOTES)
+    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+    monkeypatch.setattr(parts, "ADDONS", fresh)
+    plain = ditlab("show", spec).out
+    assert "notes" not in plain
+    said = ditlab("train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2")
+    assert said.code == 0, said.err
+    assert "the observer hello.parts.Broken failed and is told of nothing more (OSError: full)" in said.err
+    (seen,) = home.glob("train/*/notes.txt")
+    assert seen.read_text() == "hello 2 finished"
+    assert "notes.wrd" in ditlab("validate", spec, "--set", "notes.wrd=3").err
+    dry = ("train", spec, "--dry-run", "--json")
+    hashes = [ditlab(*dry, *more).json["spec_hash"] for more in ((), ("--set", "notes.word=a"))]
+    assert hashes[0] == hashes[1], "a section decides nothing of the weights"
+
+
+def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch):
+    monkeypatch.setenv("SOME_HOOK", "http://127.0.0.1:9/T0K3N")
+    section = ("--set", "notify=[{on: [failed], to: env:SOME_HOOK}]")
+    assert ditlab("train", spec, "--local", "--set", "training.steps=2", *section).code == 0
+    shown = ditlab("show", spec, *section).out
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
-    for command in ("train", "analysis"):  # options are made as the module is imported
+    assert ditlab("show", spec, *section).out == shown
+    for command in (["runs"], ["runs", "show", "small"], ["sample", "small", "--num", "1"]):
+        said = ditlab(*command)
+        assert said.code == 0, said.err
+    longer = ("train", spec, "--local", "--resume", "small", "--set", "training.steps=3")
+    said = ditlab(*longer, *section)
+    assert said.code == 2 and "the section 'notify' is of the add-on notify, which is not here" in said.err
+    assert ditlab(*longer).code == 0
+
+
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    for command in ("train", "analysis", "pages"):  # options are made as the module is imported
         monkeypatch.delitem(sys.modules, f"ditlab.cli.{command}.commands", raising=False)
 
     def function(name: str) -> str:
         with pytest.raises(AttributeError) as caught:
             package.__getattr__(name)
+        return f"{caught.value}\n"
+
+    def method(name: str) -> str:
+        with pytest.raises(AttributeError) as caught:
+            Run.__getattr__(None, name)
         return f"{caught.value}\n"
 
     def weight_format(name: str) -> str:
@@ -151,8 +227,10 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
     called = {
         "command": lambda name: ditlab(name).err,
         "importer": lambda name: ditlab("data", "import", name).err,
-        "option": lambda name: ditlab("train", "x.yaml", name).err,
+        "option": lambda name: ditlab("watch" if name == "--notify" else "train", "x.yaml", name).err,
+        "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
         "function": function,
+        "method": method,
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
         "weight format": weight_format,
     }
@@ -172,7 +250,10 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["command"] |= {command.name: name for command in addon.commands}
         found["importer"] |= {importer.name: name for importer in addon.importers}
         found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
+        found["option"] |= {option.name: name for option in addon.options}
+        found["section"] |= dict.fromkeys([*addon.sections, *addon.sweep_sections], name)
         found["function"] |= dict.fromkeys(addon.functions, name)
+        found["method"] |= dict.fromkeys(addon.run_methods, name)
         found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
         found["export format"] |= {form.name: name for form in addon.export_formats}
     assert found == parts.OF_ADDONS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
 
@@ -19,6 +19,7 @@ from markupsafe import Markup
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
+from ditlab.parts import absent_part, load_part, run_methods
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from ditlab.reports.time_summary import TimeSummary
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
-    from ditlab.runs.requests import RequestAnswer
 
 _log = logging.getLogger("ditlab")
 MOST_RUNS = 30
@@ -88,6 +88,16 @@ class Run:
     """Receives the progress of work with the run's weights."""
     anyway: bool = field(default=False, repr=False, compare=False)
     """True to go on with other data than the run's; nothing of it is added to the run."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of an add-on or another package (`ditlab.parts.Parts.run_methods`)."""
+        target = None if name.startswith("_") else run_methods().get(name)
+        if target is None:
+            raise AttributeError(absent_part("method", name) or f"'Run' object has no attribute {name!r}")
+        return partial(load_part("method", name, target), self)
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *run_methods()])
 
     @property
     def id(self) -> str:
@@ -201,17 +211,6 @@ class Run:
         from ditlab.analysis.evaluation import evaluate_run
 
         return evaluate_run(saved, quality, rows, batch, overrides, None if data is None else str(data))
-
-    def ask(self, verb: str, wait: float | None = None) -> RequestAnswer:
-        """Ask the run, which trains in another process, for `sample`, `evaluate`, `checkpoint` or
-        `stop-after-evaluation`, and return the answer.
-
-        `wait`: seconds after which an answer that has not come is `open`; None: until the run has answered or ended.
-        Raises UserError for a run that is not in training.
-        """
-        from ditlab.runs.requests import ask
-
-        return ask(self.folder, verb, wait)
 
     def follow(
         self, *, quality: int | None = None, batch: int | None = None, interval: float = 2.0

@@ -80,10 +80,10 @@ def tune(
     check_stop_wait(grace, warn)
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
-        from ditlab.runs.notifications import check_receivers
+        from ditlab.runs.observers import run_observer_makers
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
-        check_receivers(prepared.sweep.notify, stored is not None, warn)
+        makers = run_observer_makers(prepared.sweep, stored is not None, warn, of_sweeps=True)
         expected = _forecast(prepared, stored).lines if prepared.sweep.budget else []
 
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
@@ -95,7 +95,7 @@ def tune(
         with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
 
-            return SweepSession(started, on_progress or ignore, warn, grace).run()
+            return SweepSession(started, on_progress or ignore, warn, grace, makers).run()
 
 
 def plan_sweep(

@@ -19,7 +19,7 @@ from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_thread
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
-from ditlab.runs.notifications import RunNotifier, check_receivers
+from ditlab.runs.observers import RunEnd, RunObservers, run_observer_makers
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
@@ -175,7 +175,7 @@ def train(
         on_stage("preparing data")
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         checked = _with_threads(checked, local)
-        check_receivers(checked.experiment.notify, checked.resumed, warn)
+        makers = run_observer_makers(checked.experiment, checked.resumed, warn)
         if check_start:
             threads = checked.threads and checked.threads.number
             recorded = check_start(StartSituation(threads, say, on_stage))
@@ -194,18 +194,17 @@ def train(
         timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
         with (
             lock_run(launch.folder, timeout, warn),
-            RunNotifier(launch.folder, launch.experiment.notify, warn) as notifier,
+            RunObservers([maker(launch) for maker in makers], warn) as observers,
         ):
-            callbacks = _callbacks(lifecycle, notifier, on_progress, warn, on_stage)
+            callbacks = _callbacks(lifecycle, observers, on_progress, warn, on_stage)
             lifecycle.start(launch.plan.total_steps)
             with lifecycle.recording_failure():
                 outcome = run_training(launch, callbacks, grace)
             lifecycle.end(outcome)
-            if outcome.status == "finished":
-                notifier.offer("finished")
-    reason = ""
-    with suppress(UserError):  # a record that cannot be read costs the reason alone
-        reason = read_record(launch.folder).message if outcome.status == "interrupted" else ""
+            reason = ""
+            with suppress(UserError):  # a record that cannot be read costs the reason alone
+                reason = read_record(launch.folder).message if outcome.status == "interrupted" else ""
+            observers.end = RunEnd(outcome.status, reason)
     return TrainingResult(
         launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
         redact(launch.tracking_uri), launch.folder.path, reason,
@@ -238,20 +237,24 @@ def _start_check(
 
 
 def _callbacks(
-    lifecycle: RunLifecycle, notifier: RunNotifier, on_progress: Callable[[TrainingProgress], None],
+    lifecycle: RunLifecycle, observers: RunObservers, on_progress: Callable[[TrainingProgress], None],
     warn: Callable[[str], None], on_stage: Callable[[str], None],
 ) -> RunCallbacks:  # fmt: skip
-    """Callbacks of a run, of which the notifier hears as well."""
+    """Callbacks of a run, of which its observers are told as well."""
 
     def progressed(progress: TrainingProgress) -> None:
-        notifier.progress = progress
+        observers.tell(lambda observer: observer.progressed(progress))
         on_progress(progress)
+
+    def warned(text: str) -> None:
+        observers.tell(lambda observer: observer.warned(text))
+        warn(text)
 
     def attempt_failed(tags: Mapping[str, str]) -> None:
         lifecycle.record_attempt_failure(tags)
-        notifier.attempt_failed(tags)
+        observers.tell(lambda observer: observer.attempt_failed(tags))
 
-    return RunCallbacks(progressed, warn, attempt_failed, on_stage)
+    return RunCallbacks(progressed, warned, attempt_failed, on_stage)
 
 
 def train_seeds(

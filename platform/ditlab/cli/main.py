@@ -17,7 +17,6 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
-from ditlab.home import Home
 from ditlab.parts import absent_part, commands, find_command, load_part
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
@@ -80,12 +79,6 @@ def cli() -> None:
     Exit codes: 0 done; 1 a run failed, or a check found something off; 2 the input is wrong, or a budget refuses; 130
     interrupted after a final checkpoint.
     """
-    with suppress(OSError, UserError):  # the command itself says what is wrong with the home
-        home = Home.named_by_environment()
-        if any(home.runs.glob("*/notify-lost.json")):
-            from ditlab.runs.notifications import send_owed
-
-            send_owed(home, lambda text: click.echo(escape_for_terminal(f"warning: {text}"), err=True))
 
 
 def main() -> None:

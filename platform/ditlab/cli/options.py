@@ -136,6 +136,17 @@ def start_checks(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def added(name: str) -> Decorator:
+    """Return the options of add-ons for a command (`ditlab.parts.CommandOption`)."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in parts.command_options(name).values():
+            command = click.option(option.name, is_flag=True, help=option.help)(command)
+        return command
+
+    return decorated
+
+
 def start(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--from` and `--weights-only`."""
     text = "Go on from another run's checkpoint, with its optimiser and step: a fork. Without STEP, its newest one."

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -17,8 +17,7 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
-from ditlab.storage.plain_files import MIB, open_regular_file
-from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, read_content, read_lines
+from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, current_time, read_content, read_lines
 from ditlab.tracking.names import change_texts
 
 _EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
@@ -52,13 +51,20 @@ class RunEvent:
     time: int
     """Milliseconds since 1970."""
     kind: str
-    """start, data, evaluation, checkpoint, failure, recovery, state, files, notification or end."""
+    """start, data, evaluation, checkpoint, failure, recovery, state, files, end, or one of an observer's own."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:
         """The event in JSON's types, for `--json`."""
         moment = datetime.fromtimestamp(self.time / 1000, UTC).isoformat(timespec="milliseconds")
         return {"time": moment, "kind": self.kind, "text": self.text}
+
+
+def add_event(folder: RunFolder, kind: str, text: str) -> None:
+    """Add an event to those of a run's journal. Raises OSError as the disk does."""
+    event = RunEvent(current_time(), kind, text)
+    with folder.added_events.open("ab") as file:
+        file.write(json.dumps(asdict(event)).encode() + b"\n")
 
 
 class EventReader:
@@ -68,7 +74,8 @@ class EventReader:
         self.folder = folder
         self.num_damaged = 0
         """Lines of the journal that were passed over."""
-        self._end = self._notified = 0
+        self._end = 0
+        self._end_of_added = 0
         self._num_starts = 0
 
     def read_all(self) -> list[RunEvent]:
@@ -95,7 +102,7 @@ class EventReader:
         # Of one moment, an evaluation lies between starts and tags before it, and its files and the end after it.
         records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
         events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
-        events += self._notifications()
+        events += self._added()
         return sorted(events, key=lambda event: event.time)
 
     def read_new(self) -> list[RunEvent]:
@@ -107,7 +114,7 @@ class EventReader:
                 self.num_damaged += line.record is None
                 if line.record is not None and (event := self._event(line.record)):
                     found.append(event)
-        return [*_joined(found), *self._notifications()]
+        return [*_joined(found), *self._added()]
 
     def follow(self, interval: float = 1.0) -> Iterator[RunEvent]:
         """Yield new events as they come, until the run has ended and no process trains it."""
@@ -118,18 +125,15 @@ class EventReader:
                 return
             time.sleep(interval)
 
-    def _notifications(self) -> list[RunEvent]:
-        """Messages to people since the last call; a damaged line is passed over."""
+    def _added(self) -> list[RunEvent]:
+        """Events that observers have added since the last call; a damaged line is skipped."""
         found = []
-        with suppress(OSError), open_regular_file(self.folder.notifications, MIB) as file:
-            file.seek(self._notified)
+        with suppress(OSError), self.folder.added_events.open("rb") as file:
+            file.seek(self._end_of_added)
             for line in file:
-                self._notified += len(line)
-                with suppress(ValueError, KeyError, TypeError):
-                    record = json.loads(line)
-                    failure = f", not sent ({record['failure']})" if record["failure"] else ", sent"
-                    text = f"notified of {record['event']} by {record['to']}{failure}"
-                    found.append(RunEvent(int(record["time"]), "notification", text))
+                self._end_of_added += len(line)
+                with suppress(ValueError, TypeError):
+                    found.append(RunEvent(**json.loads(line)))
         return found
 
     def _event(self, record: JournalRecord) -> RunEvent | None:

@@ -25,10 +25,10 @@ from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.lineage import change_tags, lineage_tags
 from ditlab.secrets import hide
 from ditlab.spec.compiling import CompileDecision, compile_decision
-from ditlab.spec.experiment import NOT_CONTENT, Experiment, class_for
+from ditlab.spec.experiment import Experiment, class_for, is_content
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.overrides import changed_values
-from ditlab.spec.plugins import plugin_packages, plugin_tags
+from ditlab.spec.plugins import check_sections, plugin_packages, plugin_tags
 from ditlab.spec.start import first_step
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
@@ -64,6 +64,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     """
     home = Home.from_environment()
     home.check_place()
+    check_sections(experiment)
     check_home_budget(home, experiment)
     given_uri = experiment.tracking.uri
     portable_spec = portable(experiment, launch_address(given_uri, home), home)
@@ -337,7 +338,7 @@ def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tupl
     return [
         each
         for section in dict.fromkeys([*old, *new])
-        if section not in NOT_CONTENT
+        if is_content(section)
         for each in changed_values(old.get(section), new.get(section), section)
         if not each[0].startswith("training.stop")
     ]

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -22,16 +21,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.progress import ignore
-from ditlab.receipts.records import STOP_VERB, VERBS
-from ditlab.runs.locks import running_state
+from ditlab.receipts.records import STOP_VERB
 from ditlab.secrets import hide
 from ditlab.storage.files import add_checksum, is_intact, without_checksum, write_durably
 from ditlab.storage.plain_files import open_for_append, read_plain
-from ditlab.tracking.journal import recent_metrics
-from ditlab.tracking.records import RunRecord, read_record
 
 LOOK_INTERVAL = 0.5
 """Seconds between two looks for requests, off the training thread."""
@@ -45,12 +41,6 @@ _MOST_ANSWERS = 100
 _NAME = re.compile(r"([0-9]{8})(\.answer)?\.json")
 ASKED_TAG = "ditlab.asked"
 """Tag with the last request that was answered."""
-_INSTEAD = {
-    "sample": "`ditlab sample {0}` draws from its newest checkpoint",
-    "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
-    "checkpoint": "`ditlab runs show {0}` lists its checkpoints",
-    STOP_VERB: "`ditlab evaluate {0}` measures its newest checkpoint",
-}
 
 
 @dataclass(frozen=True)
@@ -81,13 +71,6 @@ class RequestAnswer:
     """Path or URI."""
     message: str = ""
     """Sentence on why it was not done."""
-
-    def lines(self) -> list[str]:
-        """Return the answer as lines for people."""
-        if self.status != "done":
-            return [self.message]
-        values = [f"  {name} {'NaN' if value is None else f'{value:.5g}'}" for name, value in self.metrics.items()]
-        return [f"{self.verb}: done at step {self.step:,}", *values, *self.files, *filter(None, [self.checkpoint])]
 
 
 _REQUEST, _ANSWER = TypeAdapter(Request), TypeAdapter(RequestAnswer)
@@ -127,7 +110,7 @@ def open_requests(folder: RunFolder, warn: Callable[[str], None] = ignore) -> li
     return found
 
 
-def _withdraw(folder: RunFolder, number: int) -> None:
+def withdraw(folder: RunFolder, number: int) -> None:
     """Remove a request, and the count of its begins, which another request may not inherit."""
     for ending in (".json", ".begun"):
         _path(folder, number, ending).unlink(missing_ok=True)
@@ -138,7 +121,7 @@ def withdraw_stops(folder: RunFolder) -> None:
     with suppress(OSError):
         for request in open_requests(folder):
             if request.verb == STOP_VERB:
-                _withdraw(folder, request.number)
+                withdraw(folder, request.number)
 
 
 def read_answer(folder: RunFolder, number: int) -> RequestAnswer | None:
@@ -148,54 +131,6 @@ def read_answer(folder: RunFolder, number: int) -> RequestAnswer | None:
         if is_intact(content):
             return _ANSWER.validate_json(without_checksum(content))
     return None
-
-
-def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
-    """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
-    status: str = record.status
-    if status == "running":
-        running = running_state(folder, record)
-        if running.state != "lost":
-            return ""
-        status = f"lost ({running.text})"
-    begin = f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
-    goes_on = f"; `{folder.resume_command}` goes on" if status != "finished" else ""
-    return f"{begin}: {_INSTEAD[verb].format(folder.run_id)}{goes_on}."
-
-
-def ask(
-    folder: RunFolder, verb: str, wait: float | None = None, on_wait: Callable[[str], None] = ignore
-) -> RequestAnswer:  # fmt: skip
-    """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
-
-    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
-    for. Raises UserError for a run that is not in training, an unknown verb, and a folder that cannot be written.
-    """
-    if verb not in VERBS:
-        raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
-    if why := refusal(folder, read_record(folder), verb):
-        raise UserError(why)
-    try:
-        number = write_request(folder, verb).number
-    except OSError as error:
-        raise UserError(f"{folder.requests} cannot be written ({first_line(error)}); make room there.") from None
-    begin, look_at = time.monotonic(), 0.0
-    while True:
-        why = ""
-        if time.monotonic() >= look_at:
-            why, look_at = refusal(folder, read_record(folder), verb), time.monotonic() + _STATE_INTERVAL
-            on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
-        if answer := read_answer(folder, number):  # after the look at the run, which answers before it ends
-            return answer
-        if why:
-            if verb != STOP_VERB and read_record(folder).status == "running":  # lost, with what it had begun
-                why += " The request stays, and is done once the run goes on."
-            else:
-                _withdraw(folder, number)
-            return RequestAnswer(number, verb, "not done", message=why)
-        if wait is not None and time.monotonic() - begin >= wait:
-            return RequestAnswer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
-        time.sleep(POLL_INTERVAL)
 
 
 def open_sentence(run_id: str, verb: str, wait: float) -> str:
@@ -303,7 +238,7 @@ class RequestDesk:
         answer = RequestAnswer(**{**asdict(known), **changes})
         with self._writing():
             _write(_path(self._folder, number, ".answer.json"), asdict(answer) | {"message": hide(answer.message)})
-            _withdraw(self._folder, number)
+            withdraw(self._folder, number)
             for old in sorted(_numbers(self._folder, ".answer"))[:-_MOST_ANSWERS]:
                 _path(self._folder, old, ".answer.json").unlink(missing_ok=True)
         return answer

@@ -1,4 +1,4 @@
-"""Engine, checkpoints, evaluation, tracking and notifications of a run."""
+"""Engine, checkpoints, evaluation and tracking of a run."""
 
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ditlab.spec.encoders import Scorer
 from ditlab.spec.optimization import Count
-from ditlab.spec.uris import refuse_address, refuse_storage
+from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import format_value
 from ditlab_models.contract import Spec
 
@@ -240,35 +240,3 @@ class Tracking(Spec):
         if any(ord(character) < 32 or ord(character) == 127 for character in experiment):
             raise ValueError(f"tracking.experiment={format_value(experiment)} holds a control character; rename it.")
         return experiment
-
-
-NotifyEvent = Literal["finished", "failed", "diverged", "best", "lost"]
-
-
-class Notification(Spec):
-    """Messages to people about events of a run."""
-
-    on: Annotated[tuple[NotifyEvent, ...], Field(strict=False)]
-    """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `best`, the main held-out metric is below
-    all its values so far (at most every half hour); `lost`, a worker or node was lost (at most every half hour), or the
-    process that leads the run is gone."""
-    to: str
-    """`env:NAME`: environment variable of the process that starts the run, with one or several addresses. An http(s)
-    address receives JSON by POST, others are those of apprise (`pip install 'ditlab[notify]'`). A spec never holds an
-    address itself."""
-
-    @field_validator("on")
-    @classmethod
-    def _some_event(cls, on: tuple[NotifyEvent, ...]) -> tuple[NotifyEvent, ...]:
-        if not on:
-            raise ValueError(
-                "notify.on=[] names no event; write some, such as [finished, failed], or leave `notify` out."
-            )
-        return on
-
-    _names_a_variable = field_validator("to")(refuse_address)
-
-    @property
-    def variable(self) -> str:
-        """Name of the environment variable."""
-        return self.to.removeprefix("env:")

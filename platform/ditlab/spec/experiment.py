@@ -20,7 +20,7 @@ from ditlab.notebook_html import card, never_failing
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
-from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Notification, Tracking
+from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
 from ditlab.spec.optimization import (
     LATER,
@@ -35,7 +35,7 @@ from ditlab.spec.optimization import (
     WarmupStableDecaySchedule,
 )
 from ditlab.spec.overrides import Assignment, assign, explain, value_at
-from ditlab.spec.plugins import DATA_SOURCES, DataSource, added_schedule_classes
+from ditlab.spec.plugins import DATA_SOURCES, DataSource, added_schedule_classes, section_classes, section_fields
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
@@ -54,7 +54,12 @@ LATER_DATA_FIELDS: dict[str, Any] = {
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
 # What does not change which weights come out (up to float summation order): a run can be resumed with other values.
-NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking", "notify")
+NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
+
+
+def is_content(section: str) -> bool:
+    """Return True for a section that decides the trained weights; those of add-ons do not."""
+    return section in Experiment.model_fields and section not in NOT_CONTENT
 
 
 def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,9 +125,6 @@ class Experiment(Spec):
     """Defaults of sampling, and of evaluation's grids."""
     tracking: Tracking = Tracking()
     """Tracking of metrics."""
-    notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
-    """Messages to people: `[{on: [finished, failed, diverged, best, lost], to: env:DITLAB_NOTIFY}]`. The trials of a
-    sweep send none."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)
@@ -245,7 +247,7 @@ class Experiment(Spec):
 
     def content_hash(self) -> str:
         """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
-        content = {key: value for key, value in self.to_dict().items() if key not in NOT_CONTENT}
+        content = {key: value for key, value in self.to_dict().items() if is_content(key)}
         content["data"] = content_of_data(content["data"])
         for beside in ("averages", "stop"):  # they change none of the training's numbers
             del content["training"][beside]
@@ -267,10 +269,11 @@ class Experiment(Spec):
 @cache
 def experiment_class(
     family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = (),
-    schedules: tuple[type[Schedule], ...] = (),
+    schedules: tuple[type[Schedule], ...] = (), sections: tuple[type[Spec], ...] = (),
 ) -> type[Experiment]:  # fmt: skip
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
-    loss components and time densities of other packages, `sources` and `schedules` are data and schedules of theirs."""
+    loss components and time densities of other packages, `sources`, `schedules` and `sections` are data, schedules and
+    sections of theirs."""
     default: Any = objective
     sampling: Any = family.sampling_of(objective)
     process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
@@ -285,6 +288,7 @@ def experiment_class(
     if schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
         fields["schedule"] = (with_kinds(ScheduleSpec, schedules), schedule)
+    fields |= section_fields(sections)
     doc = f"A training run of the family {family.name}."
     return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
 
@@ -314,7 +318,7 @@ def class_for(mapping: Any) -> type[Experiment]:
         sources = tuple(filter(None, map(DATA_SOURCES.load, added)))
         kind = value_at(top, ["schedule", "kind"])
         added_schedules = added_schedule_classes(kind) if isinstance(kind, str) else ()
-        return experiment_class(family, objective, sources, added_schedules)
+        return experiment_class(family, objective, sources, added_schedules, section_classes(top))
     except PluginError as error:
         raise UserError(str(error)) from error
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import create_model
+
 from ditlab.errors import UserError
-from ditlab.parts import ADDONS, find_schedule, load_part, schedules
+from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_schedule, load_part, schedules, sections
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Schedule, ScheduleSpec
@@ -90,6 +93,59 @@ def _schedule_class(kind: str, target: str) -> type[Schedule]:
         return check_kind(kind, load_part("schedule", kind, target), Schedule)
     except ValueError as error:
         raise UserError(f"the schedule '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
+
+
+def section_classes(mapping: Any = None, of_sweeps: bool = False) -> tuple[type[Spec], ...]:
+    """Return the classes of the sections that add-ons bring to the experiment or the sweep of a mapping; None: all.
+
+    Those of DiTLab's add-ons stand in every spec, those of other packages in the specs that name them. A section in the
+    mapping whose add-on is not here keeps its content as it is. Raises UserError where the code of a section in the
+    mapping cannot be used, and warns of others.
+    """
+    named = mapping if isinstance(mapping, Mapping) else {}
+    known = sections(of_sweeps)
+    found = []
+    for name, target in known.items():
+        if mapping is not None and name not in named and name not in OF_ADDONS["section"]:
+            continue
+        try:
+            found.append(_section_class(name, target))
+        except UserError as error:
+            if name in named:
+                raise
+            warnings.warn(str(error), PluginWarning, stacklevel=2)
+    absent = [name for name in OF_ADDONS["section"] if name in named and name not in known]
+    return (*found, *map(_kept_section, absent))
+
+
+def section_fields(classes: Iterable[type[Spec]]) -> dict[str, Any]:
+    """Return the fields of sections, as `pydantic.create_model` takes them."""
+    return {name: (field.annotation, field) for cls in classes for name, field in cls.model_fields.items()}
+
+
+def check_sections(spec: Spec, of_sweeps: bool = False) -> None:
+    """Raise UserError for a section with content whose add-on is not here: it would act in what begins."""
+    absent = [name for name in OF_ADDONS["section"] if name not in sections(of_sweeps)]
+    for name in absent:
+        if getattr(spec, name, None):
+            raise UserError(f"{absent_part('section', name)} To begin without it, remove {name} from the spec.")
+
+
+@cache
+def _section_class(name: str, target: str) -> type[Spec]:
+    found = load_part("section", name, target)
+    if not (isinstance(found, type) and issubclass(found, Spec) and [*found.model_fields] == [name]):
+        raise UserError(
+            f"the section '{name}' ({target}) cannot be used (it is no subclass of ditlab_models.contract.Spec with "
+            f"the one field '{name}'); repair or remove it."
+        )
+    return found
+
+
+@cache
+def _kept_section(name: str) -> type[Spec]:
+    fields: dict[str, Any] = {name: (Any, None)}
+    return create_model(f"{name}-section", __base__=Spec, **fields)
 
 
 def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:

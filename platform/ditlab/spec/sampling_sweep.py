@@ -123,7 +123,7 @@ class PointSettings:
 def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top, `base.run` among them. Raises
     UserError, naming file and field, for what is wrong in its own fields; `check_sampling_sweep` checks the rest."""
-    mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), SamplingSweep)
+    mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep)
     try:
         return SamplingSweep.model_validate(mapping)
     except ValidationError as error:

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ditlab.spec.experiment import experiment_class
-from ditlab.spec.plugins import DATA_SOURCES, added_schedule_classes
+from ditlab.spec.plugins import DATA_SOURCES, added_schedule_classes, section_classes
 from ditlab.spec.sampling_sweep import SamplingSweep
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import sweep_class
 from ditlab_models.extensions import fully_extended_objective
 from ditlab_models.families import families
 
@@ -17,9 +17,9 @@ from ditlab_models.families import families
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
     data = tuple(DATA_SOURCES.load_all().values())
-    added = added_schedule_classes()
+    added, sections = added_schedule_classes(), section_classes()
     classes: list[Any] = [
-        experiment_class(family, fully_extended_objective(objective), data, added)
+        experiment_class(family, fully_extended_objective(objective), data, added, sections)
         for family in families().values()
         for objective in family.objectives().values()
     ]
@@ -31,7 +31,7 @@ def experiment_schema() -> dict[str, Any]:
 
 def sweep_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives, and name its `base` by a path."""
-    schema = _finished(Sweep.model_json_schema(), "DiTLab sweep")
+    schema = _finished(sweep_class().model_json_schema(), "DiTLab sweep")
     _allow_parent(schema)
     base = schema["properties"]["base"]
     written_out = {key: base.pop(key) for key in ("type", "additionalProperties")}

@@ -13,7 +13,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
 from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, value_at, values_of
-from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep import sweep_class
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_models.contract import Spec
 
@@ -59,7 +59,7 @@ def write_commented(target: str, like: str) -> Path:
 
 def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]:
     """Lines of a spec, each field below its meaning."""
-    cls: type[Spec] = Sweep
+    cls: type[Spec] = sweep_class()
     if isinstance(base := mapping.get("base"), str):
         mapping["base"] = read_with_parents(Path(base))
     if not is_sweep(mapping):

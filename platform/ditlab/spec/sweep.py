@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
 from ditlab.spec.cards import differing_fields, value_text
-from ditlab.spec.engine import Notification
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, assign, explain, field_at, parse_overrides
+from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
+from ditlab.spec.plugins import section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence
@@ -192,11 +201,16 @@ class Sweep(Spec):
     """Limit of the device hours of all trials together: `{device_hours: 4}`. Null: no limit."""
     reuse_workers: bool = True
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
-    notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
-    """Messages to people about the sweep, as `notify` of an experiment; `best` is a new best trial."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
     _plain_name = field_validator("name")(check_name)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_its_sections(cls, value: Any, validate: Any) -> Any:
+        if cls is Sweep and isinstance(value, Mapping) and value.keys() - cls.model_fields.keys():
+            return sweep_class(value).model_validate(value)
+        return validate(value)
 
     @field_validator("base", mode="before")
     @classmethod
@@ -286,6 +300,16 @@ class Sweep(Spec):
         return card(self.name, f"sweep over {len(self.space)} axes", tables)
 
 
+def sweep_class(mapping: Any = None) -> type[Sweep]:
+    """Return the class of a sweep, with the sections of add-ons. Raises UserError for one whose code cannot be used."""
+    return _with_sections(section_classes(mapping, of_sweeps=True))
+
+
+@cache
+def _with_sections(sections: tuple[type[Spec], ...]) -> type[Sweep]:
+    return create_model("Sweep", __base__=Sweep, __doc__=Sweep.__doc__, **section_fields(sections))
+
+
 def is_sampling_sweep(mapping: Mapping[str, Any]) -> bool:
     """Return True for a sweep over the samples of a trained run: its `base` names one."""
     return isinstance(base := mapping.get("base"), dict) and "run" in base
@@ -315,15 +339,15 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         if override.keys[0] == "base":
             instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
-    mapping = assign_to_sweep(mapping, given, Sweep)
+    mapping = assign_to_sweep(mapping, given, sweep_class)
     return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
 
 
-def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], cls: type[Spec]) -> dict[str, Any]:
-    """The mapping of a sweep of class `cls` with the fields of `--set`, single entries of `fixed` and `space` among
-    them. Raises UserError for what does not fit."""
+def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], class_of: ClassOf) -> dict[str, Any]:
+    """The mapping of a sweep with the fields of `--set`, single entries of `fixed` and `space` among them. `class_of`
+    gives the class that a mapping is written for. Raises UserError for what does not fit."""
     entered = [override for override in given if override.path.startswith(("space.", "fixed."))]
-    mapping = assign(mapping, [override for override in given if override not in entered], lambda _: cls)
+    mapping = assign(mapping, [override for override in given if override not in entered], class_of)
     for override in entered:
         top, below = override.path.split(".", 1)
         entries = dict(mapping.get(top) or {})  # of `fixed` fields of the experiment, of `space` axes, null for none
@@ -346,7 +370,8 @@ def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], cls: t
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    cls = sweep_class(mapping)
     try:
-        return Sweep.model_validate(dict(mapping))
+        return cls.model_validate(dict(mapping))
     except ValidationError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, Sweep, mapping))) from None
+        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, cls, mapping))) from None

@@ -26,6 +26,7 @@ from ditlab.runs.launch import Launch, build_model, weights_of
 from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested, value_at
+from ditlab.spec.plugins import check_sections
 from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
@@ -181,6 +182,7 @@ def prepare_sweep(
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
+    check_sections(sweep, of_sweeps=True)
     home.check_place()
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
     base = trial_experiment(sweep, Trial(0, "", typical_values(sweep)))

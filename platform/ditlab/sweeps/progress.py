@@ -7,13 +7,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from ditlab.cluster.channel import CHANNEL_ERRORS
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import ENDED, Trial
-from ditlab.runs.notifications import Message, Notifier, ResultReader, newest_picture, result_of
-from ditlab.spec.engine import NotifyEvent
 from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.folder import current_values, find_record, sweep_arms
 from ditlab.sweeps.results import read_results
@@ -144,39 +142,6 @@ class SweepTrials:
         if any(trial.measured != done[0].measured for trial in done):
             return None
         return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number), default=None)
-
-
-class SweepNotifier(Notifier):
-    """Sender of the messages about a sweep; its trials send none."""
-
-    def __init__(self, started: StartedSweep, trials: SweepTrials, warn: Callable[[str], None]) -> None:
-        folder, sweep = started.folder.folder, started.sweep
-        super().__init__(folder, sweep.notify, warn, f"ditlab tune --resume {folder.run_id}")
-        self._started, self._trials, self._leader = started, trials, trials.leader
-
-    def compare(self) -> None:
-        """Offer `best` where a trial has taken the place of the best one before."""
-        before, self._leader = self._leader, self._trials.leader
-        if before and self._leader and self._leader.number != before.number:
-            self.offer("best")
-
-    def message(self, event: NotifyEvent, reason: str) -> Message:
-        """Make the message about an event: the best trial so far, and how it compares with its own beginning."""
-        sweep, leader, folder = self._started.sweep, self._trials.leader, self.folder
-        num_trials = max(self._started.num_trials, len(self._trials.all))
-        lines = [f"{self._trials.num_ended} of {num_trials} trials have ended"]
-        facts: dict[str, Any] = {"trials_ended": self._trials.num_ended, "trials": num_trials}
-        picture = None
-        if leader:
-            run, metric = self._started.home.run((leader.members or [leader])[0].run_id), sweep.metrics[0]
-            result, values = result_of(run, ResultReader(run).read(), metric)
-            lines.append(f"best: trial {leader.number} (run {run.run_id}), {result or leader.metrics[metric]}")
-            facts |= {"best_run": run.run_id, **values}
-            picture = newest_picture(run)
-        commands = {"failed": self.resume, "best": f"ditlab runs show {folder.run_id}"}
-        following = commands.get(event, f"ditlab report {folder.run_id}")
-        title = f"{sweep.name}: {'a better trial' if event == 'best' else event}"
-        return Message(event, title, [*lines, reason], folder, following, facts, picture)
 
 
 @dataclass(frozen=True)

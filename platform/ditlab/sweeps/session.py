@@ -8,7 +8,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,10 +27,11 @@ from ditlab.home import Home
 from ditlab.reports.sweep_records import SweepSummary, Trial
 from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
+from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, SeedRace
 from ditlab.sweeps.folder import SweepFolder, current_values
-from ditlab.sweeps.progress import SweepNotifier, SweepProgress, SweepTrials
+from ditlab.sweeps.progress import SweepProgress, SweepTrials
 from ditlab.sweeps.race import RaceDecision
 from ditlab.sweeps.racing import held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
@@ -67,9 +68,10 @@ class SweepSession:
 
     def __init__(
         self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
-        grace: float = GRACE,
+        grace: float = GRACE, makers: Sequence[ObserverMaker] = (),
     ) -> None:  # fmt: skip
-        """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`."""
+        """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`.
+        `makers` make the observers."""
         self._started, self._folder = started, started.folder
         self._on_progress, self._warn, self._grace = on_progress, warn, grace
         self._sweep_id = started.folder.sweep_id
@@ -81,7 +83,7 @@ class SweepSession:
         """The clause on the budget that ended this session; empty for none."""
         self._device_hours, self._next_check = DeviceHours(started.home), 0.0
         self._home_budget = BudgetWatch(started.home, started.prepared.base)
-        self._notifier = SweepNotifier(started, self._trials, warn)
+        self._observers = RunObservers([maker(started, self._trials) for maker in makers], warn)
 
     def run(self) -> SweepResult:
         """Run the trials and write the report.
@@ -89,7 +91,7 @@ class SweepSession:
         Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can then be resumed.
         """
         started, folder = self._started, self._folder.folder
-        with lock_run(folder), self._notifier, ParentRun(started) as parent:
+        with lock_run(folder), self._observers, ParentRun(started) as parent:
             num_trials = started.num_trials
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
@@ -102,7 +104,9 @@ class SweepSession:
                     self._follow(tuner, requests, parent)
                 self._trials.read(is_last=True)
                 num_left = max(num_trials, len(self._trials.all)) - self._trials.num_ended
-                status = "interrupted" if requests.count else "stopped" if self._end_reason else "failed"
+                status: EndStatus = "stopped" if self._end_reason else "failed"
+                if requests.count:
+                    status = "interrupted"
                 if tuner.decision and tuner.decision.end == "budget used up":
                     status, self._end_reason = "stopped", f"{RACE_BUDGET} is used up"
                 elif tuner.decision.end if tuner.decision else not num_left:
@@ -116,8 +120,7 @@ class SweepSession:
             self._device_hours.keep()
             result = finish_sweep(started, status, self._elapsed(), parent, self._warn, self._end_reason)
             self._raise_failure(tuner, status, num_left)
-            if status != "interrupted":
-                self._notifier.offer("finished", self._end_reason)
+            self._observers.end = RunEnd(status, self._end_reason)
         return result
 
     def _raise_failure(self, tuner: TunerThread, status: str, num_left: int) -> None:
@@ -163,7 +166,7 @@ class SweepSession:
             if states.num_ended != num_logged:
                 num_logged = states.num_ended
                 parent.log_progress(trials, states.leader)
-                self._notifier.compare()
+                self._observers.tell(lambda observer: observer.trials_ended())
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._saved_at = time.monotonic()
                 self._save_elapsed()

@@ -11,13 +11,15 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
 from ditlab.receipts.records import STOP_VERB
-from ditlab.runs import local, reporter, requests
+from ditlab.runs import local, reporter
 from ditlab.runs.events import EventReader
 from ditlab.runs.reporter import TrackedReporter
-from ditlab.runs.requests import RequestDesk, ask, open_requests, read_answer, write_request
+from ditlab.runs.requests import RequestDesk, open_requests, read_answer, write_request
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
 from ditlab.training.evaluation import RunEvaluation
+from ditlab_addons.ask import asking
+from ditlab_addons.ask.asking import ask
 from support.command import run_here
 from support.trainings.workers import same_state, tiny
 
@@ -190,7 +192,7 @@ def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
 def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, monkeypatch, ditlab_in, status):
     folder = run_home.run(next(run_home.runs.iterdir()).name)
     states = iter(["", f"run {folder.run_id} is over."])  # between the request and the first look
-    monkeypatch.setattr(requests, "refusal", lambda *_: next(states))
+    monkeypatch.setattr(asking, "refusal", lambda *_: next(states))
     update_record(folder, status=status)
     answer = ask(folder, "sample")
     told = "asked for and not done yet: sample." in ditlab_in("runs", "show", folder.run_id).err

@@ -1,12 +1,10 @@
 """State of a sweep's trials in its driver: those that run are read, and what has ended is not read again."""
 
-import json
 import shutil
 
-from ditlab.runs import notifications
-from ditlab.sweeps.progress import PROGRESS, WARNINGS, SweepNotifier, SweepTrials
+from ditlab.sweeps.progress import PROGRESS, WARNINGS, SweepTrials
 from ditlab.tracking.records import update_record
-from support.sweeps import BASE, METRIC, planned, started, sweep_of, trial_run
+from support.sweeps import METRIC, planned, started, sweep_of, trial_run
 
 
 class Channel(dict):
@@ -50,28 +48,3 @@ def test_states_of_trials(home):
     read = states.read(is_last=True)
     assert [trial.number for trial in read] == [0, 1, 2, 3, 4] and read[3].status == "finished"
     assert (states.num_ended, states.leader.number) == (3, 3)
-
-
-def test_a_sweep_tells_of_a_better_trial_and_its_end_and_trials_of_nothing(home, monkeypatch):
-    sent = []
-    monkeypatch.setattr(notifications, "send", lambda variable, content: sent.append((variable, content)) or "")
-    told = [{"on": ["finished", "best", "lost"], "to": "env:HOOK"}]
-    one = started(sweep_of(trials=3, notify=told, base={**BASE, "notify": told}))
-    assert json.loads(json.dumps(one.sweep.to_dict()))["notify"] == told
-    trials = planned(one)
-    states = SweepTrials(one, Channel(), print)
-    with SweepNotifier(one, states, print) as notifier:
-        assert one.folder.folder.owed_notification.exists()
-        for number, value in ((0, 3.0), (1, 4.0), (2, 1.0)):
-            trial_run(home, one.sweep, trials[number], "finished", {0: 5.0, 6: value})
-            states.read(is_last=True)
-            notifier.compare()
-        notifier.offer("finished")
-    (_, best), (variable, finished) = sent
-    assert (best["event"], finished["event"], variable) == ("best", "finished", "HOOK")
-    assert finished["text"].startswith(
-        f"3 of 3 trials have ended\nbest: trial 2 (run {trials[2].run_id}), eval/velocity 1 at step 6; 5 untrained\n"
-    )
-    assert finished["next"] == f"ditlab report {one.folder.sweep_id}"
-    assert not one.folder.folder.owed_notification.exists()
-    assert not any(home.run(trial.run_id).notifications.exists() for trial in trials)

@@ -15,6 +15,7 @@ from ditlab.cli import options, output
 from ditlab.cli.terminal import PlainLines
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
+from ditlab.parts import command_options, load_part
 
 PORT = 8765
 _ELSEWHERE = (
@@ -73,12 +74,9 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
 @click.option(
     "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
 )
-@click.option(
-    "--notify", is_flag=True,
-    help="Send word by `notify` of RUN's spec once the process that leads it is gone without an end.",
-)  # fmt: skip
+@options.added("watch")
 @options.as_json
-def watch(run: str, port: int | None, opens: bool | None, notify: bool, as_json: bool) -> None:
+def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added: bool) -> None:
     """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
 
     RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
@@ -103,11 +101,9 @@ def watch(run: str, port: int | None, opens: bool | None, notify: bool, as_json:
             f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab runs show "
             f"{found.folder.run_id}` counts and `ditlab runs` lists."
         )
-    if notify:
-        from ditlab.runs.notifications import check_owed, follow_loss
-
-        check_owed(found.folder)
-        threading.Thread(target=follow_loss, args=(home, found.folder, output.say), daemon=True).start()
+    for name, option in command_options("watch").items():
+        if added[option.parameter]:
+            load_part("option", name, option.target)(found.folder, output.say)
     with LivePage(home, found.folder, port, output.say) as page:
         shown = f"run {found.record.run_id} ({found.record.name})"
         output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)

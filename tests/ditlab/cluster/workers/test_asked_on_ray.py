@@ -11,8 +11,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
-from ditlab.runs.requests import ask, read_answer, write_request
+from ditlab.runs.requests import read_answer, write_request
 from ditlab.tracking.journal import read_content
+from ditlab_addons.ask.asking import ask
 from support.clusters.faults import journal_path, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
 from support.trainings.workers import same_state

@@ -30,6 +30,7 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, address: str | N
     stays. What is not done, or has no answer in time, is exit code 2.
     """
     from ditlab.cli.progress import ProgressBars
+    from ditlab_addons.ask.asking import answer_lines
 
     limit = 0.0 if no_wait else wait
     if address and address.startswith(("http://", "https://")):
@@ -45,8 +46,8 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, address: str | N
 
             run_id, answer = ask_on_cluster(run, verb, limit, progress.stage)
     else:
-        from ditlab.runs.requests import ask as ask_run
         from ditlab.tracking.records import find_training_run
+        from ditlab_addons.ask.asking import ask as ask_folder
 
         try:
             found = find_training_run(Home.from_environment(), run)
@@ -55,8 +56,8 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, address: str | N
         if found.note:
             output.say(found.note)
         with ProgressBars(f"asking run {found.folder.run_id}") as progress:
-            run_id, answer = found.folder.run_id, ask_run(found.folder, verb, limit, progress.stage)
-    for line in answer.lines():
+            run_id, answer = found.folder.run_id, ask_folder(found.folder, verb, limit, progress.stage)
+    for line in answer_lines(answer):
         output.print_line(line, as_json)
     output.emit({"run_id": run_id, **asdict(answer)}, as_json)
     if not address:

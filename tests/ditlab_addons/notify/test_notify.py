@@ -1,8 +1,6 @@
 """`notify`: messages about a run's events reach webhooks and apprise, hold no step, and show no address."""
 
-import fcntl
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,13 +13,17 @@ import pytest
 from ditlab.api.training import train
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs import notification_sender, notifications
 from ditlab.runs.events import EventReader
-from ditlab.runs.notifications import RunNotifier, check_receivers, follow_loss, send_owed
+from ditlab.runs.observers import RunEnd, RunObservers
 from ditlab.secrets import hide
-from ditlab.spec.engine import Notification
+from ditlab.spec.files import encode_recorded
+from ditlab.sweeps.progress import SweepTrials
 from ditlab.tracking.records import this_process, update_record
+from ditlab_addons.notify import messages, observing, sending, watching
+from ditlab_addons.notify.observing import RunNotifier, check_addresses
+from ditlab_addons.notify.section import Notification
 from support.journaled import JournaledRun
+from support.sweeps import BASE, planned, started, sweep_of, trial_run
 from support.trainings.workers import tiny
 
 TOKEN = "T0K3N-of-a-webhook"
@@ -49,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.manner == "slow":
             self.server.is_over.wait(60)
-        self.send_response({"refuses": 403, "redirects": 302}.get(self.server.manner, 200))
+        self.send_response({"refuses": 403, "redirects": 302, "busy": 503}.get(self.server.manner, 200))
         self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
         self.end_headers()
         while self.server.manner == "floods" and not self.server.is_over.is_set():
@@ -62,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(request, monkeypatch):
     """A receiver, whose address is in SOME_HOOK; its manner is the parameter."""
-    monkeypatch.setattr(notifications, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(sending, "PAUSE", 0.01)
     with Receiver(getattr(request, "param", "answers")) as found:
         threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         monkeypatch.setenv("SOME_HOOK", found.address)
@@ -82,9 +84,18 @@ def run(home):
     return found
 
 
-def events_of(folder: RunFolder) -> list[tuple[str, str, str]]:
-    lines = map(json.loads, folder.notifications.read_text().splitlines())
-    return [(line["event"], line["to"], line["failure"]) for line in lines]
+def notified(run, warn) -> RunObservers:
+    """The observers of the run: the notifier."""
+    return RunObservers([RunNotifier(run.folder, EVERY, warn)], warn)
+
+
+def offer(observers: RunObservers, *offer) -> bool:
+    (notifier,) = observers._observers
+    return notifier.offer(*offer)
+
+
+def events_of(folder: RunFolder) -> list[str]:
+    return [event.text for event in EventReader(folder).read_all() if event.kind == "notification"]
 
 
 def everything_below(root) -> bytes:
@@ -99,18 +110,18 @@ def wait_for(condition) -> None:
 
 
 def test_each_event_once_with_result_picture_and_next_command(run, receiver, monkeypatch):
-    monkeypatch.setattr(notifications, "LOOK", 0.05)
+    monkeypatch.setattr(observing, "LOOK", 0.05)
     folder, run_id = run.folder, run.folder.run_id
-    with RunNotifier(folder, EVERY, pytest.fail) as notifier:
-        notifier.progress = SimpleNamespace(step=20, seconds_left=95.0)
+    with notified(run, pytest.fail) as observers:
+        observers.tell(lambda each: each.progressed(SimpleNamespace(step=20, seconds_left=95.0)))
         for step, value in ((10, 1.5), (20, 1.25), (30, 1.0)):  # better thrice within the interval
             run.evaluate(step, **{"eval/velocity": value})
             run.save()
             wait_for(lambda: receiver.got)
-        for _ in range(2):
-            notifier.attempt_failed({"ditlab.failure": "lost_worker", "ditlab.failure_message": "worker 1 died"})
-        notifier.attempt_failed({"ditlab.failure": "out_of_memory"})
-        notifier.offer("finished")
+        for kind in ("lost_worker", "lost_worker", "out_of_memory"):
+            tags = {"ditlab.failure": kind, "ditlab.failure_message": "worker 1 died"}
+            observers.tell(lambda each, tags=tags: each.attempt_failed(tags))
+        observers.end = RunEnd("finished")
     best, lost, finished = receiver.got
     assert [each["event"] for each in receiver.got] == ["best", "lost", "finished"]
     assert best["text"].startswith("step 20 of 40, 1:35 left\neval/velocity 1.5 at step 10; 2 untrained\n")
@@ -118,9 +129,8 @@ def test_each_event_once_with_result_picture_and_next_command(run, receiver, mon
     assert (finished["metric"], finished["value"], finished["first"]) == ("eval/velocity", 1.0, 2.0)
     assert finished["picture"] == str(folder.media / "samples-00000030.png") and finished["title"].endswith("finished")
     assert finished["next"] == f"ditlab report {run_id}" and finished["text"].endswith(f"next: ditlab report {run_id}")
-    assert events_of(folder) == [(event, "env:SOME_HOOK", "") for event in ("best", "lost", "finished")]
-    texts = [event.text for event in EventReader(folder).read_all() if event.kind == "notification"]
-    assert texts[-1] == "notified of finished by env:SOME_HOOK, sent" and not folder.owed_notification.exists()
+    sent = [f"notified of {event} by env:SOME_HOOK, sent" for event in ("best", "lost", "finished")]
+    assert events_of(folder) == sent
 
 
 @pytest.mark.parametrize(
@@ -129,8 +139,8 @@ def test_each_event_once_with_result_picture_and_next_command(run, receiver, mon
      (KeyboardInterrupt(), None)],
 )  # fmt: skip
 def test_a_failure_is_told_and_an_interruption_is_none(run, receiver, error, event):
-    check_receivers(EVERY, False, pytest.fail)
-    with pytest.raises(type(error)), RunNotifier(run.folder, EVERY, pytest.fail):
+    check_addresses(EVERY, False, pytest.fail)
+    with pytest.raises(type(error)), notified(run, pytest.fail):
         raise error
     assert [each["event"] for each in receiver.got] == ([event] if event else [])
     if event == "failed":
@@ -139,20 +149,23 @@ def test_a_failure_is_told_and_an_interruption_is_none(run, receiver, error, eve
 
 @pytest.mark.parametrize("receiver", ["slow", "refuses", "redirects", "floods", "nobody"], indirect=True)
 def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatch):
-    monkeypatch.setattr(notifications, "TIMEOUT", 0.3)
+    monkeypatch.setattr(sending, "TIMEOUT", 0.3)
     if receiver.manner == "nobody":
+        receiver.shutdown()
         receiver.server_close()
     warnings, began = [], time.monotonic()
-    with RunNotifier(run.folder, EVERY, warnings.append) as notifier:
+    with notified(run, warnings.append) as observers:
         for _ in range(100):
-            notifier.offer("best")
+            offer(observers, "best")
         offered = time.monotonic() - began
-        notifier.offer("finished")
+        observers.end = RunEnd("finished")
     assert offered < 1 and time.monotonic() - began < 20
     reasons = {"slow": "no answer within 0.3 s", "refuses": "it answers 403", "redirects": "it answers 302",
                "nobody": "it refuses the connection"}  # fmt: skip
     if reason := reasons.get(receiver.manner):
-        assert [event for event, _, why in events_of(run.folder) if why == reason] == ["best", "finished"]
+        assert events_of(run.folder) == [
+            f"notified of {event} by env:SOME_HOOK, not sent ({reason})" for event in ("best", "finished")
+        ]
         assert warnings[0] == (
             f"notify: word of `best` of run {run.folder.run_id} did not reach env:SOME_HOOK ({reason})."
         )
@@ -164,35 +177,42 @@ def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatc
 
 @pytest.mark.parametrize("receiver", ["slow"], indirect=True)
 def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
-    monkeypatch.setattr(notifications, "END_WAIT", 0.1)
+    monkeypatch.setattr(observing, "END_WAIT", 0.1)
     warnings = []
-    with RunNotifier(run.folder, EVERY, warnings.append) as notifier:
-        notifier.offer("finished")
+    with notified(run, warnings.append) as observers:
+        observers.end = RunEnd("finished")
     assert len(warnings) == 1 and "given up 0.1 s after the end" in warnings[0]
-    assert events_of(run.folder) == [("finished", "env:SOME_HOOK", "given up 0.1 s after the end")]
-    wait_for(lambda: receiver.got)  # begun later, its sender would read the address of the next test's receiver
+    assert events_of(run.folder) == ["notified of finished by env:SOME_HOOK, not sent (given up 0.1 s after the end)"]
+    wait_for(lambda: receiver.got)  # begun later, it would read the address of the next test's receiver
 
 
-def test_a_whole_run_tells_of_its_end_and_shows_no_address(run_home, receiver, capfd):
+def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_message(run, receiver, monkeypatch):
+    monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
+    assert sending.send("SOME_HOOK", {"event": "best"}) == "address 2: it refuses the connection"
+    assert receiver.got == [{"event": "best"}]
+    receiver.manner = "busy"  # 503: sent a second time
+    assert sending.send("SOME_HOOK", {}).startswith("address 1: it answers 503") and len(receiver.got) == 3
+
+
+def test_a_whole_run_tells_of_its_end_and_shows_no_address(home, receiver, capfd):
     result = train(tiny(training__steps=2, notify=[{"on": ["finished", "failed"], "to": "env:SOME_HOOK"}]), local=True)
     assert [each["event"] for each in receiver.got] == ["finished"] and receiver.got[0]["step"] == 2
     assert receiver.got[0]["run_id"] == result.run_id
     said = "".join(capfd.readouterr())
-    assert TOKEN.encode() not in everything_below(run_home.root) and TOKEN not in said
+    assert TOKEN.encode() not in everything_below(home) and TOKEN not in said
     assert hide(f"to {receiver.address}") == "to ***"
 
 
-def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_one(run_home, monkeypatch):
+def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_one(home, monkeypatch):
     monkeypatch.delenv("SOME_HOOK", raising=False)
-    num = len(list(run_home.runs.iterdir()))
     spec = tiny(name="silent", training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}])
     with pytest.raises(
         UserError, match=r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is"
     ):
         train(spec, local=True)
-    assert len(list(run_home.runs.iterdir())) == num
+    assert not any(home.glob("train/*"))
     warnings = []
-    check_receivers(spec.notify, True, warnings.append)
+    check_addresses(spec.notify, True, warnings.append)
     assert len(warnings) == 1 and "it is not set; export it, or leave `notify` out" in warnings[0]
 
 
@@ -200,117 +220,91 @@ def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_o
 def test_an_address_that_cannot_be_used_is_refused_without_repeating_it(address, monkeypatch):
     monkeypatch.setenv("SOME_HOOK", f"https://fine.example/x, {address}")
     with pytest.raises(UserError, match=r"SOME_HOOK: address 2 in it is no http\(s\)://HOST/PATH; one") as caught:
-        check_receivers(EVERY, False, pytest.fail)
+        check_addresses(EVERY, False, pytest.fail)
     assert TOKEN not in str(caught.value) and "fine" not in str(caught.value)
 
 
 def test_what_needs_apprise_says_so_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "apprise", None)
-    problem = notification_sender.problem_of(f"tgram://{TOKEN}/1")
+    problem = sending.problem_of(f"tgram://{TOKEN}/1")
     assert problem == "needs apprise, which is not installed: pip install 'ditlab[notify]'"
 
 
-def test_apprise_sends_the_picture(run, receiver, monkeypatch):
+def test_apprise_sends_the_picture(run, receiver, caplog):
     pytest.importorskip("apprise")
-    monkeypatch.setattr("logging.disable", lambda: None)  # of the sending process alone
-    address, content = (
-        receiver.address.replace("http://", "json://"),
-        notifications.run_message(run.folder, "finished", notifications.ResultReader(run.folder).read()).content(),
-    )
-    assert notification_sender.problem_of(address) == ""
-    assert notification_sender.problem_of(f"nothing://{TOKEN}").startswith("is none that apprise knows")
-    assert notification_sender.send_by_apprise(address, content, 9.0) == (notification_sender.SENT, "")
+    address = receiver.address.replace("http://", "json://")
+    message = messages.run_message(run.folder, "finished", messages.ResultReader(run.folder).read())
+    assert sending.problem_of(address) == ""
+    assert sending.problem_of(f"nothing://{TOKEN}").startswith("is none that apprise knows")
+    assert sending._send_by_apprise(address, message) is None
     (got,) = receiver.got
-    assert got["title"] == content["title"] and "eval/velocity 2" in got["message"]
+    assert got["title"] == message["title"] and "eval/velocity 2" in got["message"]
     assert [each["filename"] for each in got["attachments"]] == ["samples-00000000.png"]
     receiver.manner = "refuses"
-    again = (notification_sender.TRY_AGAIN, "apprise could not send it")
-    assert notification_sender.send_by_apprise(address, content, 9.0) == again
-
-
-def lose(run) -> None:
-    """Make the run one whose leading process was killed."""
-    with RunNotifier(run.folder, EVERY, pytest.fail):
-        owed = run.folder.owed_notification.read_bytes()
-    run.folder.owed_notification.write_bytes(owed)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    gone = {**this_process(), "pid": str(dead.pid)}
-    dead.wait()
-    update_record(run.folder, status="running")
-    content = json.loads(run.folder.record.read_text())
-    run.folder.record.write_text(json.dumps({**content, "process": gone}))
-
-
-def test_the_next_command_in_the_home_tells_of_a_lost_run_once(ditlab, run, receiver):
-    run.home.ensure()
-    lose(run)
-    receiver.manner = "refuses"
-    said = ditlab("runs")
-    assert said.code == 0 and "warning: notify: word of `lost`" in said.err and TOKEN not in said.err
-    receiver.manner = "answers"
-    receiver.got.clear()
-    for _ in range(2):
-        assert ditlab("runs").code == 0
-    (got,) = receiver.got
-    assert got["event"] == "lost" and f"--resume {run.folder.run_id}" in got["next"]
-    assert "the process that led it is gone" in got["text"]
-    assert [why for _, _, why in events_of(run.folder)] == ["it answers 403", ""]
-
-
-def test_an_address_that_has_the_word_gets_it_once_and_another_until_a_day_is_over(run, receiver, monkeypatch):
-    monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
-    lose(run)
-    home, warnings, owed = Home(run.home.root), [], run.folder.owed_notification
-    before = owed.read_bytes()
-    with monkeypatch.context() as unset:
-        unset.delenv("SOME_HOOK")
-        assert send_owed(home, pytest.fail) == 0 and owed.read_bytes() == before  # a day begins with the first try
-    for _ in range(3):
-        assert send_owed(home, warnings.append) == 0 and owed.exists()
-    assert [each["event"] for each in receiver.got] == ["lost"] and len(warnings) == 3
-    assert hide(f"to {receiver.address}") == "to ***"
-    with owed.open() as held:  # by another command, which sends it
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert send_owed(home, pytest.fail) == 0 and owed.exists()
-    monkeypatch.setattr(notifications, "call", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):  # nothing is lost with the process
-        send_owed(home, pytest.fail)
-    monkeypatch.undo()
-    monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
-    monkeypatch.setattr(notifications.time, "time", lambda: 1e12)
-    assert send_owed(home, warnings.append) == 1 and not owed.exists() and len(receiver.got) == 1
+    assert sending._send_by_apprise(address, message) == sending.SendFailure("apprise could not send it", True)
+    assert TOKEN not in caplog.text
 
 
 def test_a_fault_of_one_message_costs_itself_alone(run, receiver, monkeypatch):
-    made, warnings = notifications.run_message, []
+    made, warnings = observing.run_message, []
 
     def broken(folder, event, *arguments, **options):
         if event == "lost":
             raise RuntimeError("no message")
         return made(folder, event, *arguments, **options)
 
-    monkeypatch.setattr(notifications, "run_message", broken)
-    with RunNotifier(run.folder, EVERY, warnings.append) as notifier:
-        notifier.offer("lost")
-        notifier.offer("finished")
+    monkeypatch.setattr(observing, "run_message", broken)
+    with notified(run, warnings.append) as observers:
+        offer(observers, "lost")
+        observers.end = RunEnd("finished")
     assert [each["event"] for each in receiver.got] == ["finished"]
-    assert [event for event, _, why in events_of(run.folder) if why] == ["lost"] and "no message" in warnings[0]
-
-
-def test_a_run_that_trains_or_has_ended_is_not_lost(run, receiver, monkeypatch):
-    lose(run)
-    update_record(run.folder, status="running")  # by this process
-    assert send_owed(Home(run.home.root), pytest.fail) == 0 and run.folder.owed_notification.exists()
-    update_record(run.folder, status="failed")
-    assert send_owed(Home(run.home.root), pytest.fail) == 0 and not run.folder.owed_notification.exists()
-    assert not receiver.got
+    assert events_of(run.folder)[0] == "notified of lost by env:SOME_HOOK, not sent (no message)"
+    assert "no message" in warnings[0]
 
 
 def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(ditlab, run, receiver, monkeypatch):
     run.home.ensure()
-    said = ditlab("watch", run.folder.run_id, "--notify", "--no-open")
+    run_id = run.folder.run_id
+    spec = tiny(notify=[{"on": ["lost"], "to": "env:SOME_HOOK"}])
+    run.folder.spec.write_bytes(encode_recorded(spec.to_dict()))
+    update_record(run.folder, status="failed")
+    said = ditlab("watch", run_id, "--notify", "--no-open")
     assert said.code == 2 and "does not ask for `lost`; leave --notify out" in said.err
-    lose(run)
-    follow_loss(run.home, run.folder, pytest.fail)
-    assert [each["event"] for each in receiver.got] == ["lost"]
-    assert os.environ["SOME_HOOK"] == receiver.address
+    update_record(run.folder, status="running")  # by this process
+    monkeypatch.setattr(watching, "LOOK", 0.05)
+    watching.watch_loss(run.folder, pytest.fail)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    content = json.loads(run.folder.record.read_text())
+    gone = {**this_process(), "pid": str(dead.pid)}
+    run.folder.record.write_text(json.dumps({**content, "process": gone}))
+    wait_for(lambda: events_of(run.folder))
+    (got,) = receiver.got
+    assert got["event"] == "lost" and f"--resume {run_id}" in got["next"]
+    assert "the process that led it is gone" in got["text"]
+
+
+def test_a_sweep_tells_of_a_better_trial_and_its_end_and_trials_of_nothing(home, monkeypatch):
+    sent = []
+    monkeypatch.setattr(observing, "send", lambda variable, message: sent.append((variable, message)) or "")
+    told = [{"on": ["finished", "best", "lost"], "to": "env:HOOK"}]
+    one = started(sweep_of(trials=3, notify=told, base={**BASE, "notify": told}))
+    assert json.loads(json.dumps(one.sweep.to_dict()))["notify"] == told
+    trials = planned(one)
+    states = SweepTrials(one, SimpleNamespace(topics=list), print)
+    monkeypatch.setenv("HOOK", f"http://127.0.0.1:1/{TOKEN}")
+    make = observing.observe_sweep(one.sweep, False, pytest.fail)
+    with RunObservers([make(one, states)], pytest.fail) as observers:
+        for number, value in ((0, 3.0), (1, 4.0), (2, 1.0)):
+            trial_run(Home(home), one.sweep, trials[number], "finished", {0: 5.0, 6: value})
+            states.read(is_last=True)
+            observers.tell(lambda each: each.trials_ended())
+        observers.end = RunEnd("stopped", "time_budget is used up")
+    (_, best), (variable, finished) = sent
+    assert (best["event"], finished["event"], variable) == ("best", "finished", "HOOK")
+    assert finished["text"].startswith(
+        f"3 of 3 trials have ended\nbest: trial 2 (run {trials[2].run_id}), eval/velocity 1 at step 6; 5 untrained\n"
+        "time_budget is used up\n"
+    )
+    assert finished["next"] == f"ditlab report {one.folder.sweep_id}"
+    assert not any(Home(home).run(trial.run_id).added_events.exists() for trial in trials)

@@ -1,13 +1,13 @@
-"""Commands of this folder, described without their code."""
+"""The command `ask` and the method `Run.ask`, described without their code."""
 
 from ditlab.parts import Command, Parts
 
-PARTS = Parts(
+ADDON = Parts(
     commands=(
         Command(
             name="ask",
             summary="Ask a run in training for samples, an evaluation, a checkpoint, its end.",
-            target="ditlab.cli.ask.commands:ask",
+            target="ditlab_addons.ask.commands:ask",
             examples=(
                 "ditlab ask digits-dit sample",
                 "ditlab ask 1a2b3c4d evaluate --wait 60 --json",
@@ -17,5 +17,6 @@ PARTS = Parts(
             position=90,
         ),
     ),
-    results="ditlab.cli.ask.results:RESULTS",
+    results="ditlab_addons.ask.results:RESULTS",
+    run_methods={"ask": "ditlab_addons.ask.asking:ask_run"},
 )

@@ -1,0 +1,1 @@
+"""Add-on: requests to a run in training."""

@@ -1,0 +1,90 @@
+"""Requests of a person to a run in training, and the wait for their answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ditlab.api.run import Run
+from ditlab.errors import UserError, first_line
+from ditlab.home import RunFolder
+from ditlab.progress import ignore
+from ditlab.receipts.records import STOP_VERB, VERBS
+from ditlab.runs.locks import running_state
+from ditlab.runs.requests import POLL_INTERVAL, RequestAnswer, open_sentence, read_answer, withdraw, write_request
+from ditlab.tracking.journal import recent_metrics
+from ditlab.tracking.records import RunRecord, read_record
+
+_STATE_INTERVAL = 1.0  # seconds between two looks at the run that is to answer
+_INSTEAD = {
+    "sample": "`ditlab sample {0}` draws from its newest checkpoint",
+    "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
+    "checkpoint": "`ditlab runs show {0}` lists its checkpoints",
+    STOP_VERB: "`ditlab evaluate {0}` measures its newest checkpoint",
+}
+
+
+def ask_run(run: Run, verb: str, wait: float | None = None) -> RequestAnswer:
+    """Ask a run that trains in another process for `sample`, `evaluate`, `checkpoint` or `stop-after-evaluation`.
+
+    `wait`: seconds after which an answer that has not come is `open`; None: until the run has answered or ended.
+    Raises UserError for a run that is not in training.
+    """
+    return ask(run.folder, verb, wait)
+
+
+def answer_lines(answer: RequestAnswer) -> list[str]:
+    """Return an answer as lines for people."""
+    if answer.status != "done":
+        return [answer.message]
+    values = [f"  {name} {'NaN' if value is None else f'{value:.5g}'}" for name, value in answer.metrics.items()]
+    made = [*answer.files, *filter(None, [answer.checkpoint])]
+    return [f"{answer.verb}: done at step {answer.step:,}", *values, *made]
+
+
+def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
+    """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
+    status: str = record.status
+    if status == "running":
+        running = running_state(folder, record)
+        if running.state != "lost":
+            return ""
+        status = f"lost ({running.text})"
+    begin = f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
+    goes_on = f"; `{folder.resume_command}` goes on" if status != "finished" else ""
+    return f"{begin}: {_INSTEAD[verb].format(folder.run_id)}{goes_on}."
+
+
+def ask(
+    folder: RunFolder, verb: str, wait: float | None = None, on_wait: Callable[[str], None] = ignore
+) -> RequestAnswer:  # fmt: skip
+    """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
+
+    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
+    for. Raises UserError for a run that is not in training, an unknown verb, and a folder that cannot be written.
+    """
+    if verb not in VERBS:
+        raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
+    if why := refusal(folder, read_record(folder), verb):
+        raise UserError(why)
+    try:
+        number = write_request(folder, verb).number
+    except OSError as error:
+        raise UserError(f"{folder.requests} cannot be written ({first_line(error)}); make room there.") from None
+    begin, look_at = time.monotonic(), 0.0
+    while True:
+        why = ""
+        if time.monotonic() >= look_at:
+            why, look_at = refusal(folder, read_record(folder), verb), time.monotonic() + _STATE_INTERVAL
+            on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
+        if answer := read_answer(folder, number):  # after the look at the run, which answers before it ends
+            return answer
+        if why:
+            if verb != STOP_VERB and read_record(folder).status == "running":  # lost, with what it had begun
+                why += " The request stays, and is done once the run goes on."
+            else:
+                withdraw(folder, number)
+            return RequestAnswer(number, verb, "not done", message=why)
+        if wait is not None and time.monotonic() - begin >= wait:
+            return RequestAnswer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
+        time.sleep(POLL_INTERVAL)

@@ -1,0 +1,1 @@
+"""Add-on: messages to people about the events of runs and sweeps."""
