@@ -163,6 +163,8 @@ class Parts:
     sweep_observers: tuple[str, ...] = ()
     """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
     `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
+    schedulers: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of `scheduler`, the early stopping of a sweep's trials, with the `ditlab.spec.sweep.Scheduler` of each."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
@@ -272,6 +274,14 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def schedulers() -> dict[str, str]:
+    """Return the kinds of `scheduler` that add-ons and other packages bring, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("scheduler", [parts.schedulers for parts in all_parts()])
 
 
 def sections(of_sweeps: bool = False) -> dict[str, str]:

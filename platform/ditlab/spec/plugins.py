@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import create_model
 
@@ -24,6 +24,7 @@ from ditlab_models.extensions import added_parts, check_kind, kinds_of
 from ditlab_models.families import FAMILIES, find_family
 from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup, PluginWarning
 
+SpecT = TypeVar("SpecT", bound=Spec)
 FOLDER = "folder"
 """Version of a family or add-on that lies in a folder on the Python path and belongs to no package:
 `ditlab_models/NAME`, `ditlab_addons/NAME`."""
@@ -74,25 +75,31 @@ def added_schedule_classes(kind: str = "") -> tuple[type[Schedule], ...]:
     For a kind that nobody has all that can be used, so that a message can list them. Raises UserError where the code of
     the kind cannot be used, and warns of others.
     """
-    known = schedules()
-    if kind in kinds_of(ScheduleSpec):
-        return ()
+    return () if kind in kinds_of(ScheduleSpec) else added_kinds("schedule", schedules(), Schedule, kind)
+
+
+def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
+    """Return the class of a kind that an add-on brings; for one that nobody has all that can be used.
+
+    `known` has the place of each by kind. Raises UserError where the code of the kind cannot be used, and warns of
+    others.
+    """
     if kind in known:
-        return (_schedule_class(kind, known[kind]),)
+        return (_kind_class(noun, kind, known[kind], base),)
     found = []
     for each, target in known.items():
         try:
-            found.append(_schedule_class(each, target))
+            found.append(_kind_class(noun, each, target, base))
         except UserError as error:
             warnings.warn(str(error), PluginWarning, stacklevel=2)
     return tuple(found)
 
 
-def _schedule_class(kind: str, target: str) -> type[Schedule]:
+def _kind_class(noun: str, kind: str, target: str, base: type[SpecT]) -> type[SpecT]:
     try:
-        return check_kind(kind, load_part("schedule", kind, target), Schedule)
+        return check_kind(kind, load_part(noun, kind, target), base)
     except ValueError as error:
-        raise UserError(f"the schedule '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
+        raise UserError(f"the {noun} '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
 
 
 def section_classes(mapping: Any = None, of_sweeps: bool = False) -> tuple[type[Spec], ...]:

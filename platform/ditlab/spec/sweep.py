@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -20,16 +20,18 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
+from ditlab.parts import schedulers
 from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
-from ditlab.spec.plugins import section_classes, section_fields
+from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides, value_at
+from ditlab.spec.plugins import added_kinds, section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence
 from ditlab_models.contract import Spec
+from ditlab_models.extensions import kinds_of, with_kinds
 
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
 MAX_SEEDS = 1000
@@ -75,6 +77,29 @@ class OptunaSearch(Spec):
 
 
 SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
+
+
+class Curve(NamedTuple):
+    """Values of the metric that a trial is ranked by, so far."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+    """Less is better: negative where a sweep's mode is `max`."""
+
+
+class Scheduler(Spec):
+    """Early stopping of trials by an add-on. Subclasses add `kind: Literal[NAME] = NAME`.
+
+    It is named by `ditlab.parts.Parts.schedulers`.
+    """
+
+    grace: Count = GRACE
+    """Steps that every trial trains; at least evaluation.every."""
+
+    def stops(self, trial: Curve, others: Sequence[Curve]) -> bool:
+        """Return True where a trial ends now, after an evaluation from step `grace` on; `others` are the curves of all
+        other trials that have values, ended ones too."""
+        raise NotImplementedError
 
 
 class NoScheduler(Spec):
@@ -207,10 +232,13 @@ class Sweep(Spec):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _with_its_sections(cls, value: Any, validate: Any) -> Any:
-        if cls is Sweep and isinstance(value, Mapping) and value.keys() - cls.model_fields.keys():
-            return sweep_class(value).model_validate(value)
-        return validate(value)
+    def _with_its_parts(cls, value: Any, validate: Any) -> Any:
+        if cls is not Sweep or not isinstance(value, Mapping):
+            return validate(value)
+        kind = value_at(value, ["scheduler", "kind"])
+        if value.keys() <= cls.model_fields.keys() and kind in (None, *kinds_of(SchedulerSpec)):
+            return validate(value)
+        return sweep_class(value).model_validate(value)
 
     @field_validator("base", mode="before")
     @classmethod
@@ -301,13 +329,23 @@ class Sweep(Spec):
 
 
 def sweep_class(mapping: Any = None) -> type[Sweep]:
-    """Return the class of a sweep, with the sections of add-ons. Raises UserError for one whose code cannot be used."""
-    return _with_sections(section_classes(mapping, of_sweeps=True))
+    """Return the class of a sweep with the parts of add-ons, those that a mapping names; None: all.
+
+    Raises UserError for one whose code cannot be used.
+    """
+    kind = value_at(mapping, ["scheduler", "kind"])
+    own = mapping is not None and (kind is None or kind in kinds_of(SchedulerSpec))
+    added = () if own else added_kinds("scheduler", schedulers(), Scheduler, str(kind))
+    return _with_parts(section_classes(mapping, of_sweeps=True), added)
 
 
 @cache
-def _with_sections(sections: tuple[type[Spec], ...]) -> type[Sweep]:
-    return create_model("Sweep", __base__=Sweep, __doc__=Sweep.__doc__, **section_fields(sections))
+def _with_parts(sections: tuple[type[Spec], ...], kinds: tuple[type[Scheduler], ...]) -> type[Sweep]:
+    fields = section_fields(sections)
+    if kinds:
+        field = Sweep.model_fields["scheduler"]
+        fields["scheduler"] = (with_kinds(SchedulerSpec, kinds), field)
+    return create_model("Sweep", __base__=Sweep, __doc__=Sweep.__doc__, **fields)
 
 
 def is_sampling_sweep(mapping: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from ray.tune.search import Searcher
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
-from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep import Asha, Curve, Median, OptunaSearch, Pbt, Scheduler, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.folder import free_numbers
@@ -279,6 +279,13 @@ def make_scheduler(
                 sweep, perturbation_interval=pbt.interval, quantile_fraction=pbt.quantile,
                 resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
             )  # fmt: skip
+        case Scheduler() as added:
+            by_curves = _Added(added, sweep.metrics[0], sweep.modes[0])
+            by_curves.stop_trial = stop_trial
+            for run_id, curve in past.items():
+                for step, value in zip(curve.steps, curve.values, strict=True):
+                    by_curves.remember(run_id, step, value)
+            return by_curves
         case _:
             return FIFOScheduler()
     controller: Any = None
@@ -313,6 +320,38 @@ class _StopsAfterCheckpoint:
         assert self.stop_trial
         self.stop_trial(int(trial.config["trial"]["number"]))
         return TrialScheduler.CONTINUE
+
+
+class _StopsByCurves(FIFOScheduler):
+    """Tune's side of a scheduler that decides by the curves of all trials."""
+
+    def __init__(self, scheduler: Scheduler, metric: str, mode: str) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._metric = metric
+        self._sign = -1.0 if mode == "max" else 1.0
+        self._curves: dict[str, Curve] = {}
+
+    def remember(self, trial_id: str, step: int, value: float) -> Curve:
+        """Add a value to the curve of a trial, and return the curve."""
+        curve = self._curves.setdefault(trial_id, Curve([], []))
+        longer = Curve([*curve.steps, step], [*curve.values, self._sign * value])
+        self._curves[trial_id] = longer
+        return longer
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Decide after an evaluation."""
+        value = result.get(self._metric)
+        if value is None:
+            return TrialScheduler.CONTINUE
+        curve = self.remember(trial.trial_id, result["step"], value)
+        others = [other for trial_id, other in self._curves.items() if trial_id != trial.trial_id]
+        is_over = result["step"] >= self._scheduler.grace and self._scheduler.stops(curve, others)
+        return TrialScheduler.STOP if is_over else TrialScheduler.CONTINUE
+
+
+class _Added(_StopsAfterCheckpoint, _StopsByCurves):
+    """Scheduler of an add-on."""
 
 
 class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):

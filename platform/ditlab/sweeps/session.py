@@ -29,7 +29,7 @@ from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
-from ditlab.spec.sweep import Asha, Median, OptunaSearch, SeedRace
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace
 from ditlab.sweeps.folder import SweepFolder, current_values
 from ditlab.sweeps.progress import SweepProgress, SweepTrials
 from ditlab.sweeps.race import RaceDecision
@@ -96,7 +96,7 @@ class SweepSession:
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()
             past = None
-            if isinstance(started.sweep.scheduler, Asha | Median | SeedRace):
+            if not isinstance(started.sweep.scheduler, NoScheduler | Pbt):
                 past = summarize_sweep(started, self._elapsed())
             tuner = TunerThread(started, self._channel, past, self._trials)
             try:

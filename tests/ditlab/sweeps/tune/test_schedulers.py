@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
+from ditlab import parts
+from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve
+from ditlab.spec.sweep import Sweep
+from ditlab.spec.sweep_space import check_sweep
 from ditlab.sweeps.search import make_scheduler
 from support.sweeps import METRIC, sweep_of
 
@@ -135,3 +139,40 @@ def test_equal_seeds_give_equal_brackets():
         return [one.stop_step(number, dict.fromkeys(range(1, 30), number % 7)) for number in range(40)]
 
     assert stops(1) == stops(1) != stops(2)
+
+
+GAP = """
+from typing import Literal
+from ditlab.spec.sweep import Scheduler
+
+class Gap(Scheduler):
+    kind: Literal["gap"] = "gap"
+    most: float = 1.0
+
+    def stops(self, trial, others):
+        return bool(others) and trial.values[-1] > min(min(other.values) for other in others) + self.most
+"""
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_kind_of_a_package_stops_trials(tmp_path, monkeypatch, mode):
+    (tmp_path / "gap_scheduler.py").write_text(GAP)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = parts.Parts(schedulers={"gap": "gap_scheduler:Gap"})
+    monkeypatch.setattr(parts, "all_parts", lambda: [own])
+    sign = -1.0 if mode == "max" else 1.0
+    past = {"run-9": MetricCurve([3, 6], [sign * 5.0, sign * 2.0])}
+    sweep = sweep_of(scheduler={"kind": "gap", "grace": 4, "most": 2}, mode=mode)
+    assert sweep.to_dict()["scheduler"] == {"kind": "gap", "grace": 4, "most": 2.0}
+    assert isinstance(type(sweep).model_validate(sweep.to_dict()), Sweep)
+    assert Sweep.model_validate(sweep.to_dict()) == sweep
+    stopped = []
+    scheduled = Scheduled(make_scheduler(sweep, STEPS, past, stopped.append), stopped)
+    assert scheduled.stop_step(0, {2: sign * 9.0, 4: sign * 4.0, 6: sign * 4.1}) == 6  # grace, then the gap to 2.0
+    assert scheduled.stop_step(1, {2: sign * 1.0, 4: sign * 3.0, 6: sign * 3.9}) is None
+    check_sweep(sweep_of(scheduler={"kind": "gap", "grace": 2}), "x")
+    with pytest.raises(UserError, match=r"evaluation.every=2 gives no figure to rank by within scheduler.grace=1"):
+        check_sweep(sweep_of(scheduler={"kind": "gap", "grace": 1}), "x")
+    monkeypatch.setattr(parts, "all_parts", list)
+    with pytest.raises(UserError, match=r"scheduler.kind='gap' is unknown; known: asha, median, none"):
+        sweep_of(scheduler={"kind": "gap"})
