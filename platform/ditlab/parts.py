@@ -163,6 +163,8 @@ class Parts:
     sweep_observers: tuple[str, ...] = ()
     """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
     `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
+    optimizers: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = field(default_factory=dict)
     """Kinds of `scheduler`, the early stopping of a sweep's trials, with the `ditlab.spec.sweep.Scheduler` of each."""
     observers: tuple[str, ...] = ()
@@ -262,9 +264,9 @@ def export_formats() -> dict[str, ExportFormat]:
     return _described("export format", [form for parts in all_parts() for form in parts.export_formats])
 
 
-def find_schedule(kind: str) -> Plugin | None:
-    """Return the add-on or package that brings a kind of `schedule`; None where none does."""
-    names = (name for name, addon in ADDONS.load_all().items() if kind in addon.schedules)
+def find_kind(section: str, kind: str) -> Plugin | None:
+    """Return the add-on or package that brings a kind of `schedule` or `optimizer`; None where none does."""
+    names = (name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s"))
     return next(map(ADDONS.find, names), None)
 
 
@@ -274,6 +276,14 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def optimizers() -> dict[str, str]:
+    """Return the kinds of `optimizer` that add-ons and other packages bring, with the place of each.
+
+    Warns of those whose name is taken.
+    """
+    return _named("optimizer", [parts.optimizers for parts in all_parts()])
 
 
 def schedulers() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Parts of add-ons and of other packages, as docs/contributing.md has them: found, used, refused, absent."""
 
+import math
 import os
 import re
 import subprocess
@@ -8,10 +9,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 import ditlab as package
 from ditlab import parts
 from ditlab.api.run import Run
+from ditlab.checkpoints.store import open_checkpoint
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.published import PublishedWeights
@@ -47,6 +50,13 @@ def write(request):
     source = Source(kind="zeros")
     return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
 """
+
+
+def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
+    """Master weights of a committed checkpoint."""
+    reader = open_checkpoint(checkpoint)
+    shapes = reader.manifest.shapes
+    return {name: reader.read("master", name, 0, math.prod(shape)) for name, shape in shapes.items()}
 
 
 @pytest.fixture
@@ -186,6 +196,49 @@ def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home
     dry = ("train", spec, "--dry-run", "--json")
     hashes = [ditlab(*dry, *more).json["spec_hash"] for more in ((), ("--set", "notes.word=a"))]
     assert hashes[0] == hashes[1], "a section decides nothing of the weights"
+
+
+LION = """
+from typing import ClassVar, Literal
+from ditlab.parts import Parts
+from ditlab.spec.optimization import Optimizer
+
+class Lion(Optimizer):
+    kind: Literal["lion"] = "lion"
+    moments: ClassVar = ("moment",)
+    beta: float = 0.9
+
+    def update(self, weights, gradient, state, step, lr):
+        state["moment"].lerp_(gradient, 1 - self.beta)
+        weights.sub_(state["moment"].sign(), alpha=lr)
+
+PARTS = Parts(optimizers={"lion": "hello.parts:Lion"})
+"""
+
+
+def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_where_it_has_no_reference(
+    hello, ditlab, spec, home, monkeypatch
+):
+    (hello / "hello" / "parts.py").write_text(LION)
+    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+    monkeypatch.setattr(parts, "ADDONS", fresh)
+    lion = ["--set", "optimizer={kind: lion, lr: 0.001, weight_decay: 0}", "--set", "checkpoint.every=1"]
+    lion += ["--set", "schedule={kind: constant}", "--set", "checkpoint.keep=9"]
+
+    said = ditlab("train", spec, "--local", *lion, "--json")
+    assert said.code == 0, said.err
+    folder = Home(home).run(said.json["run_id"]).checkpoints
+    before, after = (masters(folder / f"step-{step:08d}") for step in (1, 2))
+    moved = {name: (after[name] - before[name]).abs().max().item() for name in before}
+    assert max(moved.values()) == pytest.approx(0.001, rel=1e-3), "each number moves by the learning rate"
+    said = ditlab("train", spec, "--local", *lion, "--set", "name=again", "--set", "training.steps=2", "--json")
+    longer = ditlab("train", spec, "--local", *lion, "--set", "name=again", "--resume", said.json["run_id"], "--json")
+    assert longer.code == 0, longer.err
+    again = masters(Home(home).run(said.json["run_id"]).checkpoints / "step-00000004")
+    whole = masters(folder / "step-00000004")
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+    said = ditlab("prove", spec, *lion)
+    assert said.code == 2 and "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon" in said.err
 
 
 def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch):

@@ -23,7 +23,7 @@ from ditlab_models.layers.lora import merge
 
 LABEL_TABLE = "label.vectors.weight"
 """End of the names of tables of class vectors (`ditlab_models.layers.embeddings.LabelEmbedding`)."""
-MOMENTS = ("exp_avg", "momentum")
+MOMENTS = ("exp_avg", "moment")
 """Beginnings of the names of an optimiser's fields."""
 
 

@@ -18,12 +18,15 @@ from torch import Tensor, distributed, nn
 from torch.optim.adamw import adamw
 
 from ditlab.engine.deepspeed_internals import Partitions
-from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon
+from ditlab.errors import UserError
+from ditlab.spec.optimization import GATHERED_VALUES, AdamW, GroupRates, Muon, Optimizer
 from ditlab_models.finetuning import parameter_label
 from ditlab_models.parameters import ParameterRole, parameter_roles
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring 0.01 to 1 near 1."""
+MOMENT = "moment"
+"""Beginning of the names of an added optimiser's state, by which a checkpoint's reader knows it."""
 NUM_ITERATIONS = 5
 TINY = 1e-7
 """Added to the norm that a matrix is divided by; a matrix of zeros stays one."""
@@ -74,8 +77,8 @@ def parameter_facts(module: nn.Module) -> dict[str, ParameterFacts]:
 
 
 def build_optimizer(
-    module: nn.Module, facts: dict[str, ParameterFacts], spec: AdamW | Muon, is_aligned: bool = False
-) -> EagerAdamW | MuonAdamW:
+    module: nn.Module, facts: dict[str, ParameterFacts], spec: AdamW | Muon | Optimizer, is_aligned: bool = False
+) -> EagerAdamW | MuonAdamW | AddedOptimizer:
     """Build an optimiser; each group holds `lr_factor`, which a step's learning rate is multiplied by.
 
     With `is_aligned` those parameters of a group come last whose size is no multiple of 8, so that in the buffer in
@@ -100,6 +103,8 @@ def build_optimizer(
             group["params"].sort(key=lambda parameter: sizes[parameter] % 8 > 0)
     if isinstance(spec, Muon):
         return MuonAdamW(list(groups.values()), spec)
+    if isinstance(spec, Optimizer):
+        return AddedOptimizer(list(groups.values()), spec)
     return EagerAdamW(list(groups.values()), betas=spec.betas, eps=spec.eps, fused=True)
 
 
@@ -114,6 +119,45 @@ class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
     """Torch's AdamW."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class AddedOptimizer(EagerOptimizer):
+    """Optimiser of an add-on, number by number: the rule is `ditlab.spec.optimization.Optimizer.update`.
+
+    As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 updates nothing.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, Any]], spec: Optimizer) -> None:
+        if wrong := [name for name in spec.moments if not name.startswith(MOMENT)]:
+            raise UserError(
+                f"optimizer.kind={spec.kind}: its moments {wrong} must have names that begin with {MOMENT}."
+            )
+        super().__init__(groups, {})
+        self._spec = spec
+        self.grad_scale: Tensor | None = None
+        self.found_inf = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a group now, with the gradients that they hold."""
+        if self.found_inf > 0:
+            return
+        for group in self.param_groups:
+            for flat in group["params"]:
+                if flat.grad is not None:
+                    self._update(flat, group["lr"], group["weight_decay"])
+
+    def _update(self, flat: Tensor, lr: float, weight_decay: float) -> None:
+        state = self.state[flat]
+        state["step"] += 1
+        gradient = flat.grad
+        assert gradient is not None
+        if self.grad_scale is not None:
+            gradient = gradient / self.grad_scale.to(gradient.device)
+        weights = flat.detach().view(-1)
+        weights.mul_(1 - lr * weight_decay)
+        moments = {name: state[name].view(-1) for name in self._spec.moments}
+        self._spec.update(weights, gradient.reshape(-1), moments, int(state["step"]), lr)
 
 
 class MuonAdamW(EagerOptimizer):

@@ -28,14 +28,23 @@ from ditlab.spec.optimization import (
     AdamW,
     Batch,
     ConstantSchedule,
+    Optimizer,
     OptimizerSpec,
     Schedule,
     ScheduleSpec,
     Training,
     WarmupStableDecaySchedule,
+    optimizers_with,
 )
 from ditlab.spec.overrides import Assignment, assign, explain, value_at
-from ditlab.spec.plugins import DATA_SOURCES, DataSource, added_schedule_classes, section_classes, section_fields
+from ditlab.spec.plugins import (
+    DATA_SOURCES,
+    DataSource,
+    added_optimizer_classes,
+    added_schedule_classes,
+    section_classes,
+    section_fields,
+)
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
@@ -270,10 +279,11 @@ class Experiment(Spec):
 def experiment_class(
     family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = (),
     schedules: tuple[type[Schedule], ...] = (), sections: tuple[type[Spec], ...] = (),
+    optimizers: tuple[type[Optimizer], ...] = (),
 ) -> type[Experiment]:  # fmt: skip
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
-    loss components and time densities of other packages, `sources`, `schedules` and `sections` are data, schedules and
-    sections of theirs."""
+    loss components and time densities of other packages; `sources`, `schedules`, `sections` and `optimizers` are data,
+    schedules, sections and optimisers of theirs."""
     default: Any = objective
     sampling: Any = family.sampling_of(objective)
     process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
@@ -288,6 +298,9 @@ def experiment_class(
     if schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
         fields["schedule"] = (with_kinds(ScheduleSpec, schedules), schedule)
+    if optimizers:
+        optimizer = Field(default=AdamW(), description="Optimiser of the weights.")
+        fields["optimizer"] = (optimizers_with(optimizers), optimizer)
     fields |= section_fields(sections)
     doc = f"A training run of the family {family.name}."
     return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
@@ -318,7 +331,9 @@ def class_for(mapping: Any) -> type[Experiment]:
         sources = tuple(filter(None, map(DATA_SOURCES.load, added)))
         kind = value_at(top, ["schedule", "kind"])
         added_schedules = added_schedule_classes(kind) if isinstance(kind, str) else ()
-        return experiment_class(family, objective, sources, added_schedules, section_classes(top))
+        kind = value_at(top, ["optimizer", "kind"])
+        added_optimizers = added_optimizer_classes(kind) if isinstance(kind, str) else ()
+        return experiment_class(family, objective, sources, added_schedules, section_classes(top), added_optimizers)
     except PluginError as error:
         raise UserError(str(error)) from error
 

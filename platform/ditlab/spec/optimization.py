@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ditlab_models.contract import Role, Spec
+from ditlab_models.extensions import with_kinds
 from ditlab_models.finetuning import LoRA, Pattern, matches
 
 Positive = Annotated[float, Field(gt=0)]
@@ -162,11 +163,41 @@ class Muon(_ByRole):
         return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
 
 
-OptimizerSpec = Annotated[
-    AdamW | Muon,
-    Field(discriminator="kind"),
-    BeforeValidator(lambda value: {"kind": "adamw", **value} if isinstance(value, Mapping) else value),
-]
+class Optimizer(_ByRole):
+    """Optimiser of an add-on. Subclasses add `kind: Literal[NAME] = NAME`.
+
+    It is named by `ditlab.parts.Parts.optimizers`, and updates each number by itself: workers hold slices of parameters.
+    """
+
+    kind: str
+    moments: ClassVar[tuple[str, ...]] = ()
+    """Names, which begin with `moment`, of a parameter's tensors of optimiser state, each as large as it, in float32;
+    they hold zeros before the first step."""
+    lr: Positive = 1e-3
+    """Learning rate; the schedule multiplies it."""
+
+    def update(self, weights: Any, gradient: Any, state: Mapping[str, Any], step: int, lr: float) -> None:
+        """Update a slice of the float32 weights, and the slice of each of `moments` in `state`, in place.
+
+        All are tensors (n,). `step` counts updates from 1; weight decay is applied already.
+        """
+        raise NotImplementedError
+
+    def rates(self, role: Role, name: str = "") -> GroupRates:
+        """Return how a parameter of a role is updated."""
+        return replace(super().rates(role, name), moments=self.moments)
+
+
+def _with_default_kind(value: Any) -> Any:
+    return {"kind": "adamw", **value} if isinstance(value, Mapping) else value
+
+
+def optimizers_with(added: tuple[type[Optimizer], ...]) -> Any:
+    """Return the annotation of an optimiser of DiTLab or one of `added`."""
+    return Annotated[with_kinds(OptimizerSpec, added), BeforeValidator(_with_default_kind)]
+
+
+OptimizerSpec = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(_with_default_kind)]
 """An optimiser; fields without a `kind` are AdamW's."""
 
 

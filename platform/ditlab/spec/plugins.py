@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from pydantic import create_model
 
 from ditlab.errors import UserError
-from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_schedule, load_part, schedules, sections
+from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, optimizers, schedules, sections
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
-from ditlab.spec.optimization import Schedule, ScheduleSpec
+from ditlab.spec.optimization import Optimizer, OptimizerSpec, Schedule, ScheduleSpec
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import added_parts, check_kind, kinds_of
 from ditlab_models.families import FAMILIES, find_family
@@ -63,9 +63,10 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
     if family is not None:
         plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
     plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
-    kind = spec["schedule"]["kind"]
-    if kind not in kinds_of(ScheduleSpec):
-        plugins.append(find_schedule(kind))
+    for section, own in (("schedule", ScheduleSpec), ("optimizer", OptimizerSpec)):
+        kind = spec[section]["kind"]
+        if kind not in kinds_of(own):
+            plugins.append(find_kind(section, kind))
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
 
@@ -76,6 +77,11 @@ def added_schedule_classes(kind: str = "") -> tuple[type[Schedule], ...]:
     the kind cannot be used, and warns of others.
     """
     return () if kind in kinds_of(ScheduleSpec) else added_kinds("schedule", schedules(), Schedule, kind)
+
+
+def added_optimizer_classes(kind: str = "") -> tuple[type[Optimizer], ...]:
+    """Return the class of a kind of `optimizer`, as `added_schedule_classes`."""
+    return () if kind in kinds_of(OptimizerSpec) else added_kinds("optimizer", optimizers(), Optimizer, kind)
 
 
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:

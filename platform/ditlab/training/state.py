@@ -69,9 +69,11 @@ class TrainingState:
 
         Raises UserError for a state of another optimiser.
         """
-        own = any("momentum" in moments for moments in self.engine.partitions.adam.state.values())
-        if saved.has("momentum") != own:
-            written = "muon" if saved.has("momentum") else "adamw"
+        states = self.engine.partitions.adam.state.values()
+        moments = {name for state in states for name in state} - {"step"}
+        has_momentum = saved.has("momentum")
+        if has_momentum != ("momentum" in moments) or not all(map(saved.has, moments)):
+            written = "muon" if has_momentum else "adamw" if saved.has("exp_avg") else "another kind"
             raise UserError(
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
                 f"set optimizer.kind to {written}, or begin a new run from its weights with --from and --weights-only."

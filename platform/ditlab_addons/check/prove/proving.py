@@ -57,6 +57,11 @@ def prove_experiment(
         UserError: the data are not here, or there are more workers than this machine starts.
         RunFailed: a step does not fit into this machine's memory.
     """
+    if experiment.optimizer.kind not in ("adamw", "muon"):
+        raise UserError(
+            f"optimizer.kind={experiment.optimizer.kind} is an add-on's, and the reference knows adamw and muon; prove "
+            "the rest with --set optimizer.kind=adamw."
+        )
     begun, workers = time.monotonic(), experiment.resources.max_workers
     wants_gpu = experiment.resources.gpus_per_worker > 0
     devices = torch.cuda.device_count() if wants_gpu else 0
