@@ -163,6 +163,8 @@ class Parts:
     sweep_observers: tuple[str, ...] = ()
     """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
     `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
+    trackers: Mapping[str, str] = field(default_factory=dict)
+    """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of each."""
     optimizers: Mapping[str, str] = field(default_factory=dict)
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = field(default_factory=dict)
@@ -276,6 +278,14 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def trackers() -> dict[str, str]:
+    """Return the trackers beside MLflow by the scheme of their addresses, with the place of each.
+
+    Warns of those whose scheme is taken.
+    """
+    return _named("tracker", [parts.trackers for parts in all_parts()])
 
 
 def optimizers() -> dict[str, str]:

@@ -128,10 +128,9 @@ class AddedOptimizer(EagerOptimizer):
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], spec: Optimizer) -> None:
-        if wrong := [name for name in spec.moments if not name.startswith(MOMENT)]:
-            raise UserError(
-                f"optimizer.kind={spec.kind}: its moments {wrong} must have names that begin with {MOMENT}."
-            )
+        wrong = [name for name in spec.moments if not name.startswith(MOMENT)]
+        if wrong:
+            raise UserError(f"optimizer.kind={spec.kind}: names of its moments must begin with {MOMENT}, not {wrong}.")
         super().__init__(groups, {})
         self._spec = spec
         self.grad_scale: Tensor | None = None

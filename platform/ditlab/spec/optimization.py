@@ -166,7 +166,8 @@ class Muon(_ByRole):
 class Optimizer(_ByRole):
     """Optimiser of an add-on. Subclasses add `kind: Literal[NAME] = NAME`.
 
-    It is named by `ditlab.parts.Parts.optimizers`, and updates each number by itself: workers hold slices of parameters.
+    It is named by `ditlab.parts.Parts.optimizers`. Workers hold slices of parameters, so each number is updated by
+    itself.
     """
 
     kind: str

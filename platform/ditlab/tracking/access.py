@@ -12,8 +12,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home, refuse_ray_copy
+from ditlab.parts import trackers
 from ditlab.secrets import hide, hide_in_urls
-from ditlab.tracking.backend import BACKENDS
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""
@@ -48,7 +48,7 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     elif scheme in {"http", "https", "databricks", *DATABASE_PORTS}:
         is_valid = has_host and " " not in uri
     else:
-        is_valid = uri == "databricks" or scheme in BACKENDS
+        is_valid = uri == "databricks" or scheme in trackers()
     if not is_valid or uri != uri.strip():
         raise UserError(f"{option}={redact(uri)!r} is no tracking address; valid are {_FORMS}.")
     return uri
@@ -137,7 +137,7 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     exempt_from_proxies()
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
-    if uri == "databricks" or scheme == "databricks" or scheme in BACKENDS:
+    if uri == "databricks" or scheme == "databricks" or scheme in trackers():
         return None  # their own client tells
     if scheme == "sqlite":
         return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"

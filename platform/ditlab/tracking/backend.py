@@ -3,7 +3,7 @@
 A journal is sent record by record, in order, each once (of notes, which all show one file, the newest, after the rest);
 what a backend did not confirm is sent again, so that sending a record twice must leave one copy. Order, cursor, retries
 and delays are `tracking.upload`'s. MLflow is the backend of every address that no other one claims; a second one is a
-class in a file of its own, and its scheme in `BACKENDS`.
+class in a file of its own, named by `ditlab.parts.Parts.trackers`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from urllib.parse import urlsplit
 
 from ditlab.home import Home, RunFolder
+from ditlab.parts import load_part, trackers
 from ditlab.tracking.journal import JournalRecord
 
 Warn = Callable[[str], None]
 
-BACKENDS: dict[str, str] = {}
-"""`module:class` of a backend by the scheme of its addresses; of all others, `MLFLOW`."""
 MLFLOW = "ditlab.tracking.mlflow_backend:MlflowBackend"
+"""Backend of the addresses that no other one claims."""
 
 
 class RunGoneError(Exception):
@@ -85,7 +84,7 @@ class TrackingBackend(ABC):
 
 
 def backend_for(uri: str) -> type[TrackingBackend]:
-    """Import the backend of an address."""
-    module, _, name = BACKENDS.get(urlsplit(uri).scheme, MLFLOW).partition(":")
-    backend: type[TrackingBackend] = getattr(import_module(module), name)
+    """Import the backend of an address. Raises UserError where that of an add-on cannot be used."""
+    scheme = urlsplit(uri).scheme
+    backend: type[TrackingBackend] = load_part("tracker", scheme, trackers().get(scheme, MLFLOW))
     return backend

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import pytest
 
+from ditlab import parts
 from ditlab.home import Home
-from ditlab.tracking.backend import BACKENDS, TrackingBackend
+from ditlab.tracking.backend import TrackingBackend
 from ditlab.tracking.records import create_run, read_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab.tracking.upload import num_unsent, sync_runs
@@ -47,7 +48,9 @@ class LinesBackend(TrackingBackend):
 
 @pytest.fixture
 def lines(monkeypatch):
-    monkeypatch.setitem(BACKENDS, "lines", f"{__name__}:LinesBackend")
+    own = parts.Parts(trackers={"lines": f"{__name__}:LinesBackend"})
+    known = parts.all_parts
+    monkeypatch.setattr(parts, "all_parts", lambda: [*known(), own])
     monkeypatch.setattr(LinesBackend, "runs", {})
     monkeypatch.setattr(LinesBackend, "faults", iter(()))
     return LinesBackend
