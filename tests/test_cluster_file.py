@@ -43,6 +43,7 @@ def _offer_few_instance_types(patch):
     patch.setattr(offered, "instance_types", kept)
 
 
+@pytest.mark.slow
 def test_ray_up_takes_it(bootstrapped):
     config, _ = bootstrapped
     types = config["available_node_types"]

@@ -1,9 +1,7 @@
 """Parts of add-ons and of other packages, as docs/contributing.md has them: found, used, refused, absent."""
 
 import math
-import os
 import re
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -12,11 +10,13 @@ import pytest
 import torch
 
 import ditlab as package
+import ditlab_addons
 from ditlab import parts
 from ditlab.api.run import Run
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec import plugins
 from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
@@ -70,6 +70,22 @@ def hello(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
+@pytest.fixture
+def addons(monkeypatch):
+    """`addons(*places)`: look for add-ons once more, also in folders below further places."""
+    own = [*ditlab_addons.__path__]
+
+    def search(*places: Path) -> None:
+        monkeypatch.setattr(ditlab_addons, "__path__", [*own, *(str(place / "ditlab_addons") for place in places)])
+        group = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+        monkeypatch.setattr(parts, "ADDONS", group)
+        monkeypatch.setattr(plugins, "ADDONS", group)
+        for name in [name for name in sys.modules if name.startswith("ditlab.cli.data")]:
+            monkeypatch.delitem(sys.modules, name)  # it makes its commands as it is imported
+
+    return search
+
+
 def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, finished):
     ditlab = with_run
     assert "hello" not in sys.modules
@@ -104,29 +120,23 @@ def test_a_name_that_is_taken_is_one_warning(hello, monkeypatch):
         assert parts.functions() == {"f": "a:f", "g": "b:g"}
 
 
-def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec):
+def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec, home, ditlab, addons):
     files = {"blank/addon.py": IMPORTER, "blank/code.py": ZEROS, "rates/addon.py": RATES_ADDON, "rates/code.py": RATES}
     for name, text in files.items():
         path = tmp_path / "more" / "ditlab_addons" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-    def ditlab(words: str, *places: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*places, *sys.path])}
-        environment.pop("DITLAB_HOME", None)
-        command = [sys.executable, "-m", "ditlab", *words.split()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path, env=environment)
-
-    there = str(tmp_path / "more")
-    imported = ditlab("data import zeros --rows 3", there)
-    assert imported.returncode == 0 and "zeros: 3 rows" in imported.stderr, imported.stderr
-    training = f"train {spec} --local --set schedule.kind=halves --set optimizer.lr=0.5 --set checkpoint.every=null"
-    trained = ditlab(training, there)
-    assert trained.returncode == 0, trained.stderr
-    (seen,) = tmp_path.glob("runs/train/*/rates.txt")
+    addons(tmp_path / "more")
+    imported = ditlab("data", "import", "zeros", "--rows", "3")
+    assert imported.code == 0 and "zeros: 3 rows" in imported.err, imported.err
+    changes = ("schedule.kind=halves", "optimizer.lr=0.5", "checkpoint.every=null")
+    trained = ditlab("train", spec, "--local", *(word for change in changes for word in ("--set", change)))
+    assert trained.code == 0, trained.err
+    (seen,) = home.glob("train/*/rates.txt")
     assert seen.read_text() == "1 0.5\n2 0.25\n3 0.125\n4 0.0625\nsaved 4\n"
-    refused = ditlab("sample small")
-    assert refused.returncode == 2 and "needs the folder ditlab_addons/rates; put what holds it on" in refused.stderr
+    addons()
+    refused = ditlab("sample", "small")
+    assert refused.code == 2 and "needs the folder ditlab_addons/rates; put what holds it on" in refused.err
 
 
 def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
@@ -181,10 +191,9 @@ PARTS = Parts(
 """
 
 
-def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home, monkeypatch):
+def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home, addons):
     (hello / "hello" / "parts.py").write_text(NOTES)
-    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
-    monkeypatch.setattr(parts, "ADDONS", fresh)
+    addons()
     plain = ditlab("show", spec).out
     assert "notes" not in plain
     said = ditlab("train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2")
@@ -217,11 +226,10 @@ PARTS = Parts(optimizers={"lion": "hello.parts:Lion"})
 
 
 def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_where_it_has_no_reference(
-    hello, ditlab, spec, home, monkeypatch
+    hello, ditlab, spec, home, addons
 ):
     (hello / "hello" / "parts.py").write_text(LION)
-    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
-    monkeypatch.setattr(parts, "ADDONS", fresh)
+    addons()
     lion = ["--set", "optimizer={kind: lion, lr: 0.001, weight_decay: 0}", "--set", "checkpoint.every=1"]
     lion += ["--set", "schedule={kind: constant}", "--set", "checkpoint.keep=9"]
 

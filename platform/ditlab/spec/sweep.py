@@ -79,7 +79,7 @@ class OptunaSearch(Spec):
 SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
 
 
-class Curve(NamedTuple):
+class TrialCurve(NamedTuple):
     """Values of the metric that a trial is ranked by, so far."""
 
     steps: Sequence[int]
@@ -96,7 +96,7 @@ class Scheduler(Spec):
     grace: Count = GRACE
     """Steps that every trial trains; at least evaluation.every."""
 
-    def stops(self, trial: Curve, others: Sequence[Curve]) -> bool:
+    def stops(self, trial: TrialCurve, others: Sequence[TrialCurve]) -> bool:
         """Return True where a trial ends now, after an evaluation from step `grace` on; `others` are the curves of all
         other trials that have values, ended ones too."""
         raise NotImplementedError

@@ -28,7 +28,7 @@ from ray.tune.search import Searcher
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
-from ditlab.spec.sweep import Asha, Curve, Median, OptunaSearch, Pbt, Scheduler, Sweep
+from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.folder import free_numbers
@@ -330,12 +330,12 @@ class _StopsByCurves(FIFOScheduler):
         self._scheduler = scheduler
         self._metric = metric
         self._sign = -1.0 if mode == "max" else 1.0
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, TrialCurve] = {}
 
-    def remember(self, trial_id: str, step: int, value: float) -> Curve:
+    def remember(self, trial_id: str, step: int, value: float) -> TrialCurve:
         """Add a value to the curve of a trial, and return the curve."""
-        curve = self._curves.setdefault(trial_id, Curve([], []))
-        longer = Curve([*curve.steps, step], [*curve.values, self._sign * value])
+        curve = self._curves.setdefault(trial_id, TrialCurve([], []))
+        longer = TrialCurve([*curve.steps, step], [*curve.values, self._sign * value])
         self._curves[trial_id] = longer
         return longer
 

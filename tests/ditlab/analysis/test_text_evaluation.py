@@ -90,6 +90,7 @@ def test_quality_of_text_in_training_is_that_of_evaluate(run):
     assert found.measurements["quality"].parts["features"]
 
 
+@pytest.mark.slow
 def test_a_bound_has_an_interval_on_any_store(run):
     own = run.evaluate(rows=30)
     for name in ("bound", "bits_per_token", "bits_per_byte", "perplexity"):

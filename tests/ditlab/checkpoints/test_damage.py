@@ -46,6 +46,7 @@ def change_at_random(file, draw):
     return f"{kind} at {place} of {file.name}"
 
 
+@pytest.mark.slow
 def test_a_thousand_random_changes(tmp_path):
     run, alone = tmp_path / "run", tmp_path / "alone"
     for step in (1, 2):

@@ -163,6 +163,7 @@ def test_files_of_a_pattern(pattern, kind, cage, survives):
     survives(place, f"{kind} for {pattern}")
 
 
+@pytest.mark.slow
 def test_files_beside_the_real_ones(cage, survives):
     """Names that loaders of other formats look for, a newer checkpoint's folder, another run's folder.
 

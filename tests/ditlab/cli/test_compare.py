@@ -243,6 +243,7 @@ def test_runs_without_a_journal_have_a_page(compare, mine):
     assert "fewer than two of the runs have held-out metrics" in text
 
 
+@pytest.mark.slow
 def test_a_failed_run_of_no_numbers_has_a_page(compare, mine):
     folder = another(mine, "broken", status="failed", message="it diverged")
     journal = folder / "journal.jsonl"

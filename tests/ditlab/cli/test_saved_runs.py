@@ -247,6 +247,7 @@ def test_formats_and_themes(blank_pictures, ditlab, tmp_path):
     assert ditlab(*words, "--format", "gif").code == 2
 
 
+@pytest.mark.slow
 def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(finished, with_run, tmp_path, monkeypatch):
     """The page's block as it stands, in a process whose path holds the networks alone."""
     monkeypatch.chdir(tmp_path)

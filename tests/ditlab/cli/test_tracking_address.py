@@ -77,6 +77,7 @@ def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, 
         assert server.ask(f"/get-artifact?run_id={number}&path=spec.yaml")[1].startswith(b"name: small")
 
 
+@pytest.mark.slow
 def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch, mlflow_template):
     databases.seed(home, mlflow_template)
     said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")

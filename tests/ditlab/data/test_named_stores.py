@@ -123,6 +123,7 @@ def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(pl
     assert values(place) == before
 
 
+@pytest.mark.slow
 def test_a_store_grows_and_a_fork_has_the_new_class(place):
     """Old rows and numbers stay, files are shared, and a fork's table of classes has a row more."""
     home = place / "home"

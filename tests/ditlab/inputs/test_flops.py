@@ -32,7 +32,9 @@ def test_a_transformer_by_hand():
     assert flops.recomputed == 0 and flops.hardware == flops.model
 
 
-@pytest.mark.parametrize("path", ["digits/unet", "region/small", "dlm/small_block", "pixelhdm/small"])
+@pytest.mark.parametrize(
+    "path", ["digits/unet", "region/small", "dlm/small_block", pytest.param("pixelhdm/small", marks=pytest.mark.slow)]
+)
 def test_micro_batches_and_checkpointing(path):
     shape = DataShape({"image": (3, 16, 16), "caption": (15,)}) if "pixelhdm" in path else DataShape()
     whole = load_experiment(EXPERIMENTS / f"{path}.yaml", ["batch.size=16", "batch.micro=8"])

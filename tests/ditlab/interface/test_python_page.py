@@ -86,6 +86,7 @@ _step,_timestamp,train/loss,eval/velocity
 """
 
 
+@pytest.mark.slow
 def test_a_history_of_wandb_keeps_its_steps_in_mlflow(tmp_path, mlflow_template):
     """Metrics that were logged at other steps than others, and not at all steps."""
     (script,) = [block for block in code_of("docs/mlflow.md") if "history.csv" in block]

@@ -261,6 +261,7 @@ def test_a_bucket_that_is_missing_or_small_is_named(tmp_path, size, reason):
 # On the command line
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))

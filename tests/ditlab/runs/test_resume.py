@@ -168,6 +168,7 @@ def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
     assert (record.status, record.step) == ("failed", 3)
 
 
+@pytest.mark.slow
 def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others(run_home, monkeypatch):
     """As many as on Ray, on whatever cores there are; recorded. Without the knob: torch's number."""
     run, seen = only_run(run_home), []

@@ -107,6 +107,7 @@ def test_each_block_is_read_once_a_pass(get, monkeypatch):
     assert read == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 25), (25, 30), (30, 34)] * 2
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     """Coordinates, packed into blocks too, take about 120 bytes a peak, scores 400."""
     monkeypatch.setattr(get_import, "READ_BYTES", 2**18)

@@ -97,7 +97,7 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dit", pytest.param("unet", marks=SLOW), "dlm", pytest.param("pixelhdm", marks=SLOW)])
+@pytest.mark.parametrize("name", ["dit", *(pytest.param(name, marks=SLOW) for name in ("unet", "dlm", "pixelhdm"))])
 def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "out")
@@ -123,6 +123,7 @@ assert not any(name.split(".")[0] in ("ditlab", "ditlab_models", "pandas", "ray"
     close(found["given"], made.sample(tmp_path / "out", noise=noise, **({"num": 2} if prompts else {}), **prompts))
 
 
+@pytest.mark.slow
 def test_a_torch_folder_of_regions_completes_rows(tmp_path):
     made = Made("region")
     made.write("torch", tmp_path / "out")

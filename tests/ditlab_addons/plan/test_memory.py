@@ -134,6 +134,7 @@ def test_uneven_parameters_are_padded():
     assert (sizes.share(0, 2), sizes.share(1, 2), sizes.share(3, 2)) == (13, 8, 7)
 
 
+@pytest.mark.slow
 def test_activations_are_linear_in_the_micro_batch():
     """Three sizes on one line, of each family, within one part in a hundred."""
     for name in SMALL:

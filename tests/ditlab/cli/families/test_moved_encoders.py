@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from support.command import run_here
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
@@ -21,6 +23,7 @@ tracking: {system_metrics: false}
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(tmp_path: Path, capfd, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

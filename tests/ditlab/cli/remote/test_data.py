@@ -21,6 +21,7 @@ def arrow(place: str) -> list[str]:
     return ["--set", f"data={{kind: arrow, path: '{place}'}}"]
 
 
+@pytest.mark.slow
 def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     assert ditlab("data", "import", "digits").code == 0
     sent = ditlab("data", "upload", "digits", place, "--json")

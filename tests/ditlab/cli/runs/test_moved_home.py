@@ -61,7 +61,7 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
     assert digests(copied) == before and digests(finished.home) == original
 
 
-@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("is_moved", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, is_moved):
     """Every metric and file is in MLflow again, what people wrote is copied, and the other home is unchanged."""
     if is_moved:
@@ -118,7 +118,7 @@ def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd
     assert trial["values"] == {"data.path": f"file://{copied}/stores/é", "note": f"/mnt{finished.home}/x"}
 
 
-@pytest.mark.parametrize("place", ["rename", "sync_runs", "_copy_by_hand"])
+@pytest.mark.parametrize("place", [pytest.param("rename", marks=pytest.mark.slow), "sync_runs", "_copy_by_hand"])
 def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch, place):
     from ditlab.tracking import refill
 

@@ -69,6 +69,7 @@ def test_it_is_data_like_any_other(module_home, quick_corpus, corpus):
     assert open_data(TextData(length=128), module_home).fingerprint == splits.fingerprint
 
 
+@pytest.mark.slow
 def test_a_bpe_of_it_has_the_requested_vocabulary(module_home, quick_corpus):
     store = open_data(TextData(length=64, tokenizer="bpe", vocabulary=400), module_home).train.store
     assert store.name == "python-docs-bpe-400-64"

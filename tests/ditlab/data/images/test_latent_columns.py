@@ -32,6 +32,7 @@ def images(home, tmp_path):
     return write_images(tmp_path / "set")
 
 
+@pytest.mark.slow
 def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(images, tmp_path):
     place = write_autoencoder(tmp_path / "vae", scaling_factor=0.5, shift_factor=0.1)
     before = {path: path.read_bytes() for path in images.iterdir()}

@@ -69,7 +69,9 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("dlm", "unet"))) for name in FAMILIES]
+)
 def test_the_smallest_experiment_proves(family, home):
     """In ten steps; the long tests prove twenty."""
     assert not off(prove_here(smallest(family, training__steps=10), home))
