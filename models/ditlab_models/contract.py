@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -178,6 +179,16 @@ class ObjectiveSpec(Spec):
 
 class SamplingSpec(Spec):
     """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
+
+    takes_solvers: ClassVar[bool] = False
+    """True where `solver` may be another package's: a function as in `ditlab_models.processes.solvers`."""
+    added_solvers: ClassVar[Mapping[str, str]] = {}
+    """Solvers of other packages by name, with the place of each (`module:function`)."""
+
+    def find_solver(self, own: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+        """Return the function of the spec's `solver`: one of the family's `own`, or another package's."""
+        name: str = getattr(self, "solver")  # noqa: B009  a field of families with `takes_solvers`
+        return own[name] if name in own else resolve_name(self.added_solvers[name])
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError if a model trained with this objective cannot sample so, as far as the specs show."""

@@ -10,11 +10,11 @@ import re
 import types
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, create_model
 
-from ditlab_models.contract import LossComponent, ObjectiveSpec, Spec, TimeDensity, Weight
+from ditlab_models.contract import LossComponent, ObjectiveSpec, SamplingSpec, Spec, TimeDensity, Weight
 from ditlab_models.families import built_in_families
 from ditlab_models.plugins import Plugin, PluginError, PluginGroup
 
@@ -168,6 +168,17 @@ def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
     """Return the annotation of a union with further classes."""
     kinds: Any = Union[(*kinds_of(annotation).values(), *specs)]
     return Annotated[kinds, Field(discriminator="kind")]
+
+
+def with_solvers(sampling: type[SamplingSpec], added: Mapping[str, str]) -> type[SamplingSpec]:
+    """Return a sampling spec whose `solver` may be one of `added` too; the spec itself where it takes none."""
+    if not added or not sampling.takes_solvers:
+        return sampling
+    field = sampling.model_fields["solver"]
+    names: Any = Literal[(*get_args(field.annotation), *added)]
+    extended: Any = create_model(sampling.__name__, __base__=sampling, __doc__=sampling.__doc__, solver=(names, field))
+    extended.added_solvers = added
+    return extended
 
 
 def check_kind(kind: str, spec: Any, base: type[SpecT]) -> type[SpecT]:

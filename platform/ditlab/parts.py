@@ -163,6 +163,9 @@ class Parts:
     sweep_observers: tuple[str, ...] = ()
     """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
     `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
+    solvers: Mapping[str, str] = field(default_factory=dict)
+    """Solvers of `sampling.solver` by name, with the function of each, as in `ditlab_models.processes.solvers`: for
+    families that integrate a velocity."""
     trackers: Mapping[str, str] = field(default_factory=dict)
     """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of each."""
     optimizers: Mapping[str, str] = field(default_factory=dict)
@@ -267,7 +270,7 @@ def export_formats() -> dict[str, ExportFormat]:
 
 
 def find_kind(section: str, kind: str) -> Plugin | None:
-    """Return the add-on or package that brings a kind of `schedule` or `optimizer`; None where none does."""
+    """Return what brings a kind of `schedule` or `optimizer`, or a `solver`; None where nothing does."""
     names = (name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s"))
     return next(map(ADDONS.find, names), None)
 
@@ -278,6 +281,12 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def solvers() -> dict[str, str]:
+    """Return the solvers that add-ons and other packages bring, with the place of each. Warns of those whose name is
+    taken."""
+    return _named("solver", [parts.solvers for parts in all_parts()])
 
 
 def trackers() -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import ditlab as package
 import ditlab_addons
@@ -247,6 +248,37 @@ def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_wher
     assert all(torch.equal(again[name], whole[name]) for name in whole)
     said = ditlab("prove", spec, *lion)
     assert said.code == 2 and "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon" in said.err
+
+
+SOLVER = """
+from ditlab.parts import Parts
+
+def one_step(velocity, x, times, record):
+    x = x + (times[-1] - times[0]) * velocity(x, times[0])
+    record(x)
+    return x
+
+PARTS = Parts(solvers={"one_step": "hello.parts:one_step"})
+"""
+
+
+def test_a_solver_of_a_package_draws_and_only_where_a_velocity_is_integrated(
+    hello, with_run, finished, tmp_path, addons
+):
+    (hello / "hello" / "parts.py").write_text(SOLVER)
+    addons()
+    found = {}
+    for solver, steps in (("one_step", 4), ("euler", 1)):
+        out = tmp_path / solver
+        said = with_run("sample", "small", "--num", "2", "--solver", solver, "--steps", steps, "--out", out)
+        assert said.code == 0, said.err
+        found[solver] = load_file(out / "samples.safetensors")
+    assert all(torch.equal(found["one_step"][name], found["euler"][name]) for name in found["euler"])
+    said = with_run("sample", "small", "--solver", "two_steps")
+    assert said.code == 2 and "sampling.solver='two_steps' must be 'euler', 'heun'" in said.err
+    gaussian = ("--set", "objective={process: gaussian}", "--set", "sampling.solver=one_step")
+    said = with_run("validate", finished.spec, *gaussian)
+    assert said.code == 2 and "sampling.solver='one_step'" in said.err
 
 
 def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch):

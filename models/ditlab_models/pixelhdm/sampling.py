@@ -164,7 +164,7 @@ class PixelHDMSampler:
         frames = [x]
         record = frames.append if trajectory else ignore
         velocity = self.velocity(network, conditions)
-        x = SOLVERS[spec.solver](velocity, x, times, record)
+        x = spec.find_solver(SOLVERS)(velocity, x, times, record)
         if spec.final_projection:
             x = x + (1 - times[-1]) * velocity(x, times[-1])
             record(x)

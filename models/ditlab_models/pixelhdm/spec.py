@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -299,6 +299,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
 class PixelHDMSamplingSpec(SamplingSpec):
     """Integration of the velocity from noise to an image, guided by a prompt."""
 
+    takes_solvers: ClassVar = True
     solver: Literal["euler", "heun", "dpmpp_2m", "midpoint", "dpmpp_2s"] = "heun"
     """Network evaluations for N steps: euler and dpmpp_2m N, heun 2 N - 1, midpoint and dpmpp_2s 2 N."""
     steps: PositiveInt = 50

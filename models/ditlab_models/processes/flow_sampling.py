@@ -149,7 +149,8 @@ class FlowSampler(ImageSampler):
         times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
         frames = [x]
         record = frames.append if trajectory else ignore
-        x = SOLVERS[self.spec.solver](self.guided(network, conditions), x, times, record)
+        solver = self.spec.find_solver(SOLVERS)
+        x = solver(self.guided(network, conditions), x, times, record)
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
 

@@ -165,6 +165,7 @@ class VelocitySpec(ObjectiveSpec):
 class FlowSamplingSpec(SamplingSpec):
     """Integration of the velocity from t = 1 (noise) to t = 0 (data)."""
 
+    takes_solvers: ClassVar = True
     solver: SolverName = "euler"
     """Network evaluations a step: euler 1, heun 2, midpoint 2, rk4 4."""
     steps: PositiveInt = 50

@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
+from ditlab.parts import solvers
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
@@ -50,7 +51,7 @@ from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 from ditlab_models.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from ditlab_models.extensions import extended_objective, kinds_of, with_kinds
+from ditlab_models.extensions import extended_objective, kinds_of, with_kinds, with_solvers
 from ditlab_models.families import AnyFamily, family_names, family_of, find_family
 from ditlab_models.plugins import PluginError
 
@@ -279,13 +280,13 @@ class Experiment(Spec):
 def experiment_class(
     family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = (),
     schedules: tuple[type[Schedule], ...] = (), sections: tuple[type[Spec], ...] = (),
-    optimizers: tuple[type[Optimizer], ...] = (),
+    optimizers: tuple[type[Optimizer], ...] = (), solvers: tuple[tuple[str, str], ...] = (),
 ) -> type[Experiment]:  # fmt: skip
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
     loss components and time densities of other packages; `sources`, `schedules`, `sections` and `optimizers` are data,
-    schedules, sections and optimisers of theirs."""
+    schedules, sections and optimisers of theirs, `solvers` names and places of solvers."""
     default: Any = objective
-    sampling: Any = family.sampling_of(objective)
+    sampling: Any = with_solvers(family.sampling_of(objective), dict(solvers))
     process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
@@ -333,7 +334,11 @@ def class_for(mapping: Any) -> type[Experiment]:
         added_schedules = added_schedule_classes(kind) if isinstance(kind, str) else ()
         kind = value_at(top, ["optimizer", "kind"])
         added_optimizers = added_optimizer_classes(kind) if isinstance(kind, str) else ()
-        return experiment_class(family, objective, sources, added_schedules, section_classes(top), added_optimizers)
+        named = value_at(top, ["sampling", "solver"])
+        solver = tuple((name, target) for name, target in solvers().items() if name == named)
+        return experiment_class(
+            family, objective, sources, added_schedules, section_classes(top), added_optimizers, solver
+        )
     except PluginError as error:
         raise UserError(str(error)) from error
 

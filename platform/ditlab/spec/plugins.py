@@ -67,6 +67,7 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
         kind = spec[section]["kind"]
         if kind not in kinds_of(own):
             plugins.append(find_kind(section, kind))
+    plugins.append(find_kind("solver", spec["sampling"].get("solver", "")))
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
 
