@@ -22,7 +22,6 @@ from ray.train import get_context
 from ray.util.placement_group import get_current_placement_group
 from torch import distributed
 
-from ditlab.cluster.asking import RequestRelay
 from ditlab.cluster.channel import (
     CHANNEL_ERRORS,
     PAUSED,
@@ -149,14 +148,11 @@ def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: Heartbe
             report = None
             if launch.trial_channel:
                 report = partial(report_to_sweep, launch, link, min(SWEEP_TIMEOUT, rank.timeout / 2))
-            relay = RequestRelay(launch.folder, experiment.name)
-            stack.callback(relay.close)
             reporter = TrackedReporter(
                 launch,
                 lambda progress: group.try_put("progress", asdict(progress)),
                 report,
                 worker_nodes,
-                relay.look,
                 **common,
             )
             stack.enter_context(reporter)

@@ -135,13 +135,12 @@ class TrackedReporter(Reporter):
     def __init__(
         self, launch: Launch, on_progress: Callable[[TrainingProgress], None],
         on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None, worker_nodes: Sequence[str] = (),
-        on_look: Callable[[], None] = ignore, **rest: Any,
+        **rest: Any,
     ) -> None:  # fmt: skip
         """Open the tracked run; `rest` are arguments of `Reporter`.
 
         `on_evaluated` receives (step, metrics) of an evaluation, and returns True while training has to wait.
         `worker_nodes` are the names of the workers' nodes in order of rank; none for one process without Ray.
-        `on_look` is called before each look for requests.
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
@@ -156,7 +155,7 @@ class TrackedReporter(Reporter):
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        desk = RequestDesk(self._folder, self.warn, refused, on_look)
+        desk = RequestDesk(self._folder, self.warn, refused)
         # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
         counts = not launch.trial_channel and experiment.evaluation.where == "inline"
         self.requests: TrackedRequests = TrackedRequests(desk, self._tracker, self.metrics if counts else ignore)

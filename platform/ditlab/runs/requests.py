@@ -1,8 +1,7 @@
 """Requests to a run in training (`ditlab ask`): a file each in the run's folder, found beside its steps and answered.
 
 A request is open from its file on until its answer is there, so that one which a killed process had begun is done again
-by the next attempt. Files are `00000003.json`, `00000003.begun` (a byte for each time that it was begun) and
-`00000003.answer.json`.
+by the next attempt. Files are `00000003.json` and `00000003.answer.json`.
 """
 
 from __future__ import annotations
@@ -26,16 +25,13 @@ from ditlab.home import RunFolder
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
 from ditlab.secrets import hide
-from ditlab.storage.files import add_checksum, is_intact, without_checksum, write_durably
+from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import open_for_append, read_plain
 
 LOOK_INTERVAL = 0.5
 """Seconds between two looks for requests, off the training thread."""
-POLL_INTERVAL = 0.1  # seconds between two looks for an answer
 _STATE_INTERVAL = 1.0  # seconds between two looks at the run that is to answer
 _MOST_BYTES = 1 << 20
-_MOST_BEGINS = 2
-"""Times that a request is begun: one that ends the process each time would keep the run from going on."""
 _MOST_ANSWERS = 100
 """Answers that are kept, the newest."""
 _NAME = re.compile(r"([0-9]{8})(\.answer)?\.json")
@@ -95,10 +91,7 @@ def open_requests(folder: RunFolder, warn: Callable[[str], None] = ignore) -> li
     for number in sorted(set(_numbers(folder, None)) - answered):
         path = _path(folder, number, ".json")
         try:
-            content = read_plain(path, _MOST_BYTES).rstrip(b"\n")
-            if not is_intact(content):
-                raise ValueError("its checksum is wrong")
-            request = _REQUEST.validate_json(without_checksum(content))
+            request = _REQUEST.validate_json(read_plain(path, _MOST_BYTES))
             if request.number != number:
                 raise ValueError(f"it is request {request.number}")
             found.append(request)
@@ -111,9 +104,8 @@ def open_requests(folder: RunFolder, warn: Callable[[str], None] = ignore) -> li
 
 
 def withdraw(folder: RunFolder, number: int) -> None:
-    """Remove a request, and the count of its begins, which another request may not inherit."""
-    for ending in (".json", ".begun"):
-        _path(folder, number, ending).unlink(missing_ok=True)
+    """Remove a request."""
+    _path(folder, number, ".json").unlink(missing_ok=True)
 
 
 def withdraw_stops(folder: RunFolder) -> None:
@@ -127,16 +119,8 @@ def withdraw_stops(folder: RunFolder) -> None:
 def read_answer(folder: RunFolder, number: int) -> RequestAnswer | None:
     """Return the answer to a request; None where there is none yet."""
     with suppress(OSError, ValueError):
-        content = read_plain(_path(folder, number, ".answer.json"), _MOST_BYTES).rstrip(b"\n")
-        if is_intact(content):
-            return _ANSWER.validate_json(without_checksum(content))
+        return _ANSWER.validate_json(read_plain(_path(folder, number, ".answer.json"), _MOST_BYTES))
     return None
-
-
-def open_sentence(run_id: str, verb: str, wait: float) -> str:
-    """Return the sentence on a request that was not answered in `wait` seconds."""
-    waited = f"there is no answer after {wait:g} s" if wait else "the request is there"
-    return f"{waited}; it is done at the end of a step, and `ditlab ask {run_id} {verb}` waits for it."
 
 
 class RequestDesk:
@@ -147,10 +131,9 @@ class RequestDesk:
 
     def __init__(
         self, folder: RunFolder, warn: Callable[[str], None], refused: Mapping[str, str],
-        on_look: Callable[[], None] = ignore,
     ) -> None:  # fmt: skip
-        """`refused`: a sentence by verb that this run does not do. `on_look` is called before each look."""
-        self._folder, self._warn, self._refused, self._on_look = folder, warn, refused, on_look
+        """`refused`: a sentence by verb that this run does not do."""
+        self._folder, self._warn, self._refused = folder, warn, refused
         self._open: list[Request] = []
         self._begun: dict[int, RequestAnswer] = {}
         """Requests that this process has begun and not answered, by number, with what is known of their answers."""
@@ -172,8 +155,6 @@ class RequestDesk:
     def begin(self, number: int, verb: str, step: int) -> None:
         """Take note that a request is begun after a step."""
         self._current, self._begun[number] = number, RequestAnswer(number, verb, "done", step)
-        with self._writing(), os.fdopen(open_for_append(_path(self._folder, number, ".begun")), "ab") as file:
-            file.write(b".")
 
     def add_files(self, files: Sequence[Path]) -> None:
         """Take note of the files that the request has made which was begun last."""
@@ -215,13 +196,9 @@ class RequestDesk:
     def _look(self) -> None:
         """Read the folder; answer what is not done in any case."""
         with suppress(OSError):
-            self._on_look()
             found = []
             for request in open_requests(self._folder, self._warn_once):
                 number, why = request.number, self._refused.get(request.verb, "")
-                # read in this order, as the step loop notes a begin before it writes it
-                if _num_begins(self._folder, number) >= _MOST_BEGINS and number not in self._begun:
-                    why = f"the process ended {_MOST_BEGINS} times while it did this, and it is given up."
                 if not why:
                     found.append(request)
                 elif number not in self._answered:
@@ -267,16 +244,9 @@ def _numbers(folder: RunFolder, ending: str | None = "") -> list[int]:
     return [int(match[1]) for match in found if match and (ending == "" or match[2] == ending)]
 
 
-def _num_begins(folder: RunFolder, number: int) -> int:
-    try:
-        return _path(folder, number, ".begun").stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def _path(folder: RunFolder, number: int, ending: str) -> Path:
     return folder.requests / f"{number:08d}{ending}"
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
-    write_durably(path, add_checksum(json.dumps(fields, allow_nan=False).encode()) + b"\n")
+    write_durably(path, json.dumps(fields, allow_nan=False).encode() + b"\n")

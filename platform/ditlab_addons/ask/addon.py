@@ -12,7 +12,6 @@ ADDON = Parts(
                 "ditlab ask digits-dit sample",
                 "ditlab ask 1a2b3c4d evaluate --wait 60 --json",
                 "ditlab ask 1a2b3c4d stop-after-evaluation --no-wait",
-                "ditlab ask 1a2b3c4d checkpoint --address 10.0.0.5:6379",
             ),
             position=90,
         ),

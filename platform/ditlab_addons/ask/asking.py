@@ -11,10 +11,11 @@ from ditlab.home import RunFolder
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB, VERBS
 from ditlab.runs.locks import running_state
-from ditlab.runs.requests import POLL_INTERVAL, RequestAnswer, open_sentence, read_answer, withdraw, write_request
+from ditlab.runs.requests import RequestAnswer, read_answer, withdraw, write_request
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import RunRecord, read_record
 
+_POLL_INTERVAL = 0.1  # seconds between two looks for an answer
 _STATE_INTERVAL = 1.0  # seconds between two looks at the run that is to answer
 _INSTEAD = {
     "sample": "`ditlab sample {0}` draws from its newest checkpoint",
@@ -86,5 +87,11 @@ def ask(
                 withdraw(folder, number)
             return RequestAnswer(number, verb, "not done", message=why)
         if wait is not None and time.monotonic() - begin >= wait:
-            return RequestAnswer(number, verb, "open", message=open_sentence(folder.run_id, verb, wait))
-        time.sleep(POLL_INTERVAL)
+            return RequestAnswer(number, verb, "open", message=_open_sentence(folder.run_id, verb, wait))
+        time.sleep(_POLL_INTERVAL)
+
+
+def _open_sentence(run_id: str, verb: str, wait: float) -> str:
+    """Return the sentence on a request that was not answered in `wait` seconds."""
+    waited = f"there is no answer after {wait:g} s" if wait else "the request is there"
+    return f"{waited}; it is done at the end of a step, and `ditlab ask {run_id} {verb}` waits for it."
