@@ -121,6 +121,9 @@ class LeftOut(ManifestRecord):
     side: int = 0
     """Shorter side in pixels of an image that is too small; 0 for any other record."""
 
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
 
 class BlockReceipt(ManifestRecord):
     """Result of a block: its shards, its counts, and what was left out."""
