@@ -54,7 +54,7 @@ from ditlab.data.sources.records import (
 )
 from ditlab.data.sources.tables import named_classes, other_columns, parquet_rows, table_schema
 from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.plain_files import MIB
 
@@ -269,8 +269,7 @@ def _image_files(
     blocks = _image_blocks(images, beside, annotations)
     warnings: list[str] = []
     if annotations.label == "folder":
-        labels |= {visible_name(file.name.split("/")[0]) for file in files if "/" in file.name}
-        labels |= set(_folders(options.source)) - {file.shown for file in listing}  # which has links in a circle
+        labels |= _outer_folders(options.source, listing)
         warnings = _inner_folder_warnings(images, min(map(str, labels)))
     elif annotations.label == "column" and annotations.lines:
         labels = {line[1] for line in annotations.lines.values()}
@@ -318,13 +317,12 @@ def _refuse_other_lines(
     unknown = [visible_name(name) for name in annotations.lines if name not in names]
     if not unknown:
         return
-    more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
     if annotations.caption == "lines":
         origin, begin = f"--caption-from={options.caption_from}", "below --source"
     else:
         origin, begin = metadata[0].place, "beside that file"
     raise UserError(
-        f"{origin} names {unknown[0]}{more}, which --source={options.source} does not hold; correct the paths, "
+        f"{origin} names {shortened(unknown, 1)}, which --source={options.source} does not hold; correct the paths, "
         f"which begin {begin}, or remove the lines."
     )
 
@@ -342,16 +340,17 @@ def _inner_folder_warnings(images: Sequence[SourceFile], outer: str) -> list[str
     ]
 
 
-def _folders(source: str) -> list[str]:
-    """Return the folders directly below a source of this machine, those without a file too."""
+def _outer_folders(source: str, listing: Sequence[SourceFile]) -> set[str]:
+    """Return the folders directly below a source; of this machine those without a file too."""
+    found = {visible_name(file.name.split("/")[0]) for file in listing if "/" in file.name and not file.set_aside}
     if not Path(source).is_dir():
-        return []
+        return found
+    links = {file.shown for file in listing}  # in a circle
     with os.scandir(source) as entries:
-        return [
-            visible_name(entry.name)
-            for entry in entries
-            if entry.is_dir() and not entry.name.startswith(".") and entry.name not in SYSTEM_NAMES
-        ]
+        for entry in entries:
+            if entry.is_dir() and not entry.name.startswith(".") and entry.name not in SYSTEM_NAMES:
+                found |= {visible_name(entry.name)} - links
+    return found
 
 
 def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) -> set[str | None]:
@@ -514,6 +513,13 @@ class SampleMembers:
     not_read: list[str] = field(default_factory=list)
     """Names that no reader takes."""
 
+    def beside_image(self, name: str) -> dict[str, str]:
+        """Return what is of an image's stem, by ending; of a sample's only image, what is of its key."""
+        own = self.beside.get(PurePosixPath(name).stem, {})
+        if own or len(self.images) > 1:
+            return own
+        return self.beside.get(_key(name).name, {})
+
 
 def _sorted_members(names: Iterable[str], companions: Collection[str]) -> SampleMembers:
     """Sort the members of one key. A picture with a dot in its stem is the sample's where it cannot be another's."""
@@ -559,9 +565,7 @@ def _sample(
     yield from left_out(members.others, "about another sample", remedy)
     used: set[str] = set()
     for name in members.images:
-        named = members.beside.get(PurePosixPath(name).stem, {})
-        if not named and len(members.images) == 1:
-            named = members.beside.get(_key(name).name, {})
+        named = members.beside_image(name)
         newly_used = {*named.values()} - used
         used |= newly_used
         if is_cut and annotations.companions and not named:

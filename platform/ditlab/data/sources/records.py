@@ -58,11 +58,8 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
     Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
     files = {file.name: file for file in listing}
-    content = read_json(files[SPLITS]) if SPLITS in files else None
-    names = content.get("splits") if isinstance(content, dict) else None
-    if isinstance(names, list) and names:
-        one, listed = f"{source.rstrip('/')}/{names[0]}", ", ".join(map(str, names))
-        raise UserError(f"--source={source} holds splits ({listed}); name one of them, such as --source={one}.")
+    if SPLITS in files:
+        _refuse_splits(source, read_json(files[SPLITS]))
     indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
     owned: set[str] = set()
     for file in sorted(listing, key=lambda each: each.name.count("/")):
@@ -78,6 +75,15 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
         elif file.name not in owned and kind != "mds" and (kind in UNPACKED or not file.compression):
             chosen.append(RecordFile(kind, file))
     return [each for each in chosen if each.kind in kinds]
+
+
+def _refuse_splits(source: str, content: Any) -> None:
+    """Raise UserError for the content of a file that names several splits of a data set."""
+    names = content.get("splits") if isinstance(content, dict) else None
+    if isinstance(names, list) and names:
+        one = f"{source.rstrip('/')}/{names[0]}"
+        listed = ", ".join(map(str, names))
+        raise UserError(f"--source={source} holds splits ({listed}); name one of them, such as --source={one}.")
 
 
 def files_level(
@@ -150,19 +156,21 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     is read whole, and so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
     """
     file = each.file
-    if file.size <= most_bytes or each.kind in ("csv", "mds", "tsv") or file.compression or file.in_zip:
-        return []
-    if each.kind == "arrow" and file.is_remote:
+    if file.size <= most_bytes or file.compression or file.in_zip:
         return []
     if each.kind in ("jsonl", "txt"):
         num = -(-file.size // most_bytes)
         cuts = [number * file.size // num for number in range(num + 1)]
         return [(start, stop, 0) for start, stop in pairwise(cuts)]
+    rows_of = {"parquet": parquet_rows, "arrow": arrow_rows}.get(each.kind)
+    if rows_of is None or (each.kind == "arrow" and file.is_remote):
+        return []
     try:
-        rows = list(accumulate(parquet_rows(file) if each.kind == "parquet" else arrow_rows(file), initial=0))
+        rows = list(accumulate(rows_of(file), initial=0))
     except BadRecord:
         return []
-    allowed, cuts = max(1, rows[-1] * most_bytes // file.size), [0]  # few parts are larger than allowed
+    allowed = max(1, rows[-1] * most_bytes // file.size)  # few parts are larger than that
+    cuts = [0]
     for place in range(1, len(rows)):
         if place - cuts[-1] > 1 and rows[place] - rows[cuts[-1]] > allowed:
             cuts.append(place - 1)

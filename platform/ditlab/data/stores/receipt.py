@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
+from ditlab.errors import shortened
 from ditlab.spec.values import printable
 from ditlab.storage.plain_files import MIB, read_plain
 
@@ -226,8 +227,6 @@ def class_warnings(counts: Mapping[str, int]) -> list[str]:
     empty = [name for name, number in counts.items() if not number]
     if not empty:
         return []
-    shown = ", ".join(empty[:SHOWN_NAMES]) + (
-        f" and {len(empty) - SHOWN_NAMES:,} more" if len(empty) > SHOWN_NAMES else ""
-    )
     classes = "class has" if len(empty) == 1 else "classes have"
+    shown = shortened(empty, SHOWN_NAMES)
     return [f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws what it never saw."]

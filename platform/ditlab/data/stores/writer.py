@@ -7,7 +7,8 @@ import math
 import uuid
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -255,43 +256,46 @@ def write_batches(
     """
     for each in (name, *(attachments or {})):
         plain_name(each)
-    dtypes = {column: np.dtype(each.dtype) for column, each in columns.items()}
-    held, held_bytes, made_folder = deque[dict[str, np.ndarray]](), 0, not path.exists()
-    series: ShardSeries | None = None
-
-    def begin(rows: int) -> ShardSeries:
-        nonlocal series
-        series = ShardSeries(path, "shard", columns, rows)
-        while held:  # of which each batch leaves the memory as it is written
-            series.append(held.popleft(), most_rows=rows_per_shard)
-        return series
-
+    made_folder = not path.exists()
+    unread = iter(batches)
     try:
         with writing_into(path):
             path.mkdir(parents=True, exist_ok=True)
-            if rows := rows_per_block or rows_per_shard:
-                begin(rows)
-        for batch in batches:
+        held = deque[dict[str, np.ndarray]]()
+        rows = rows_per_block or rows_per_shard
+        if not rows:
+            held, rows = _first_batches(columns, unread)
+        with closing(ShardSeries(path, "shard", columns, rows)) as series:
             with writing_into(path):
-                if series is not None:
+                while held:  # of which each batch leaves the memory as it is written
+                    series.append(held.popleft(), most_rows=rows_per_shard)
+            for batch in unread:
+                with writing_into(path):
                     series.append(batch, most_rows=rows_per_shard)
-                    continue
-                arrays = {column: checked(column, each, batch[column]) for column, each in columns.items()}
-                if batch.keys() != arrays.keys():
-                    raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
-                held.append({column: values.view(dtypes[column]).copy() for column, values in arrays.items()})
-                held_bytes += sum(values.nbytes for values in arrays.values())
-                if held_bytes > WHOLE_BYTES:
-                    begin(block_rows(sum(column.row_bytes for column in columns.values())))
-        with writing_into(path):
-            written = (series or begin(max(1, sum(len(next(iter(batch.values()))) for batch in held)))).finish()
-            facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-            return finish_store(path, columns, written, attachments=attachments, receipt=receipt, **facts)
+            with writing_into(path):
+                facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
+                return finish_store(path, columns, series.finish(), attachments=attachments, receipt=receipt, **facts)
     finally:
-        if series is not None:
-            series.close()
         if made_folder and path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+
+
+def _first_batches(
+    columns: Mapping[str, Column], batches: Iterator[Mapping[str, Any]]
+) -> tuple[deque[dict[str, np.ndarray]], int]:
+    """Copy the first batches, of more than WHOLE_BYTES or all there are; returns them and the rows of a block."""
+    held = deque[dict[str, np.ndarray]]()
+    rows = num_bytes = 0
+    for batch in batches:
+        arrays = {name: checked(name, column, batch[name]) for name, column in columns.items()}
+        if batch.keys() != arrays.keys():
+            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
+        held.append({name: values.view(columns[name].dtype).copy() for name, values in arrays.items()})
+        rows += len(next(iter(arrays.values())))
+        num_bytes += sum(values.nbytes for values in arrays.values())
+        if num_bytes > WHOLE_BYTES:
+            return held, block_rows(sum(column.row_bytes for column in columns.values()))
+    return held, max(1, rows)
 
 
 def finish_store(
@@ -316,39 +320,22 @@ def finish_store(
     rows = sum(each.shard.rows for each in shards)
     if not rows:
         raise UserError(f"nothing to write to {path}: the source holds no rows; check the source.")
-    parts = [b64decode(each.entries) for each in shards]
-    index = b"".join(parts)
+    entries = [b64decode(each.entries) for each in shards]
+    index = b"".join(entries)
     digest = hashlib.sha256(index).hexdigest()
-
-    def blocks(column: str) -> Iterator[tuple[int, bytes]]:
-        place = sorted(columns).index(column)
-        for each, part in zip(shards, parts, strict=True):
-            for number, entry in enumerate(unpack_entries(part, len(columns))):
-                rows_left = each.shard.rows - number * each.block_rows
-                yield min(each.block_rows, rows_left), entry.digests[place]
-
-    stored = {
-        column: StoredColumn(
-            **columns[column].model_dump(),
-            statistics=reduce(Moments.merge, (each.moments[column] for each in shards)).statistics(),
-            sha256=column_hash(blocks(column)),
-        )
-        for column in columns
-    }
     attached = {plain_name(file): content for file, content in (attachments or {}).items()}
-    hashes = {file: hashlib.sha256(content).hexdigest() for file, content in attached.items()}
     manifest = StoreManifest(
         version=LATENTS_VERSION if any(column.autoencoder for column in columns.values()) else FORMAT_VERSION,
         name=plain_name(name),
         description=description,
         rows=rows,
-        columns=stored,
+        columns={column: _stored_column(column, columns, shards, entries) for column in columns},
         shards=tuple(each.shard for each in shards),
         block_rows=shards[0].block_rows,
         index=HashFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
         source=source,
         text=text,
-        attachments=hashes,
+        attachments={file: hashlib.sha256(content).hexdigest() for file, content in attached.items()},
         receipt=receipt,
         fingerprint="",
     )
@@ -357,8 +344,29 @@ def finish_store(
     files = {manifest.index.file: index, **attached, **listed, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)
-    named = {*(name for name, _, _ in manifest.stored_files), *listed}
-    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
-        for stray in (each for each in path.glob(pattern) if each.name not in named):
-            stray.unlink(missing_ok=True)  # open maps of it stay valid
+    _remove_strays(path, {*(name for name, _, _ in manifest.stored_files), *listed})
     return manifest
+
+
+def _remove_strays(path: Path, named: Collection[str | None]) -> None:
+    """Remove files of an older store that the manifest does not name; open maps of them stay valid."""
+    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
+        for stray in path.glob(pattern):
+            if stray.name not in named:
+                stray.unlink(missing_ok=True)
+
+
+def _stored_column(
+    name: str, columns: Mapping[str, Column], shards: Sequence[WrittenShard], entries: Sequence[bytes]
+) -> StoredColumn:
+    """Return a column with the statistics and the hash of its rows. `entries`: those of each shard's blocks."""
+    place = sorted(columns).index(name)
+
+    def blocks() -> Iterator[tuple[int, bytes]]:
+        for each, packed in zip(shards, entries, strict=True):
+            for number, entry in enumerate(unpack_entries(packed, len(columns))):
+                rows_left = each.shard.rows - number * each.block_rows
+                yield min(each.block_rows, rows_left), entry.digests[place]
+
+    moments = reduce(Moments.merge, (each.moments[name] for each in shards))
+    return StoredColumn(**columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks()))
