@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ditlab.data.import_blocks import BlockReceipt, InputBlock
+from ditlab.data.import_blocks import BlockReceipt, InputBlock, sums_of
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.sources.lines import lines_between
 from ditlab.data.sources.tables import parquet_rows
@@ -49,7 +49,7 @@ class FirstBlocks:
 
     @property
     def _sums(self) -> Counter[str]:
-        return sum((Counter(receipt.counts) for receipt in self.receipts), Counter[str]())
+        return sums_of(self.receipts)
 
     @property
     def looked_at(self) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pydantic import Field, ValidationError
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Moments, Source
-from ditlab.data.stores.receipt import LeftOutGroup, ManifestRecord
+from ditlab.data.stores.receipt import LeftOutGroup, LeftOutTally, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
@@ -164,6 +165,21 @@ def shards_of(receipts: Sequence[BlockReceipt], part: str = ".") -> list[Written
     return [shard for receipt in receipts for shard in receipt.parts.get(part, ())]
 
 
+def sums_of(receipts: Sequence[BlockReceipt]) -> Counter[str]:
+    """Return the sums of the importer's choice over blocks."""
+    return sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
+
+
+def listed_of(receipts: Sequence[BlockReceipt]) -> list[LeftOut]:
+    """Return the first records that were left out of each block."""
+    return [each for receipt in receipts for each in receipt.listed]
+
+
+def tally_of(receipts: Sequence[BlockReceipt]) -> LeftOutTally:
+    """Count what was left out of blocks."""
+    return LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+
+
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
     try:
@@ -270,13 +286,7 @@ def imported_blocks(
     estimated from the input's bytes. The folder goes once the body ends, or the source is refused; else what is done
     stays. Raises as the executor does.
     """
-    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
-    for block in blocks:
-        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
-        for files in (block.files, block.beside):
-            described.append([(file.root, file.name, file.size, file.stamp) for file in files])
-        digest.update(json.dumps(described, default=str).encode())
-    folder = path / f"{PARTIAL}{digest.hexdigest()[:32]}"
+    folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
     done = {block.number: receipt for block in blocks if (receipt := whole_receipt(folder, block)) is not None}
     missing = [block for block in blocks if block.number not in done]
@@ -288,8 +298,7 @@ def imported_blocks(
         if num_records is not None:
             progress(what, records, num_records, unit)
             return
-        total = records if read >= total_bytes else int(float(f"{records * total_bytes / max(1, read):.1e}"))
-        progress(what, records, max(records, total) or None, f"{unit} (estimated)")
+        progress(what, records, _estimated(records, read, total_bytes) or None, f"{unit} (estimated)")
 
     is_over = False
     try:
@@ -299,7 +308,7 @@ def imported_blocks(
             records += receipt.records
             read += blocks[receipt.block].bytes
             report()
-        yield folder, [done[block.number] for block in blocks if block.number in done]  # of a dry run the first
+        yield folder, [receipt for _, receipt in sorted(done.items())]  # of a dry run the first
         is_over = True
     except RefusedSource:
         is_over = True
@@ -307,9 +316,31 @@ def imported_blocks(
     finally:
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
-        for above in made:
-            if above.exists() and not any(above.iterdir()):
-                above.rmdir()
+        _remove_empty(made)
+
+
+def _estimated(records: int, read: int, total: int) -> int:
+    """Return the records of a source of `total` bytes, of which those of `read` are known, to two digits."""
+    if read >= total:
+        return records
+    return max(records, int(float(f"{records * total / max(1, read):.1e}")))
+
+
+def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:
+    """Return a hash of all that decides the result of an import."""
+    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
+    for block in blocks:
+        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
+        for files in (block.files, block.beside):
+            described.append([(file.root, file.name, file.size, file.stamp) for file in files])
+        digest.update(json.dumps(described, default=str).encode())
+    return digest.hexdigest()
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def finish_import(

@@ -33,7 +33,10 @@ from ditlab.data.import_blocks import (
     RefusedSource,
     finish_parts,
     imported_blocks,
+    listed_of,
     shards_of,
+    sums_of,
+    tally_of,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
@@ -181,10 +184,10 @@ def _receipt(
 ) -> tuple[SourceReceipt, bytes]:
     """Return an import's receipt, and the file that lists what was left out. Raises RefusedSource without an image."""
     before, is_whole = request.grown, request.first is None
-    listed = [*damaged, *(each for receipt in receipts for each in receipt.listed)]
+    listed = [*damaged, *listed_of(receipts)]
     if not any(receipt.rows for receipt in receipts):
         raise _refusal(request.options.source, listed)
-    counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
+    counts = sums_of(receipts)
     warnings = [*source.warnings]
     if is_whole:
         class_rows = _class_rows(receipts, before)
@@ -254,7 +257,7 @@ def _levels(
 
     `is_whole`: False where only the beginning was looked at, which then has a level of its own.
     """
-    tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+    tally = tally_of(receipts)
     rows = sum(receipt.rows for receipt in receipts)
     num = tally.counts.total()
     if source.blocks[0].kind == "images" and is_whole:

@@ -60,13 +60,8 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
     files = {file.name: file for file in listing}
     if SPLITS in files:
         _refuse_splits(source, read_json(files[SPLITS]))
-    indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
-    owned: set[str] = set()
-    for file in sorted(listing, key=lambda each: each.name.count("/")):
-        if (found := _of_index(file, files)) is not None:
-            # those of an index above are the same: the library merges the indices of folders into one over them
-            indexed[file.name] = [each for each in found if each.file.name not in owned]
-            owned.update(each.file.name for each in found)
+    indexed = _of_indices(files)
+    owned = {each.file.name for found in indexed.values() for each in found}
     chosen: list[RecordFile] = []
     for file in sorted(listing, key=lambda each: each.name.split("/")):
         kind = file.suffix.removeprefix(".")
@@ -110,7 +105,19 @@ def files_level(
     return ReceiptLevel(unit=unit, found=len(listing), used=dict(counts), left_out=tally.groups()), lines
 
 
-def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
+def _of_indices(files: Mapping[str, SourceFile]) -> dict[str, list[RecordFile]]:
+    """Return the files that each index names, by its name, but for those that an index of a folder above names."""
+    indexed: dict[str, list[RecordFile]] = {}
+    owned: set[str] = set()
+    for file in sorted(files.values(), key=lambda each: each.name.count("/")):
+        if (found := _of_index(file, files)) is not None:
+            # the library merges the indices of folders into one over them
+            indexed[file.name] = [each for each in found if each.file.name not in owned]
+            owned.update(each.file.name for each in found)
+    return indexed
+
+
+def _of_index(file: SourceFile, files: Mapping[str, SourceFile]) -> list[RecordFile] | None:
     """Return the files that an index names; None for what is no index."""
     name = file.name.rpartition("/")[2]
     if name == INDEX and (shards := read_index(file)) is not None:

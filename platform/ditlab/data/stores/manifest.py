@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -252,6 +252,17 @@ class TextFacts(ManifestRecord):
     def bytes_per_token(self) -> float:
         """Average UTF-8 bytes a token: bits a byte are bits a token divided by this."""
         return self.bytes / self.tokens
+
+
+class StoreFacts(TypedDict, total=False):
+    """Facts on a store beside its rows, as `writer.finish_store` takes them."""
+
+    name: Required[str]
+    description: str
+    source: Required[Source]
+    text: TextFacts | None
+    attachments: Mapping[str, bytes] | None
+    receipt: SourceReceipt | None
 
 
 class StoreManifest(ManifestRecord):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from ditlab.data.stores.manifest import (
     Moments,
     Source,
     StoredColumn,
+    StoreFacts,
     StoreManifest,
     StoreShard,
     TextFacts,
@@ -234,14 +235,9 @@ def write_batches(
     columns: Mapping[str, Column],
     batches: Iterable[Mapping[str, Any]],
     *,
-    name: str,
-    source: Source,
-    description: str = "",
-    text: TextFacts | None = None,
-    attachments: Mapping[str, bytes] | None = None,
-    receipt: SourceReceipt | None = None,
     rows_per_shard: int | None = None,
     rows_per_block: int | None = None,
+    **facts: Unpack[StoreFacts],
 ) -> StoreManifest:
     """Write a store from batches as `write_shards` takes them; returns its manifest.
 
@@ -254,7 +250,7 @@ def write_batches(
     Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
     ValueError for a name, of the store or an attachment, that leads to another folder.
     """
-    for each in (name, *(attachments or {})):
+    for each in (facts["name"], *(facts.get("attachments") or {})):
         plain_name(each)
     made_folder = not path.exists()
     unread = iter(batches)
@@ -273,8 +269,7 @@ def write_batches(
                 with writing_into(path):
                     series.append(batch, most_rows=rows_per_shard)
             with writing_into(path):
-                facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-                return finish_store(path, columns, series.finish(), attachments=attachments, receipt=receipt, **facts)
+                return finish_store(path, columns, series.finish(), **facts)
     finally:
         if made_folder and path.is_dir() and not any(path.iterdir()):
             path.rmdir()
@@ -304,8 +299,8 @@ def finish_store(
     shards: Sequence[WrittenShard],
     *,
     name: str,
-    description: str,
     source: Source,
+    description: str = "",
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
     receipt: SourceReceipt | None = None,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ditlab.data.stores.manifest import (
     BucketsManifest,
     Column,
     Source,
-    TextFacts,
+    StoreFacts,
     format_manifest,
     read_manifest,
 )
@@ -51,13 +51,7 @@ def write_store(
     path: Path,
     columns: Mapping[str, Column],
     batches: Iterable[Mapping[str, np.ndarray]],
-    *,
-    name: str,
-    description: str,
-    source: Source,
-    text: TextFacts | None = None,
-    attachments: Mapping[str, bytes] | None = None,
-    receipt: SourceReceipt | None = None,
+    **facts: Unpack[StoreFacts],
 ) -> WrittenStore:
     """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
 
@@ -72,8 +66,7 @@ def write_store(
         there = Store.open(path, verify=False)
         there.verify()
         before = there.fingerprint
-    facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-    write_batches(path, columns, batches, attachments=attachments, receipt=receipt, **facts)
+    write_batches(path, columns, batches, **facts)
     store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome)
