@@ -219,12 +219,17 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], growth: Gro
                 return left
     if not growth.is_known or any(map(has_room, growth.nodes())):
         return list(nodes)
-    custom = {name for node in nodes for name in node} & set(evaluation.resources.custom)
-    missing = sorted(set(evaluation.resources.custom) - custom)
+    raise _no_room_beside(experiment, nodes)
+
+
+def _no_room_beside(experiment: Experiment, nodes: Sequence[Node]) -> UserError:
+    """Return the error for an evaluation that no node has room for beside the workers."""
+    reserved, workers = experiment.evaluation.resources, experiment.resources.min_workers
+    missing = sorted(set(reserved.custom).difference(*nodes))
     remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
-    raise UserError(
-        f"evaluation.resources={evaluation.resources} are on no node beside {resources.min_workers} "
-        f"worker{'s' if resources.min_workers > 1 else ''}: the cluster has {_sizes(nodes)}; {remedy}."
+    return UserError(
+        f"evaluation.resources={reserved} are on no node beside {workers} worker{'s' if workers > 1 else ''}: the "
+        f"cluster has {_sizes(nodes)}; {remedy}."
     )
 
 
