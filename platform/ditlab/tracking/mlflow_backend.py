@@ -296,7 +296,7 @@ class MlflowBackend(TrackingBackend):
         Where newer weights have replaced the files, a model that has none yet is not made: theirs has a record of its
         own. A server of MLflow before 3.0 keeps no logged models, and gets artifacts in `export`.
         """
-        from mlflow.entities import LoggedModelOutput, Metric
+        from mlflow.entities import LoggedModelOutput
 
         client, step = self.client, record["step"]
         experiment_id = str(client.get_run(self.run_id).info.experiment_id)
@@ -316,37 +316,45 @@ class MlflowBackend(TrackingBackend):
         if model is None or not _is_ready(model):
             if weights_step(folder / WEIGHTS_NAME) != step:
                 return
-            name, run_id = record["name"], self.folder.run_id
-            note = (  # written once, so that people may change it
-                f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
-                "network. Download the artifacts into a folder, then:\n\n"
-                + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
-            )
-            model = model or client.create_logged_model(
-                experiment_id,
-                name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
-                source_run_id=self.run_id,
-                tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
-                params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
-                model_type="diffusion",
-            )
+            model = model or self._create_model(experiment_id, record)
             client.log_model_artifacts(model.model_id, str(folder))
             client.finalize_logged_model(model.model_id, "READY")
         # Name the model as an output of its run, once: MLflow would list a repeated call's twice.
         outputs = client.get_run(self.run_id).outputs
-        linked = {each.model_id for each in outputs.model_outputs} if outputs else set()
-        if model.model_id not in linked:
+        if not outputs or model.model_id not in {each.model_id for each in outputs.model_outputs}:
             client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
+        self._log_points(model.model_id, record)
+
+    def _create_model(self, experiment_id: str, record: JournalRecord) -> Any:
+        step, name, run_id = record["step"], record["name"], self.folder.run_id
+        note = (  # written once, so that people may change it
+            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
+            "network. Download the artifacts into a folder, then:\n\n"
+            + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
+        )
+        return self.client.create_logged_model(
+            experiment_id,
+            name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
+            source_run_id=self.run_id,
+            tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
+            params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
+            model_type="diffusion",
+        )
+
+    def _log_points(self, model_id: str, record: JournalRecord) -> None:
+        """Log the metrics of a model, with the data set that they are of."""
+        from mlflow.entities import Metric
+
         of = {}
         if data := record.get("dataset"):
             name = shorten(data["name"], _DATASET_NAME_LENGTH)
             of = {"dataset_name": name, "dataset_digest": data["fingerprint"][:_DIGEST_LENGTH]}
         points = [
-            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model.model_id, **of)
+            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model_id, **of)
             for each in record["points"]
         ]
         if points:
-            client.log_batch(self.run_id, points, synchronous=True)
+            self.client.log_batch(self.run_id, points, synchronous=True)
 
 
 def _is_ready(model: Any) -> bool:
