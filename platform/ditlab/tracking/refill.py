@@ -112,7 +112,7 @@ def _refuse_sender(folder: RunFolder, address: str) -> None:
 
 
 def _set_aside(home: Home) -> tuple[str, str]:
-    """Give the old database and its files other names, noted in the home's marker first; returns those that are there."""
+    """Give the old database and its files other names, noted in the home's marker first; empty for none."""
     name = str(home.read_marker().get("aside", ""))
     if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
         name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
