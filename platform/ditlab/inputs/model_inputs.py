@@ -180,24 +180,27 @@ class ModelInputs:
             # Cut there: a cut column of the host is not contiguous, and the host would wait for its copy.
             stored[name] = values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
         if rows is not None:
-            raw, stored = ({name: values[rows] for name, values in each.items()} for each in (raw, stored))
+            raw = {name: values[rows] for name, values in raw.items()}
+            stored = {name: values[rows] for name, values in stored.items()}
         device = device or self.device
         batch = to_device(stored, self._read, columns, device)
         if self._draws_latents:
             made_by = columns[LATENTS].autoencoder
             assert noise is not None and made_by is not None, "latents are drawn, of a checked column"
             batch["image"] = draw_latents(batch[LATENTS], made_by, noise)
-        if not self._encoded:
-            return batch
+        for name, values in self._features(raw, batch).items():
+            batch[name] = values.to(device, getattr(torch, self._encoded[name].dtype))
+        return batch
+
+    def _features(self, raw: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the fields that the encoders compute of a batch."""
         features: dict[str, Tensor] = {}
         if self._encoded.keys() & {*TEXT}:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
             assert self._extractor is not None
             features[IMAGE] = self._extractor.image.encode(batch["image"], raw["image"])
-        for name, field in self._encoded.items():
-            batch[name] = features[name].to(device, getattr(torch, field.dtype))
-        return batch
+        return {name: features[name] for name in self._encoded}
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
         assert self._extractor is not None

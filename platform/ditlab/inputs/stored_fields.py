@@ -71,15 +71,30 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
         data.train.store.check_columns(missing)
     if latents is not None:
         _check_latents(data, latents, str(encoders.autoencoder), weights_sha256)
-    if missing & {*TEXT}:
+    _check_encoded(origin, str(encoders.text), missing, computed)
+    check_fields(data.train, read, settable=True)
+    for part in data.train.store.parts:
+        shapes = {field.name: part.columns[field.name].shape for field in read}
+        try:
+            experiment.objective.check_shapes(experiment.model, shapes)
+        except ValueError as error:
+            raise UserError(f"{origin} does not fit: {error}") from error
+
+
+def _check_encoded(origin: str, text: str, missing: Collection[str], computed: Collection[str]) -> None:
+    """Raise UserError for features that are not stored, and that no encoder computes.
+
+    `missing`: fields that are read and not there; `computed`: those that encoders compute.
+    """
+    if features := [name for name in TEXT if name in missing]:
         raise UserError(
-            f"{origin} holds no features of captions ({', '.join(name for name in TEXT if name in missing)}), and the "
-            "model reads them; set encoders.text to a language model's folder or name, import the data with "
-            "`ditlab data import images --encode-text`, or set model.text_encoder=learned."
+            f"{origin} holds no features of captions ({', '.join(features)}), and the model reads them; set "
+            "encoders.text to a language model's folder or name, import the data with `ditlab data import images "
+            "--encode-text`, or set model.text_encoder=learned."
         )
     if CAPTION.name in missing and computed & {*TEXT}:
         raise UserError(
-            f"{origin} holds neither features of captions nor captions for encoders.text={encoders.text} to "
+            f"{origin} holds neither features of captions nor captions for encoders.text={text} to "
             "read; import the data with `ditlab data import images`, or change data."
         )
     if IMAGE in missing:
@@ -88,13 +103,6 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
             "network's folder or name, import the data with `ditlab data import images --encode-images`, or set "
             "objective.weights.alignment=0."
         )
-    check_fields(data.train, read, settable=True)
-    for part in data.train.store.parts:
-        shapes = {field.name: part.columns[field.name].shape for field in read}
-        try:
-            experiment.objective.check_shapes(experiment.model, shapes)
-        except ValueError as error:
-            raise UserError(f"{origin} does not fit: {error}") from error
 
 
 def _check_latents(data: DataSplits, image: BatchField, place: str, weights_sha256: Callable[[], str] | None) -> None:
