@@ -9,6 +9,7 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ditlab_models.checks import check_no_label
 from ditlab_models.contract import DEFAULT_REQUEST, Picture, RealRows, SampleRequest, Samples

@@ -182,8 +182,7 @@ def open_data(
                 lambda name, part: open_data(part, home, verify, lambda text: notify(in_part(text, name, type(part)))),
             )
         case DataSource():
-            store = open_store(_plugin_store(spec, home), verify)
-            return _split(store, spec.hold_out, f"data.kind={spec.kind}")
+            return _split(open_store(_plugin_store(spec, home), verify), spec.hold_out, f"data.kind={spec.kind}")
 
 
 def _plugin_store(spec: DataSource, home: Home) -> Path:

@@ -81,7 +81,7 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
             raise UserError(f"{origin} does not fit: {error}") from error
 
 
-def _check_encoded(origin: str, text: str, missing: Collection[str], computed: Collection[str]) -> None:
+def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]) -> None:
     """Raise UserError for features that are not stored, and that no encoder computes.
 
     `missing`: fields that are read and not there; `computed`: those that encoders compute.
