@@ -266,6 +266,36 @@ class RefusedSource(UserError):
     """A source that an importer's options refuse: another source or another option begins anew."""
 
 
+@dataclass
+class RecordCount:
+    """Records of an import that are done, for people; of an unknown number, estimated from the input's bytes."""
+
+    progress: Progress
+    what: str
+    unit: str
+    total: int | None
+    """Number of all records; None where it is unknown."""
+    total_bytes: int
+    records: int = 0
+    bytes_read: int = 0
+
+    def add(self, block: InputBlock, receipt: BlockReceipt) -> None:
+        """Count a block that is done."""
+        self.records += receipt.records
+        self.bytes_read += block.bytes
+
+    def show(self) -> None:
+        """Report the records, and all there are; an estimate has two digits."""
+        total, unit = self.total, self.unit
+        if total is None:
+            total, unit = self.records, f"{unit} (estimated)"
+            if self.bytes_read < self.total_bytes:
+                estimate = float(f"{self.records * self.total_bytes / max(1, self.bytes_read):.1e}")
+                total = max(self.records, int(estimate))
+            total = total or None
+        self.progress(self.what, self.records, total, unit)
+
+
 @contextmanager
 def imported_blocks(
     path: Path,
@@ -288,26 +318,20 @@ def imported_blocks(
     """
     folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
-    done = {block.number: receipt for block in blocks if (receipt := whole_receipt(folder, block)) is not None}
+    count = RecordCount(progress, what, unit, num_records, sum(block.bytes for block in blocks))
+    done: dict[int, BlockReceipt] = {}
+    for block in blocks:
+        if (receipt := whole_receipt(folder, block)) is not None:
+            done[block.number] = receipt
+            count.add(block, receipt)
     missing = [block for block in blocks if block.number not in done]
-    total_bytes = sum(block.bytes for block in blocks)
-    records = sum(receipt.records for receipt in done.values())
-    read = total_bytes - sum(block.bytes for block in missing)
-
-    def report() -> None:
-        if num_records is not None:
-            progress(what, records, num_records, unit)
-            return
-        progress(what, records, _estimated(records, read, total_bytes) or None, f"{unit} (estimated)")
-
     is_over = False
     try:
-        report()
+        count.show()
         for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
             done[receipt.block] = receipt
-            records += receipt.records
-            read += blocks[receipt.block].bytes
-            report()
+            count.add(blocks[receipt.block], receipt)
+            count.show()
         yield folder, [receipt for _, receipt in sorted(done.items())]  # of a dry run the first
         is_over = True
     except RefusedSource:
@@ -317,13 +341,6 @@ def imported_blocks(
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(made)
-
-
-def _estimated(records: int, read: int, total: int) -> int:
-    """Return the records of a source of `total` bytes, of which those of `read` are known, to two digits."""
-    if read >= total:
-        return records
-    return max(records, int(float(f"{records * total / max(1, read):.1e}")))
 
 
 def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:

@@ -291,13 +291,11 @@ def lost_start(folder: RunFolder) -> JournalRecord | None:
 class BackgroundUploader:
     """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
-    def __init__(
-        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int],
-        begin: threading.Event,
-    ) -> None:  # fmt: skip
-        """`sync` flushes the journal and returns its bytes on the disk; `begin` holds the first upload back."""
-        self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
-        self._stop, self._begin = threading.Event(), begin
+    def __init__(self, transfer: JournalTransfer, begin: threading.Event) -> None:
+        """Begin to send once `begin` is set."""
+        self._transfer = transfer
+        self._stop = threading.Event()
+        self._begin = begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until = math.inf
         self._backoff = _POLL_INTERVAL

@@ -31,6 +31,10 @@ REMEDIES = {
 """Remedies for an image without a caption."""
 
 
+Line = tuple[str | None, str | None]
+"""Caption and class of an image."""
+
+
 @dataclass(frozen=True)
 class Annotations:
     """Rules that give an image its caption and its class."""
@@ -41,8 +45,10 @@ class Annotations:
     """`folder`, `inner`, `cls`, `column`; None for no classes."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Columns or keys of captions and classes, by the flag that names each."""
-    lines: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    lines: Mapping[str, Line] = field(default_factory=dict)
     """Caption and class by path below the source."""
+    tables: Sequence[str] = ()
+    """Paths or URIs of the files that the lines are of."""
     remedy: str = ""
     """Remedy for an image without a caption."""
     damaged: Sequence[BadRecord] = ()
@@ -178,7 +184,7 @@ def class_table(names: Iterable[str]) -> tuple[str, ...]:
 
 def read_lines(
     files: Sequence[SourceFile], keys: Mapping[str, str], option: str | None = None
-) -> tuple[dict[str, tuple[str | None, str | None]], list[BadRecord]]:
+) -> tuple[dict[str, Line], list[BadRecord]]:
     """Read captions and classes by image path from tables of them, such as lines `{"file_name": "a/b.png", ...}`.
 
     `keys`: those of captions and classes, by flag. `option`: the one that names the table, whose paths begin below the
@@ -186,7 +192,7 @@ def read_lines(
     naming the line, where all lines are of another form, and for an image that has two.
     """
     asked = {PATH: FILE_NAME, **keys}
-    lines: dict[str, tuple[str | None, str | None]] = {}
+    lines: dict[str, Line] = {}
     damaged: list[BadRecord] = []
     for file in files:
         folder = PurePosixPath() if option else PurePosixPath(file.name).parent
@@ -209,7 +215,7 @@ def read_lines(
     return lines, damaged
 
 
-def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, tuple[str | None, str | None]] | BadRecord:
+def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line] | BadRecord:
     """Return a line's path, with its caption and class, or what is wrong with it."""
     if record.problem:
         return record.problem

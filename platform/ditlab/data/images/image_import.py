@@ -154,10 +154,10 @@ def _image_rules(request: ImportRequest[ImagesOptions], source: ImageSource, buc
     decoding = DecodingRules(
         buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels, options.grey
     )
-    if not before:
-        return ImageRules(options, annotations, decoding, source.classes, None, request.first)
-    classes = all_classes(before, source.classes, has_captions, options.into or "")
-    return ImageRules(options, annotations, decoding, classes, before.path, request.first)
+    classes = source.classes
+    if before:
+        classes = all_classes(before, classes, has_captions, options.into or "")
+    return ImageRules(options, annotations, decoding, classes, before.path if before else None, request.first)
 
 
 def _described(rules: ImageRules, before: BucketedStore | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ditlab.data.images.annotations import (
     METADATA,
     REMEDIES,
     Annotations,
+    Line,
     caption_bytes,
     class_name,
     class_table,
@@ -131,7 +132,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     kind = _only_kind(held, options.source, listing)
     annotations = _annotations(options, kind, metadata)
     if kind == "images":
-        return _image_files(listing, files, images, annotations, options, metadata)
+        return _image_files(listing, images, annotations, options)
     if kind == "tar":
         return _tar_files(listing, tars, annotations)
     return _table_files(listing, tables, annotations)
@@ -166,16 +167,18 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
     remedy = REMEDIES.get(caption, "").format(lines=options.caption_from, column=options.caption_column)
     if kind == "tar" and caption == "txt":
         remedy = "write one into a .txt member of the same key beside it"
-    lines: Mapping[str, Sequence[str | None]] = {}
+    tables = metadata
+    lines: Mapping[str, Line] = {}
     damaged: Sequence[BadRecord] = ()
     if caption == "lines":
-        file = local_file(Path(options.caption_from or ""))
-        lines, damaged = read_lines([file], keys, f"--caption-from={options.caption_from}")
+        tables = [local_file(Path(options.caption_from or ""))]
+        lines, damaged = read_lines(tables, keys, f"--caption-from={options.caption_from}")
     elif caption == "metadata":
-        lines, damaged = read_lines(metadata, keys)
-    elif label == "column" and metadata:
-        lines, damaged = read_lines(metadata, {LABELS: keys[LABELS]})
-    return Annotations(caption, label, keys, lines, remedy, damaged)
+        lines, damaged = read_lines(tables, keys)
+    elif label == "column":
+        lines, damaged = read_lines(tables, {LABELS: keys[LABELS]})
+    places = [file.place for file in tables] if lines else []
+    return Annotations(caption, label, keys, lines, places, remedy, damaged)
 
 
 def _caption_origin(options: ImagesOptions, kind: str, label: str | None, metadata: Sequence[SourceFile]) -> str:
@@ -244,56 +247,33 @@ def _num_rows(tables: Sequence[RecordFile]) -> int | None:
 
 
 def _image_files(
-    listing: Sequence[SourceFile],
-    files: Sequence[SourceFile],
-    images: Sequence[SourceFile],
-    annotations: Annotations,
-    options: ImagesOptions,
-    metadata: Sequence[SourceFile],
+    listing: Sequence[SourceFile], images: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions
 ) -> ImageSource:
-    """Cut image files into blocks. `files`: those of the listing that are not set aside; `images` among them."""
+    """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
     # refuses images outside all folders before one is decoded
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images if annotations.label}
-    _refuse_other_lines(annotations, images, options, metadata)
+    _refuse_other_lines(annotations, images, options)
+    files = [file for file in listing if not file.set_aside]
     beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
     stems = {file.stem for file in images}
-    level, left_out = files_level(
-        listing,
-        {
-            "images": images,
-            BESIDE: [file for file in beside.values() if file.stem in stems],
-            "metadata": _line_files(annotations, options, files, metadata),
-        },
-        {file.name: ALONE for file in beside.values() if file.stem not in stems},
-    )
+    tables = set(annotations.tables)
+    used = {
+        "images": images,
+        BESIDE: [file for file in beside.values() if file.stem in stems],
+        "metadata": [file for file in files if file.place in tables],
+    }
+    level, left_out = files_level(listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE))
     blocks = _image_blocks(images, beside, annotations)
     warnings: list[str] = []
     if annotations.label == "folder":
         labels |= _outer_folders(options.source, listing)
         warnings = _inner_folder_warnings(images, min(map(str, labels)))
-    elif annotations.label == "column" and annotations.lines:
-        labels = {line[1] for line in annotations.lines.values()}
     elif annotations.label in ("column", "cls"):
         labels = _companion_classes(beside.values(), annotations)
     classes = class_table(filter(None, labels))
     num_lines = len(annotations.lines)
     annotations = replace(annotations, lines={})
     return ImageSource(annotations, blocks, len(images), classes, level, left_out, num_lines, warnings)
-
-
-def _line_files(
-    annotations: Annotations,
-    options: ImagesOptions,
-    files: Sequence[SourceFile],
-    metadata: Sequence[SourceFile],
-) -> Sequence[SourceFile]:
-    """Return the files of the source whose lines are captions and classes."""
-    if not annotations.lines:
-        return ()
-    if annotations.caption != "lines":
-        return metadata
-    chosen = Path(options.caption_from or "").absolute()
-    return [file for file in files if file.has_path and file.path == chosen]
 
 
 def _image_blocks(
@@ -309,9 +289,7 @@ def _image_blocks(
     return blocks
 
 
-def _refuse_other_lines(
-    annotations: Annotations, images: Sequence[SourceFile], options: ImagesOptions, metadata: Sequence[SourceFile]
-) -> None:
+def _refuse_other_lines(annotations: Annotations, images: Sequence[SourceFile], options: ImagesOptions) -> None:
     """Raise UserError for lines of captions and classes that name images which the source does not hold."""
     names = {file.shown for file in images}
     unknown = [visible_name(name) for name in annotations.lines if name not in names]
@@ -320,7 +298,7 @@ def _refuse_other_lines(
     if annotations.caption == "lines":
         origin, begin = f"--caption-from={options.caption_from}", "below --source"
     else:
-        origin, begin = metadata[0].place, "beside that file"
+        origin, begin = annotations.tables[0], "beside that file"
     raise UserError(
         f"{origin} names {shortened(unknown, 1)}, which --source={options.source} does not hold; correct the paths, "
         f"which begin {begin}, or remove the lines."
@@ -354,7 +332,9 @@ def _outer_folders(source: str, listing: Sequence[SourceFile]) -> set[str]:
 
 
 def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) -> set[str | None]:
-    """Return the classes that files beside images name."""
+    """Return the classes that lines, or files beside images, name."""
+    if annotations.label == "column" and annotations.lines:
+        return {line[1] for line in annotations.lines.values()}
     found: set[str | None] = set()
     for file in files:
         with suppress(OSError):  # told where its image is read
