@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ditlab.data.import_blocks import BlockReceipt, InputBlock, sums_of
+from ditlab.data.import_blocks import BlockReceipt, BlockTask, InputBlock, sums_of
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.sources.lines import lines_between
 from ditlab.data.sources.tables import parquet_rows
@@ -38,7 +38,7 @@ class FirstBlocks:
     receipts: list[BlockReceipt] = field(default_factory=list)
     """Receipts of the first."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of the first blocks. Raises whatever `work` raises."""
         self.blocks, self.receipts = blocks, []
         for block in blocks:

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Moments, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Moments, Source
 from ditlab.data.stores.receipt import LeftOutGroup, LeftOutTally, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
@@ -150,6 +150,10 @@ class BlockReceipt(ManifestRecord):
         return self.rows + sum(group.number for group in self.left_out)
 
 
+BlockTask = Callable[[InputBlock], BlockReceipt]
+"""Work of an import on a block."""
+
+
 def packed(array: np.ndarray) -> str:
     """Return an array's bytes in base64: blocks and receipts travel as JSON."""
     return b64encode(array.tobytes()).decode()
@@ -203,7 +207,7 @@ class BlockRules(Protocol):
 class BlockExecutor(Protocol):
     """Runner of blocks, on one machine or several."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipt of each block once, in any order, as it is there. Raises whatever `work` raises."""
         ...
 
@@ -256,7 +260,7 @@ class ProcessExecutor:
     verb: str = "decodes"
     """Work of a process in messages: `decodes`."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
         processes = min(self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks))
         yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
@@ -364,7 +368,7 @@ def finish_import(
     path: Path,
     folder: Path,
     receipts: Sequence[BlockReceipt],
-    columns: Mapping[str, Column],
+    columns: Columns,
     *,
     more: Sequence[WrittenShard] = (),
     **facts: Any,
@@ -391,7 +395,7 @@ def finish_import(
 def finish_parts(
     folder: Path,
     receipts: Sequence[BlockReceipt],
-    columns: Mapping[str, Mapping[str, Column]],
+    columns: Mapping[str, Columns],
     source: Source,
     grown: Mapping[str, Store] | None = None,
 ) -> dict[str, Store]:
@@ -410,7 +414,7 @@ def finish_parts(
     return stores
 
 
-def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) -> list[WrittenShard]:
+def _shared_shards(store: Store, columns: Columns, folder: Path) -> list[WrittenShard]:
     """Link a store's shards into a folder; a file system without links copies them. More classes may be there now."""
     folder.mkdir(parents=True, exist_ok=True)
     of_column: dict[str, Moments] = {}
@@ -432,9 +436,7 @@ def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) ->
     return shards
 
 
-def _place_store(
-    shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Mapping[str, Column], **facts: Any
-) -> Store:
+def _place_store(shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Columns, **facts: Any) -> Store:
     """Make a store at a place of an import's shards, so that both have them; a file system without links moves them."""
     from ditlab.data.stores.store import Store
 

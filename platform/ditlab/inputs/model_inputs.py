@@ -18,7 +18,7 @@ from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.loading.transfer import send
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Columns
 from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.encoders.features import FeatureExtractor
 from ditlab.home import Home
@@ -162,7 +162,7 @@ class ModelInputs:
     def prepare_batch(
         self,
         raw: Mapping[str, Tensor],
-        columns: Mapping[str, Column],
+        columns: Columns,
         device: torch.device | None = None,
         rows: slice | None = None,
         moved: Mapping[str, Tensor] | None = None,
@@ -224,7 +224,7 @@ def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict
 def prepare_on_host(
     objective: Any,
     raw: Mapping[str, Tensor],
-    columns: Mapping[str, Column],
+    columns: Columns,
     inputs: ModelInputs,
     noise: KeyedNoise,
     rows: slice | None = None,

@@ -24,7 +24,7 @@ from ditlab.data.import_blocks import (
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
 from ditlab.data.stores.receipt import read_list
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
@@ -91,11 +91,12 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
     from ditlab.encoders.text import FrozenTextEncoder
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text, image, length, patch = encoders.text, encoders.image, encoders.length, encoders.patch
-    return (
-        FrozenTextEncoder(text, None, length, device, option="--encode-text") if text else None,
-        FrozenImageEncoder(image, None, patch, device, option="--encode-images") if image else None,
-    )
+    text = image = None
+    if encoders.text:
+        text = FrozenTextEncoder(encoders.text, None, encoders.length, device, option="--encode-text")
+    if encoders.image:
+        image = FrozenImageEncoder(encoders.image, None, encoders.patch, device, option="--encode-images")
+    return text, image
 
 
 @lru_cache(maxsize=1)
@@ -143,7 +144,7 @@ class EncodingRules:
         shards = write_shards(part, block.prefix, self.columns(store.columns), batches())
         return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
 
-    def columns(self, own: Mapping[str, Column]) -> dict[str, Column]:
+    def columns(self, own: Columns) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
         from ditlab.encoders.features import image_shapes, latent_shapes, text_shapes
 

@@ -258,23 +258,21 @@ def _levels(
     `is_whole`: False where only the beginning was looked at, which then has a level of its own.
     """
     tally = tally_of(receipts)
-    rows = sum(receipt.rows for receipt in receipts)
-    num = tally.counts.total()
-    if source.blocks[0].kind == "images" and is_whole:
-        tally.merge(source.files.left_out)
-        used = source.files.used | {"images": rows}
-        levels = [ReceiptLevel(unit=source.files.unit, found=source.files.found, used=used, left_out=tally.groups())]
+    used = {"images": sum(receipt.rows for receipt in receipts)}
+    kind, files = source.blocks[0].kind, source.files
+    if kind == "images" and is_whole:
+        tally.merge(files.left_out)
+        left_out = tally.groups()
+        levels = [ReceiptLevel(unit=files.unit, found=files.found, used=files.used | used, left_out=left_out)]
     else:
-        unit = {"images": "images", "tar": "members"}.get(source.blocks[0].kind, "rows")
-        used = {"images": rows} | ({BESIDE: beside} if beside else {})
-        inner = ReceiptLevel(unit=unit, found=rows + beside + num, used=used, left_out=tally.groups())
-        levels = [source.files, inner]
+        if beside:
+            used[BESIDE] = beside
+        levels = [files, tally.level({"images": "images", "tar": "members"}.get(kind, "rows"), used)]
     if damaged or source.num_lines:
         lines = LeftOutTally()
         for line in damaged:
             lines.add(line.reason, "", line.place)
-        found, used = source.num_lines + len(damaged), {"read": source.num_lines}
-        levels.append(ReceiptLevel(unit="lines", found=found, used=used, left_out=lines.groups()))
+        levels.append(lines.level("lines", {"read": source.num_lines}))
     return levels
 
 

@@ -467,8 +467,7 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
         members: dict[str, bytes | str | None] = {}
         for name, content in group:
             if name in members:
-                path = PurePosixPath(visible_name(name))
-                yield LeftOut(place=f"{file.shown}: {path}", reason=TWICE, detail="", ending=path.suffix.lower())
+                yield _left_out(file, name, TWICE)
             else:
                 members[name] = content
         is_cut = bool(damage)  # known with the last sample
@@ -525,6 +524,11 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
     return members
 
 
+def _left_out(file: SourceFile, name: str, reason: str, detail: str = "") -> LeftOut:
+    path = PurePosixPath(visible_name(name))
+    return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+
+
 def _sample(
     file: SourceFile, contents: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
 ) -> Iterator[CaptionedImage | LeftOut]:
@@ -534,9 +538,7 @@ def _sample(
     """
 
     def left_out(names: Iterable[str], reason: str, detail: str = "") -> Iterator[LeftOut]:
-        for name in names:
-            path = PurePosixPath(visible_name(name))
-            yield LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+        return (_left_out(file, name, reason, detail) for name in names)
 
     members = _sorted_members(contents, annotations.companions)
     yield from left_out(members.of_system, SYSTEM)

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Columns
 from ditlab.data.stores.view import View
 from ditlab_models.contract import BatchField
 
 
 def to_device(
-    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Mapping[str, Column], device: torch.device | str
+    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Columns, device: torch.device | str
 ) -> dict[str, Tensor]:
     """Convert a batch to a model's fields: moved in the store's dtype, then converted on the device.
 

@@ -42,7 +42,11 @@ WINDOW_BLOCKS = 64
 """Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
 
 
-def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray, np.ndarray]:
+RowSplit = tuple[np.ndarray, np.ndarray]
+"""Training rows and held-out rows of a store, int64."""
+
+
+def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
     """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours are never parted.
 
     A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
@@ -58,14 +62,14 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def _cut(order: np.ndarray, share: float) -> RowSplit:
     num = max(1, round(len(order) * share)) if share > 0 else 0
     is_train = np.ones(len(order), bool)
     is_train[order[:num]] = False
     return np.flatnonzero(is_train), order[:num]
 
 
-def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_runs(length: int, share: float) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a text store, held out in runs of neighbours.
 
     Neighbours share documents: of rows held out at random nearly every one would have both in training, of a run of n,
@@ -77,7 +81,7 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_evenly(lengths: Sequence[int], share: float) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share of each.
 
     The k-th of n rows of a bucket, in an order of its own, is placed at (k + 1/2)/n; rows of lowest place are held out.
@@ -89,7 +93,7 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
     return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
 
 
-def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
     """Return (training rows, held-out rows) of a store, int64; rows of any class in `classes` are held out.
 
     Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no class indices, for

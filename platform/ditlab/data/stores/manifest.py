@@ -170,6 +170,10 @@ class Moments(ManifestRecord):
         return ColumnStatistics(**self.model_dump(exclude={"squares"}), std=math.sqrt(self.squares / self.count))
 
 
+Columns = Mapping[str, Column]
+"""Columns by name."""
+
+
 class StoredColumn(Column):
     """Column of a written store, with statistics and content hash."""
 

@@ -92,6 +92,11 @@ class LeftOutTally:
             self.add(group.reason, group.ending, *group.first, number=group.number)
         return self
 
+    def level(self, unit: str, used: Mapping[str, int]) -> ReceiptLevel:
+        """Return the level of the records that are used, by what they are, and of those that are left out."""
+        found = sum(used.values()) + self.counts.total()
+        return ReceiptLevel(unit=unit, found=found, used=dict(used), left_out=self.groups())
+
     def groups(self) -> tuple[LeftOutGroup, ...]:
         """Return the groups, the largest first."""
         return tuple(

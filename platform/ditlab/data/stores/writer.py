@@ -23,6 +23,7 @@ from ditlab.data.stores.manifest import (
     LATENTS_VERSION,
     MANIFEST_NAME,
     Column,
+    Columns,
     HashFile,
     Moments,
     Source,
@@ -67,7 +68,7 @@ class ShardSeries:
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
 
-    def __init__(self, folder: Path, prefix: str, columns: Mapping[str, Column], rows_per_block: int):
+    def __init__(self, folder: Path, prefix: str, columns: Columns, rows_per_block: int):
         self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
         self._schema = arrow_schema(columns)
         self._buffers: dict[str, np.ndarray] = {}
@@ -178,7 +179,7 @@ class ShardSeries:
 def write_shards(
     folder: Path,
     prefix: str,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, np.ndarray]],
     most_bytes: int = SHARD_BYTES,
     rows_per_block: int | None = None,
@@ -232,7 +233,7 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
 
 def write_batches(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, Any]],
     *,
     rows_per_shard: int | None = None,
@@ -275,9 +276,7 @@ def write_batches(
             path.rmdir()
 
 
-def _first_batches(
-    columns: Mapping[str, Column], batches: Iterator[Mapping[str, Any]]
-) -> tuple[deque[dict[str, np.ndarray]], int]:
+def _first_batches(columns: Columns, batches: Iterator[Mapping[str, Any]]) -> tuple[deque[dict[str, np.ndarray]], int]:
     """Copy the first batches, of more than WHOLE_BYTES or all there are; returns them and the rows of a block."""
     held = deque[dict[str, np.ndarray]]()
     rows = num_bytes = 0
@@ -295,7 +294,7 @@ def _first_batches(
 
 def finish_store(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     shards: Sequence[WrittenShard],
     *,
     name: str,
@@ -352,7 +351,7 @@ def _remove_strays(path: Path, named: Collection[str | None]) -> None:
 
 
 def _stored_column(
-    name: str, columns: Mapping[str, Column], shards: Sequence[WrittenShard], entries: Sequence[bytes]
+    name: str, columns: Columns, shards: Sequence[WrittenShard], entries: Sequence[bytes]
 ) -> StoredColumn:
     """Return a column with the statistics and the hash of its rows. `entries`: those of each shard's blocks."""
     place = sorted(columns).index(name)

@@ -17,7 +17,7 @@ from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Bucket,
     BucketsManifest,
-    Column,
+    Columns,
     Source,
     StoreFacts,
     format_manifest,
@@ -49,7 +49,7 @@ class WrittenStore:
 
 def write_store(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, np.ndarray]],
     **facts: Unpack[StoreFacts],
 ) -> WrittenStore:

@@ -262,13 +262,7 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
         dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
-        tally = tally_of(receipts)
-        documents = ReceiptLevel(
-            unit="documents",
-            found=sums["documents"] + tally.counts.total(),
-            used={"documents": sums["documents"]},
-            left_out=tally.groups(),
-        )
+        documents = tally_of(receipts).level("documents", {"documents": sums["documents"]})
         receipt, left_out = make_receipt([files, documents], [*files_left_out, *map(str, listed_of(receipts))])
         name = visible_name(source_name(options.source))
         num_files = len({file for block in blocks for file in block.files})
