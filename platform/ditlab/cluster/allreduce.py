@@ -62,7 +62,8 @@ class AllReduceMember:
             "nccl" if use_gpu else "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world_size,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-        seconds, is_right = {}, True
+        seconds = {}
+        is_right = True
         try:
             for size, repeats in REPEATS.items():
                 values = torch.full((size // 4,), float(rank + 1), device=device)

@@ -45,8 +45,10 @@ class Attempt:
 
     def __init__(self, launch: Launch, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
         """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they are gone."""
-        self._launch, self._callbacks = launch, callbacks
-        self._workers, self._keeps_workers = workers, keeps_workers
+        self._launch = launch
+        self._callbacks = callbacks
+        self._workers = workers
+        self._keeps_workers = keeps_workers
         self._resources = launch.experiment.resources
         self._control = KeyValueChannel(f"{launch.run_id}-{secrets.token_hex(4)}")
         self._group = self._control  # until the workers have named their group
@@ -55,7 +57,8 @@ class Attempt:
         self._hung: list[Heartbeat] = []
         self._stop_reason = ""
         self._num_warnings: dict[int, int] = {}
-        self._next_hang_check, self._next_drain_check = 0.0, 0.0
+        self._next_hang_check = 0.0
+        self._next_drain_check = 0.0
         self._nodes = alive_ids()
         self._notice_at = time.monotonic() + START_NOTICE
 
@@ -105,8 +108,10 @@ class Attempt:
         """Pass the workers' progress and new warnings to the callbacks."""
         name = self._control.get("group")  # Ray starts a new group of workers by itself when an elastic run grows
         if name and self._group.name != self._control.child(name).name:
-            self._group, self._num_warnings = self._control.child(name), {}
-            self._heartbeats, self._hung = [], []
+            self._group = self._control.child(name)
+            self._num_warnings = {}
+            self._heartbeats = []
+            self._hung = []
             self._hang_detector = HangDetector(self._resources.hang_timeout)
         if progress := self._group.get("progress"):
             self._callbacks.on_progress(TrainingProgress(**progress))
@@ -118,7 +123,8 @@ class Attempt:
 
     def _check_group(self) -> None:
         """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""
-        now, timeout = time.monotonic(), self._resources.hang_timeout
+        now = time.monotonic()
+        timeout = self._resources.hang_timeout
         if now >= self._next_hang_check:
             self._next_hang_check = now + heartbeat_interval(timeout)
             self._heartbeats = read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
@@ -145,7 +151,8 @@ class Attempt:
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()
-        alive, peer_loss = answering_ids(), self._group.get("peer_loss") or ""
+        alive = answering_ids()
+        peer_loss = self._group.get("peer_loss") or ""
         is_node_lost = bool(self._nodes - alive)
         state = GroupState(self._workers.error, self._heartbeats, self._hung, alive, peer_loss, is_node_lost)
         return diagnose(failure_from_record(self._group.get("failure")), state)

@@ -101,7 +101,8 @@ def group_files(files: Sequence[SourceFile], most_bytes: int | None = None) -> I
     for file in files:
         if group and (size + file.size > most_bytes or len(group) == MOST_FILES):
             yield tuple(group)
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(file)
         size += file.size
     if group:
@@ -290,9 +291,11 @@ class RecordCount:
 
     def show(self) -> None:
         """Report the records, and all there are; an estimate has two digits."""
-        total, unit = self.total, self.unit
+        total = self.total
+        unit = self.unit
         if total is None:
-            total, unit = self.records, f"{unit} (estimated)"
+            total = self.records
+            unit = f"{unit} (estimated)"
             if self.bytes_read < self.total_bytes:
                 estimate = float(f"{self.records * self.total_bytes / max(1, self.bytes_read):.1e}")
                 total = max(self.records, int(estimate))
@@ -419,7 +422,8 @@ def _shared_shards(store: Store, columns: Columns, folder: Path) -> list[Written
     folder.mkdir(parents=True, exist_ok=True)
     of_column: dict[str, Moments] = {}
     for name, stored in store.columns.items():
-        moments, num = stored.statistics.moments(), columns[name].num_classes or 0
+        moments = stored.statistics.moments()
+        num = columns[name].num_classes or 0
         counts = moments.class_counts
         if counts is not None:
             moments = moments.model_copy(update={"class_counts": (*counts, *[0] * (num - len(counts)))})

@@ -236,7 +236,8 @@ class JoinedRows(RowSequence):
 
     def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
         """Join views of the store's parts, by the parts' names."""
-        self._store, self._views = store, dict(views)
+        self._store = store
+        self._views = dict(views)
         self._lengths = np.array([len(view) for view in views.values()], np.int64)
         self._ends = np.cumsum(self._lengths)
         self._turns = RoundRobin(self._lengths) if in_turns else None
@@ -291,7 +292,8 @@ class JoinedRows(RowSequence):
         if self._turns is not None:
             return
         parts, firsts = self._locate(ranges[:, 0])
-        joined, first_block = [], 0
+        joined = []
+        first_block = 0
         for part, (name, view) in enumerate(self._views.items()):
             here = parts == part
             if here.any() and isinstance(view.rows, RowSequence):
@@ -317,7 +319,8 @@ def joined_views(
             rows = rows[np.arange(len(rows))]
         changes = []
         for name, view in views.items():
-            first, own = store.first_rows[name], view.changes or (RowChanges(len(view.store)),)
+            first = store.first_rows[name]
+            own = view.changes or (RowChanges(len(view.store)),)
             changes += [replace(each, stop=first + each.stop) for each in own]
         return View(store, rows, origin, tuple(changes) if any(view.changes for view in views.values()) else ())
 

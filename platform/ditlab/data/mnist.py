@@ -83,7 +83,8 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
     files, for a wrong MD5 (unless `request.options.checksum` is off), and where no mirror answers.
     """
-    folder, urls = request.options.source, dict[str, str]()
+    folder = request.options.source
+    urls = dict[str, str]()
     if not folder:
         folder = request.cache / "mnist"
         urls = _download_published(folder, request.progress)
@@ -131,7 +132,8 @@ def _import_split(
     split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
 ) -> WrittenStore:
     found = {images: read_idx(images, IMAGES_MAGIC), labels: read_idx(labels, LABELS_MAGIC)}
-    pixels, classes = found[images].values, found[labels].values
+    pixels = found[images].values
+    classes = found[labels].values
     if pixels.shape[1:] != (28, 28):
         raise UserError(f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose other files.")
     if len(pixels) != len(classes):
@@ -152,7 +154,8 @@ def _import_split(
                 )
             check = "unknown"
         provenance.append(ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name)))
-    checks, note = {file.check for file in provenance}, ""
+    checks = {file.check for file in provenance}
+    note = ""
     if "skipped" in checks:
         note = "imported with --no-checksum: this may be another data set in MNIST's format"
     elif "unknown" in checks:
@@ -211,7 +214,8 @@ def read_idx(path: Path, magic: int) -> IdxFile:
     if found != magic:
         content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
         raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
-    stated, there = math.prod(sizes), len(content) - header
+    stated = math.prod(sizes)
+    there = len(content) - header
     if there != stated:
         problem = "is truncated" if there < stated else "is longer than it says"
         raise UserError(
@@ -233,7 +237,8 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for mirror in mirrors:
-        url, content = mirror + name, bytearray()
+        url = mirror + name
+        content = bytearray()
         try:
             with urllib.request.urlopen(url, timeout=MIRROR_TIMEOUT) as answer:
                 total = int(answer.headers.get("Content-Length") or 0)

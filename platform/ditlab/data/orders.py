@@ -30,9 +30,12 @@ def training_order(
     if not isinstance(spec, MixtureData):
         return open_order(order_of(spec), data.train, batch_size, seed)
     assert data.mixture is not None and isinstance(data.train.store, JoinedStore)
-    parts, first = [], 0
+    parts = []
+    first = 0
     for name, part in data.mixture.parts.items():
-        own, size, num = order_of(spec.parts[name]), batch_size, len(part.train)
+        own = order_of(spec.parts[name])
+        size = batch_size
+        num = len(part.train)
         if data.mixture.draw == "sample":  # a batch of a part's own order is a sample for each lane
             size = own.lanes if isinstance(own, LanesOrderSpec) else 1
             if num < size:

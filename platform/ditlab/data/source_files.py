@@ -297,7 +297,8 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
 
     files = RemoteFiles.open("--source", root)
     with files.translating_errors("cannot be listed", _ACCESS):
-        system, above = files.filesystem, files.path
+        system = files.filesystem
+        above = files.path
         (info,) = system.get_file_info([above])
         if info.type == FileType.NotFound:
             raise UserError(f"--source={source}{_NOT_ON_HUB if root.startswith(HUB) else _MISSING}")
@@ -308,7 +309,8 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
         else:
             head, path, query = split_uri(root)
             root = f"{head}{path.rstrip('/').rpartition('/')[0] or '/'}{query}"
-            above, stem = info.path.rpartition("/")[0], info.path.rpartition(".")[0]
+            above = info.path.rpartition("/")[0]
+            stem = info.path.rpartition(".")[0]
             infos = system.get_file_info(
                 [info.path, *(f"{stem}{suffix}" for suffix in {*beside} - {f".{info.extension}"})]
             )
@@ -424,7 +426,9 @@ class RemoteStream(io.RawIOBase):
     """File behind a URI, read again from where it broke off."""
 
     def __init__(self, file: SourceFile) -> None:
-        self._file, self._place, self._opened = file, 0, None
+        self._file = file
+        self._place = 0
+        self._opened = None
 
     def readable(self) -> bool:
         return True

@@ -108,7 +108,8 @@ class DataSplits:
         theirs = recorded.get("fingerprint", self.fingerprint)
         if theirs == self.fingerprint:
             return ""
-        parts, sizes = [], recorded.get("counts", {})
+        parts = []
+        sizes = recorded.get("counts", {})
         if (before := sizes.get("train")) is not None and before != len(self.train):
             parts.append(f"{len(self.train):,} training samples, {before:,} then")
         for column, before in recorded.get("classes", {}).items():
@@ -323,7 +324,8 @@ def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], Da
 
 def _changed(splits: DataSplits, spec: ArrowData) -> DataSplits:
     """Return splits whose samples are changed as the spec says. Raises UserError for columns that cannot be."""
-    columns, origin = splits.train.columns, splits.train.origin
+    columns = splits.train.columns
+    origin = splits.train.origin
     held = (("flip", IMAGE, "image_features"), ("flip", IMAGE, LATENTS), ("captions", CAPTION, "text"))
     for name, column, features in held:
         if getattr(spec, name) == type(spec).model_fields[name].default:

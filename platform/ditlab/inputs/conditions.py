@@ -138,7 +138,8 @@ def real_rows(
 
 def rows_without_fields(view: View, indices: np.ndarray, fields: Collection[str]) -> RealRows:
     """Return rows of a view by their other columns than the model's `fields`, which are not read."""
-    others, entry_names = dict[str, np.ndarray](), dict[str, tuple[str, ...]]()
+    others = dict[str, np.ndarray]()
+    entry_names = dict[str, tuple[str, ...]]()
     for name, column in view.columns.items():
         if name not in fields:
             others[name] = view.padded(name, indices).numpy()

@@ -58,13 +58,17 @@ class ModelInputs:
         autoencoder: FrozenAutoencoder | None = None,
     ) -> None:
         """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the store, by name."""
-        self.device, self._extractor, self._autoencoder = device, extractor, autoencoder
+        self.device = device
+        self._extractor = extractor
+        self._autoencoder = autoencoder
         if autoencoder is not None:
             fields = [posterior_field(field) if field.name == "image" else field for field in fields]
         encoded = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
         self._all_encoded = {field.name: field for field in fields if field.name in encoded}
         self._all_read = tuple(field for field in fields if field.name not in encoded)
-        self._encoded, self._read, self._retired = self._all_encoded, self._all_read, frozenset[str]()
+        self._encoded = self._all_encoded
+        self._read = self._all_read
+        self._retired = frozenset[str]()
 
     @classmethod
     def from_experiment(
@@ -77,7 +81,9 @@ class ModelInputs:
     ) -> ModelInputs:
         """Return the inputs of an experiment's model and loss. `warn` gets a message when captions are cut. Encoders
         are downloaded below `home` (None: DITLAB_HOME)."""
-        fields, extractor, autoencoder = experiment.batch_fields(), None, None
+        fields = experiment.batch_fields()
+        extractor = None
+        autoencoder = None
         if experiment.encoders.content():
             downloads = home.caches / "encoders" if home else None
             extractor = FeatureExtractor(experiment.encoders, fields, device, downloads, warn)

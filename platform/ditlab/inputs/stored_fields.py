@@ -59,7 +59,9 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
 
     `weights_sha256` gives the SHA-256 of the autoencoder's weights; None: those of the latents are not compared.
     """
-    columns, origin, encoders = data.train.columns, data.train.origin, experiment.encoders
+    columns = data.train.columns
+    origin = data.train.origin
+    encoders = experiment.encoders
     fields = experiment.batch_fields()
     latents = next((field for field in fields if field.name == "image"), None) if encoders.autoencoder else None
     if latents is not None:
@@ -108,7 +110,8 @@ def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]
 def _check_latents(data: DataSplits, image: BatchField, place: str, weights_sha256: Callable[[], str] | None) -> None:
     """Raise UserError for data without latents, of another autoencoder, or of other sizes than the model's."""
     name = f"encoders.autoencoder={place}"
-    origin, column = data.train.origin, data.train.columns.get(LATENTS)
+    origin = data.train.origin
+    column = data.train.columns.get(LATENTS)
     if column is None or column.autoencoder is None:
         raise UserError(
             f"{origin} holds no latents for {name}; run `ditlab data encode STORE --autoencoder "

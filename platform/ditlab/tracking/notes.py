@@ -195,7 +195,8 @@ class RunNote:
 
     def _samples(self) -> list[str]:
         """The newest samples, and the checkpoint that drew them, where it is known."""
-        tags, step = self.facts.tags, self.facts.images.get(_SAMPLES)
+        tags = self.facts.tags
+        step = self.facts.images.get(_SAMPLES)
         if step is None:
             return []
         source = ""
@@ -239,7 +240,8 @@ def untrained(span: MetricSpan) -> str:
 
 def against(span: MetricSpan) -> list[str]:
     """Clauses on what a metric's last value compares with in its own run: before the first step, and the lowest."""
-    first, lowest = untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
+    first = untrained(span)
+    lowest = f"lowest {number(span.low.value)} at step {span.low.step:,}"
     return [f"{first} untrained"] * bool(first) + [lowest] * (span.low.step != span.last.step)
 
 
@@ -311,7 +313,8 @@ class SweepNote:
         known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
         axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
         names = [*(name for name in known if name in self.ranking), *axes]
-        rows, length = [], 0
+        rows = []
+        length = 0
         for values in zip(*(self.ranking[name][:_MOST_TRIALS] for name in names), strict=True):
             row = [_cell(value) for value in values]
             length += sum(map(len, row))

@@ -98,7 +98,8 @@ def _unreadable(folder: RunFolder, reason: str, is_run: bool = True) -> Unreadab
         f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
         "`ditlab runs` lists the others."
     )
-    error.reason, error.is_run = reason, is_run
+    error.reason = reason
+    error.is_run = is_run
     return error
 
 
@@ -225,7 +226,8 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 def scan_runs(home: Home) -> RunList:
     """Read the record of every folder with a file, but hidden ones. Raises UserError where they cannot be listed."""
-    records, unreadable = [], {}
+    records = []
+    unreadable = {}
     try:
         names = [each.name for each in os.scandir(home.runs) if each.is_symlink() or each.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
@@ -253,7 +255,8 @@ def find_run(home: Home, text: str) -> FoundRun:
     record = next((record for record in runs if record.run_id == text), None)
     if record is None:
         record = named[0] if named else _of_prefix(home, text, runs)
-    folder, notes = home.run(record.run_id), []
+    folder = home.run(record.run_id)
+    notes = []
     if len(named) > 1 and record.run_id != text:
         others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
         notes.append(f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})")

@@ -159,7 +159,8 @@ class RunTracker:
 
     def log_text(self, text: str, file: str, kind: Literal["artifact", "table"] = "artifact") -> None:
         """Log text as an artifact; `file` may name a folder: `environment/packages.txt`."""
-        path, parent = self.folder.media / file, Path(file).parent.as_posix()
+        path = self.folder.media / file
+        parent = Path(file).parent.as_posix()
         with self._keeping(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, hide(text).encode())

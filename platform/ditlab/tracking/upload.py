@@ -189,7 +189,8 @@ class JournalTransfer:
 
     def _connect(self) -> TrackingBackend:
         """Find or make the run at the backend, and save its id before anything is sent to it."""
-        start, num_damaged = None, 0
+        start = None
+        num_damaged = 0
         with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
             for line in read_journal(journal):
                 num_damaged += line.record is None and line.is_whole
@@ -211,9 +212,12 @@ class JournalTransfer:
         return backend
 
     def _send_records(self, backend: TrackingBackend, until: float, durable: int) -> None:
-        end, num_damaged, note = self.cursor.offset, 0, None
+        end = self.cursor.offset
+        num_damaged = 0
+        note = None
         for line in read_lines(self.path, self.cursor.offset, durable):
-            end, record = line.end, line.record
+            end = line.end
+            record = line.record
             if record is None:
                 num_damaged += 1
                 backend.flush()
@@ -377,7 +381,8 @@ class SyncResult:
 
 def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
     """Send what is left of each run, to its own address or to `uri`. Raises UserError for a malformed one."""
-    results, faults = [], dict[str, str]()
+    results = []
+    faults = dict[str, str]()
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)

@@ -53,7 +53,8 @@ class WeightFiles:
         Raises UserError where there are none, or several that nothing chooses from.
         """
         name = f"{option}={place}"
-        path, commit = resolve_user_file(place), ""
+        path = resolve_user_file(place)
+        commit = ""
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
         if path.is_dir():
@@ -143,7 +144,8 @@ def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
     inside = content.get(key)
     if not isinstance(inside, dict):
         return {}
-    shadow, model = inside.get("shadow_params"), content.get("model")
+    shadow = inside.get("shadow_params")
+    model = content.get("model")
     if isinstance(shadow, list) and isinstance(model, dict):
         # of the parameters alone, in the order of the network's, without its buffers
         named = [name for name in model if not name.endswith("inv_freq")]

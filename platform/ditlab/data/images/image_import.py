@@ -77,7 +77,9 @@ def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
     one size keep the source's order, whatever the number of processes; what is damaged costs itself alone.
     Raises UserError, with no store left, for a source without a usable image, and for what the options refuse to skip.
     """
-    options, before, written = request.options, request.grown, list[WrittenStore]()
+    options = request.options
+    before = request.grown
+    written = list[WrittenStore]()
     if before:
         options = continued_options(options, before)
         request = replace(request, options=options)
@@ -103,7 +105,9 @@ def _import_sizes(
     request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets, path: Path
 ) -> WrittenStore:
     """Write the store of one resolution into a folder."""
-    options, annotations, before = request.options, source.annotations, request.grown
+    options = request.options
+    annotations = source.annotations
+    before = request.grown
     if options.encode_text and annotations.caption == "none":
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
     refuse_plain_store(path)
@@ -149,7 +153,9 @@ def _import_sizes(
 
 def _image_rules(request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets) -> ImageRules:
     """Return the rules of one resolution. Raises UserError as `all_classes` does."""
-    options, annotations, before = request.options, source.annotations, request.grown
+    options = request.options
+    annotations = source.annotations
+    before = request.grown
     has_captions = annotations.caption != "none"
     decoding = DecodingRules(
         buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels, options.grey
@@ -183,7 +189,8 @@ def _receipt(
     damaged: Sequence[LeftOut],
 ) -> tuple[SourceReceipt, bytes]:
     """Return an import's receipt, and the file that lists what was left out. Raises RefusedSource without an image."""
-    before, is_whole = request.grown, request.first is None
+    before = request.grown
+    is_whole = request.first is None
     listed = [*damaged, *listed_of(receipts)]
     if not any(receipt.rows for receipt in receipts):
         raise _refusal(request.options.source, listed)
@@ -209,7 +216,8 @@ def _refusal(source: str, listed: Sequence[LeftOut]) -> RefusedSource:
         return RefusedSource(f"--source={source} holds no image; name files that hold some.")
     numbers = Counter(each.reason for each in listed)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(numbers.items()))
-    side, smaller = max(each.side for each in listed), ""
+    side = max(each.side for each in listed)
+    smaller = ""
     if side >= SMALLEST_RESOLUTION:
         patch = _fitting_patch(side)
         smaller = f", or give --resolution {side - side % patch} --patch {patch}"
@@ -259,7 +267,8 @@ def _levels(
     """
     tally = tally_of(receipts)
     used = {"images": sum(receipt.rows for receipt in receipts)}
-    kind, files = source.blocks[0].kind, source.files
+    kind = source.blocks[0].kind
+    files = source.files
     if kind == "images" and is_whole:
         tally.merge(files.left_out)
         left_out = tally.groups()
@@ -336,7 +345,9 @@ class ImageRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
         skipped: list[LeftOut] = []
-        counts, tally, rows = Counter[str](), LeftOutTally(), 0
+        counts = Counter[str]()
+        tally = LeftOutTally()
+        rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             items = read_images(block, self.annotations, self.options)
@@ -354,7 +365,8 @@ class ImageRules:
                     skipped.append(image)
                     continue
                 if image.size not in series:
-                    columns, part = self.columns(image.size), folder / "{}x{}".format(*image.size)
+                    columns = self.columns(image.size)
+                    part = folder / "{}x{}".format(*image.size)
                     part.mkdir(parents=True, exist_ok=True)
                     rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
                     series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)

@@ -192,9 +192,11 @@ def _caption_origin(options: ImagesOptions, kind: str, label: str | None, metada
         return "none" if label else "txt"
     caption = "lines" if chosen.endswith(LINES) else chosen
     if caption != "none" and (caption == "column") != (kind in TABLES):
-        right, what = f"txt, json, folder, stem, metadata, FILE{LINES[1]} or none", "no .parquet files"
+        right = f"txt, json, folder, stem, metadata, FILE{LINES[1]} or none"
+        what = "no .parquet files"
         if kind in TABLES:
-            right, what = "column, or none", KINDS[kind]
+            right = "column, or none"
+            what = KINDS[kind]
         raise UserError(f"--caption-from={chosen}: --source={options.source} holds {what}; give {right}.")
     if caption == "metadata" and not metadata:
         raise UserError(
@@ -296,9 +298,11 @@ def _refuse_other_lines(annotations: Annotations, images: Sequence[SourceFile], 
     if not unknown:
         return
     if annotations.caption == "lines":
-        origin, begin = f"--caption-from={options.caption_from}", "below --source"
+        origin = f"--caption-from={options.caption_from}"
+        begin = "below --source"
     else:
-        origin, begin = annotations.tables[0], "beside that file"
+        origin = annotations.tables[0]
+        begin = "beside that file"
     raise UserError(
         f"{origin} names {shortened(unknown, 1)}, which --source={options.source} does not hold; correct the paths, "
         f"which begin {begin}, or remove the lines."
@@ -399,7 +403,8 @@ def _read_tables(block: InputBlock, annotations: Annotations, image_column: str)
             yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.problem.is_rest)
             continue
         values = dict(zip(columns, record.values, strict=True))
-        image, problem = values[IMAGES], ""
+        image = values[IMAGES]
+        problem = ""
         if isinstance(image, dict) and "bytes" in image:
             values[IMAGES] = image["bytes"]
             if image["bytes"] is None:
@@ -428,7 +433,8 @@ def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: i
     annotations = replace(annotations, lines=block.detail or {})
 
     def read(file: SourceFile) -> CaptionedImage:
-        path, problem = PurePosixPath(file.shown), ""
+        path = PurePosixPath(file.shown)
+        problem = ""
         contents: dict[str, bytes | str] = {}
         image: bytes | Path | None = None
         for companion in beside.get(file.stem, []):

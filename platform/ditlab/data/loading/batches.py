@@ -23,7 +23,8 @@ def to_device(
     converted = {}
     for field in fields:
         moved = batch[field.name].to(device, non_blocking=True)
-        source, target = columns[field.name].value_range, field.value_range
+        source = columns[field.name].value_range
+        target = field.value_range
         if target is None or source is None:
             moved = moved.to(getattr(torch, field.dtype))
         else:

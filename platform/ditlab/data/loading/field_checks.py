@@ -89,13 +89,16 @@ def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
             f"holds {field.name} without a value_range, but the model takes it in the range {field.value_range}; "
             "import the data with a value_range."
         )
-    theirs, ours, option = column.num_classes, field.num_classes, field.options.num_classes
+    theirs = column.num_classes
+    ours = field.num_classes
+    option = field.options.num_classes
     if field.shape and None not in (theirs, ours) and theirs != ours:
         remedy = "import the data with the model's own tokeniser."
         if option and settable:
             remedy = f"set {option} to {theirs} or import the data with another tokeniser."
         return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
-    low, high = column.statistics.min, column.statistics.max
+    low = column.statistics.min
+    high = column.statistics.max
     if ours is None or (low >= 0 and high < ours):
         return ""
     setting = f"set {option} to {high + 1:.0f} or " if option else ""

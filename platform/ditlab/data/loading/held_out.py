@@ -113,7 +113,8 @@ def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
 
 def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
     """Return True for the rows of the classes, (rows,). Raises UserError for classes without any."""
-    option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
+    option = f"data.hold_out.column={classes.column}"
+    column = store.columns.get(classes.column)
     if column is None or column.num_classes is None or column.shape:
         indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
         raise UserError(
@@ -193,9 +194,11 @@ class BlockRows:
 
     def __init__(self, layout: BlockLayout, blocks: HeldOutBlocks, held_out: bool):
         """Take the blocks of a layout (`hold_out_layout`) that are held out, or the others."""
-        self._blocks, self._held_out = blocks, held_out
+        self._blocks = blocks
+        self._held_out = held_out
         self._block_rows = layout.block_rows
-        self._shard_first_row, self._shard_first_block = layout.first_rows, layout.first_blocks
+        self._shard_first_row = layout.first_rows
+        self._shard_first_block = layout.first_blocks
         self._before = self._num_before_blocks(np.append(self._shard_first_block, layout.num_blocks))
         """Selected blocks before each shard, int64 (shards + 1,)."""
         last = self._shard_first_block + layout.shard_blocks - 1
@@ -250,7 +253,8 @@ class ComputedRows(RowSequence):
 
     def __init__(self, parts: Sequence[BlockRows], layouts: Sequence[BlockLayout]):
         """Join rows of each of a store's parts, whose layouts these are."""
-        self.parts, self._layouts = tuple(parts), tuple(layouts)
+        self.parts = tuple(parts)
+        self._layouts = tuple(layouts)
         self.bucket_counts = np.array([len(part) for part in parts])
         self.key = "; ".join(part.key for part in parts)
         self._ends = np.cumsum(self.bucket_counts)
@@ -266,7 +270,8 @@ class ComputedRows(RowSequence):
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         if len(self.parts) == 1:
             return self.parts[0][places]
-        found, part_of_place = np.empty_like(places), np.searchsorted(self._ends, places, side="right")
+        found = np.empty_like(places)
+        part_of_place = np.searchsorted(self._ends, places, side="right")
         for part in np.unique(part_of_place).tolist():
             here = part_of_place == part
             found[here] = self.store_first[part] + self.parts[part][places[here] - self.first_of[part]]
@@ -282,9 +287,11 @@ class ComputedRows(RowSequence):
         """Yield (bucket, its blocks that rows of ranges lie in, in order); a range lies in one bucket."""
         part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
         for part in np.unique(part_of_range).tolist():
-            rows, layout = self.parts[part], self._layouts[part]
+            rows = self.parts[part]
+            layout = self._layouts[part]
             own = ranges[part_of_range == part] - self.first_of[part]
-            first, last = layout.blocks_of(rows[own[:, 0]]), layout.blocks_of(rows[own[:, 1] - 1])
+            first = layout.blocks_of(rows[own[:, 0]])
+            last = layout.blocks_of(rows[own[:, 1] - 1])
             counts = last + 1 - first
             blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
             num = rows.num_before(layout.first_row(blocks + 1)) - rows.num_before(layout.first_row(blocks))
@@ -299,8 +306,10 @@ class ShuffledRows(RowSequence):
 
     def __init__(self, rows: ComputedRows, text: str, numbers: Sequence[int] | None = None):
         """Shuffle rows by a text, and by the numbers of their buckets (None: all of a store's)."""
-        self._rows, self._text = rows, text
-        self.bucket_counts, self.key = rows.bucket_counts, f"{text}: {rows.key}"
+        self._rows = rows
+        self._text = text
+        self.bucket_counts = rows.bucket_counts
+        self.key = f"{text}: {rows.key}"
         self._numbers = range(len(rows.parts)) if numbers is None else numbers
 
     def __len__(self) -> int:

@@ -90,7 +90,8 @@ def files_level(
     for each of the first that are left out.
     """
     purposes = {file: what for what, files in used.items() for file in files}
-    tally, counts = LeftOutTally(), Counter(dict.fromkeys(used, 0))
+    tally = LeftOutTally()
+    counts = Counter(dict.fromkeys(used, 0))
     lines: list[str] = []
     for file in listing:
         if file in purposes:
@@ -212,7 +213,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         if block.kind == "jsonl":
             yield from _lines(file, block, columns)
             continue
-        kind, place = ("sample" if block.kind == "mds" else "row"), block.first_row
+        kind = "sample" if block.kind == "mds" else "row"
+        place = block.first_row
         try:
             if block.kind == "mds":
                 found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)

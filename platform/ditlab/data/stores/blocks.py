@@ -73,7 +73,9 @@ def read_block(content: pa.Buffer, columns: Columns, schema: pa.Schema, rows: in
         raise ValueError(f"{batch.num_rows:,} rows, not {rows:,}")
     found = {}
     for name, column in columns.items():
-        array, dtype, num = batch.column(name), column.stored_dtype, rows * column.row_elements
+        array = batch.column(name)
+        dtype = column.stored_dtype
+        num = rows * column.row_elements
         elements = array.storage.values if column.shape else array
         if len(elements) != num:
             raise ValueError(f"{len(elements):,} elements, not {num:,}")

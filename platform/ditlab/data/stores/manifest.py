@@ -153,7 +153,9 @@ class Moments(ManifestRecord):
         """Return the moments of these rows and others."""
         if not self.count or not other.count:
             return other if other.count else self
-        total, delta, counts = self.count + other.count, other.mean - self.mean, self.class_counts
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        counts = self.class_counts
         if counts is not None and other.class_counts is not None:
             counts = tuple(np.add(counts, other.class_counts).tolist())
         return Moments(

@@ -118,7 +118,8 @@ class ReceiptLevel(ManifestRecord):
 
     @model_validator(mode="after")
     def _numbers_add_up(self) -> ReceiptLevel:
-        used, left = sum(self.used.values()), self.num_left_out
+        used = sum(self.used.values())
+        left = self.num_left_out
         if used + left != self.found:
             raise ValueError(f"{self.unit}: {used} used and {left} left out are not {self.found} found")
         return self

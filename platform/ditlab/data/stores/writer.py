@@ -69,7 +69,10 @@ class ShardSeries:
     """
 
     def __init__(self, folder: Path, prefix: str, columns: Columns, rows_per_block: int):
-        self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
+        self._folder = folder
+        self._prefix = prefix
+        self._columns = columns
+        self._size = rows_per_block
         self._schema = arrow_schema(columns)
         self._buffers: dict[str, np.ndarray] = {}
         """Memory of a block for rows that fill none yet, once there are any."""
@@ -85,7 +88,8 @@ class ShardSeries:
         arrays = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
         if set(batch) != set(arrays) or len({len(values) for values in arrays.values()}) != 1:
             raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
-        start, rows = 0, len(next(iter(arrays.values())))
+        start = 0
+        rows = len(next(iter(arrays.values())))
         while start < rows:
             taken = min(rows - start, self._size - self._num_held)
             block = {name: values[start : start + taken] for name, values in arrays.items()}
@@ -98,7 +102,8 @@ class ShardSeries:
                 self._num_held += taken
                 if self._num_held < self._size:
                     break
-                block, self._num_held = self._buffers, 0
+                block = self._buffers
+                self._num_held = 0
             self._add(block)
             if self._bytes >= most_bytes or (most_rows and self._rows >= most_rows):
                 self._close_shard()
@@ -121,7 +126,8 @@ class ShardSeries:
             self._sink.close()
         for file in self._files:
             file.unlink(missing_ok=True)
-        self._sink, self._files = None, {}
+        self._sink = None
+        self._files = {}
 
     def _add(self, block: dict[str, np.ndarray]) -> None:
         """Write a block, C-contiguous in its stored dtypes."""
@@ -131,7 +137,8 @@ class ShardSeries:
             self._stream = pa.ipc.new_file(self._sink, self._schema)
             # the writer writes the schema together with the first block
             self._rows, self._bytes = 0, _ARROW_MAGIC_BYTES + self._schema.serialize().size
-            self._entries, self._pieces = b"", bytearray()
+            self._entries = b""
+            self._pieces = bytearray()
             self._moments = {name: Moments() for name in self._columns}
         for name, values in block.items():
             self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
@@ -143,7 +150,8 @@ class ShardSeries:
         for first in range(0, rows, self._piece_rows):
             piece = slice(first, first + self._piece_rows)
             self._pieces += piece_digest({name: values[piece] for name, values in block.items()})
-        self._bytes, self._rows = end, self._rows + rows
+        self._bytes = end
+        self._rows = self._rows + rows
 
     def _temporary(self) -> Path:
         file = self._folder / f".{uuid.uuid4().hex}.partial"
@@ -170,7 +178,8 @@ class ShardSeries:
 
     def _write_pieces(self, stem: str) -> HashFile:
         """Write the digests of the open shard's pieces."""
-        file, sha256 = self._temporary(), hashlib.sha256(self._pieces).hexdigest()
+        file = self._temporary()
+        sha256 = hashlib.sha256(self._pieces).hexdigest()
         file.write_bytes(self._pieces)
         self._files[file] = f"{stem}-{sha256[:12]}.pieces"
         return HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
@@ -204,8 +213,11 @@ def write_shards(
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     """Return the moments of rows, (rows, *shape). Raises UserError for values that the column cannot hold."""
-    low, high = float(values.min()), float(values.max())
-    classes, bounds, counts = column.num_classes, column.value_range, None
+    low = float(values.min())
+    high = float(values.max())
+    classes = column.num_classes
+    bounds = column.value_range
+    counts = None
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UserError(f"column '{name}' holds NaN or infinities; a store takes finite numbers only.")
     if classes is not None:
@@ -220,7 +232,8 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
             f"column '{name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
             "the source is damaged or value_range is wrong."
         )
-    flat, mean = values.reshape(-1), float(values.mean(dtype=np.float64))
+    flat = values.reshape(-1)
+    mean = float(values.mean(dtype=np.float64))
     # part by part: numpy's variance would take eight times the memory of a block of bytes
     buffer, sums = np.empty(min(PART_VALUES, flat.size)), []  # new arrays for each part took thirteen times as long
     for first in range(0, flat.size, PART_VALUES):

@@ -61,7 +61,8 @@ def write_store(
     from ditlab.data.stores.writer import write_batches
 
     refuse_bucketed_store(path)
-    existed, before = (path / MANIFEST_NAME).exists(), ""
+    existed = (path / MANIFEST_NAME).exists()
+    before = ""
     with suppress(UserError):
         there = Store.open(path, verify=False)
         there.verify()

@@ -151,8 +151,12 @@ class TextRules:
             tally.add(_reason(record), "", record.place.removeprefix(root))
             bad.append(record)
 
-        tally, root = LeftOutTally(), f"{visible_name(block.files[0].root).rstrip('/')}/"
-        rest, documents, num_bytes, tokens = np.empty(0, tokenizer.dtype), 0, 0, 0
+        tally = LeftOutTally()
+        root = f"{visible_name(block.files[0].root).rstrip('/')}/"
+        rest = np.empty(0, tokenizer.dtype)
+        documents = 0
+        num_bytes = 0
+        tokens = 0
 
         def counted() -> Iterator[TextPiece]:
             nonlocal documents, num_bytes
@@ -215,7 +219,8 @@ def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.nda
         length += len(piece.text)
         if length >= PIECE_LENGTH:
             yield np.concatenate(parts)
-            parts, length = [], 0
+            parts = []
+            length = 0
     if parts:
         yield np.concatenate(parts)
 
@@ -229,7 +234,9 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     beyond the source.
     """
     options = request.options
-    origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
+    origin = f"--source={options.source}"
+    length = options.length
+    refuses = options.unreadable == "refuse"
     blocks, files, files_left_out = open_text_source(options.source)
     vocabulary = options.vocabulary or DEFAULT_VOCABULARY
     stem = PurePosixPath(source_name(options.source)).stem
@@ -260,7 +267,8 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         if sums["tokens"] < length:
             raise RefusedSource(too_short("--length", length, origin, sums["tokens"]))
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
-        dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
+        dropped = sums["tokens"] % length
+        columns = token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
         documents = tally_of(receipts).level("documents", {"documents": sums["documents"]})
         receipt, left_out = make_receipt([files, documents], [*files_left_out, *map(str, listed_of(receipts))])
