@@ -525,8 +525,10 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
     for name, stem in pictures.items():
         _, dot, behind = stem.partition(".")
         is_version = not has_plain and any(letter.isdigit() for letter in behind)
-        is_own = not dot or stem in members.beside or is_version
-        (members.images if is_own else members.others).append(name)
+        if not dot or stem in members.beside or is_version:
+            members.images.append(name)
+        else:
+            members.others.append(name)
     return members
 
 
