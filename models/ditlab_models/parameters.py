@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -100,6 +101,10 @@ def count_parameters(
         return count_network(family_of(model).build_network(model))
 
 
+def _size(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
 def count_network(network: Network, objective_modules: nn.Module | None = None) -> ParameterCount:
     """Count an existing network. Asserts that its components hold every parameter exactly once."""
     assert isinstance(network, nn.Module)
@@ -108,7 +113,7 @@ def count_network(network: Network, objective_modules: nn.Module | None = None) 
     components: dict[str, int] = {}
     for component, modules in network.components().items():
         components[component] = 0
-        for parameter in (parameter for module in modules for parameter in module.parameters()):
+        for parameter in chain.from_iterable(module.parameters() for module in modules):
             assert id(parameter) in names, f"component '{component}' holds a parameter that the network does not"
             assert id(parameter) not in owner, (
                 f"{names[id(parameter)]} is counted twice: in '{owner[id(parameter)]}' and in '{component}'"
@@ -117,11 +122,11 @@ def count_network(network: Network, objective_modules: nn.Module | None = None) 
             components[component] += parameter.numel()
     missed = [name for key, name in names.items() if key not in owner]
     assert not missed, f"no component holds {', '.join(missed)}"
-    trainable = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    trainable = _size(parameter for parameter in network.parameters() if parameter.requires_grad)
     training_only = {}
     if objective_modules is not None:
         children = objective_modules.named_children()
-        training_only = {name: sum(each.numel() for each in child.parameters()) for name, child in children}
+        training_only = {name: _size(child.parameters()) for name, child in children}
     return ParameterCount(sum(components.values()), trainable, components, training_only)
 
 

@@ -1,5 +1,6 @@
 """The errors that a user sees, and their exit codes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ditlab.secrets import hide
@@ -44,6 +45,12 @@ class RunFailed(Exception):
     def __init__(self, message: str, kind: str = "crash") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """List the first names for people: `a, b and 3 more`; empty for none."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:

@@ -83,15 +83,8 @@ class DLMEvaluator:
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
         exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}
         bytes_per_token = self.text.bytes_per_token if self.text else None
-        likelihoods: dict[str, dict[str, float]] = {"model": {}}
-        if "bound" in summary:
-            own = {figure: summary[figure] for figure in LIKELIHOODS if figure in summary}
-            likelihoods["model"] = {**own, "nats_per_token": summary["bound"]}
-        for name, nats in exact.items():
-            bits = nats / math.log(2)
-            per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
-            per_token = {"bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
-            likelihoods[name] = per_byte | per_token
+        likelihoods = {"model": _own_likelihoods(summary)}
+        likelihoods |= {name: _likelihoods(nats, bytes_per_token) for name, nats in exact.items()}
         metrics = {
             f"baseline/{name}/{figure}" if name != "model" else figure.replace("nats_per_token", "bound"): value
             for name, figures in likelihoods.items()
@@ -99,11 +92,7 @@ class DLMEvaluator:
         }
         if "bound" in summary:
             metrics |= bound_ends(mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token)
-        kind = "upper bound" if "bound" in summary else NO_BOUND
-        table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
-        for figure in likelihoods["uniform"]:
-            values = [each.get(figure, math.nan) for each in likelihoods.values()]
-            table[figure.replace("_per_", " a ")] = np.array(values)
+        table = _likelihood_table(likelihoods, "upper bound" if "bound" in summary else NO_BOUND)
         if "bound" not in summary:
             return EvaluationResult(metrics, {"likelihood": table}, {})
         frequencies = counts / counts.sum()
@@ -165,6 +154,30 @@ class DLMEvaluator:
             return {name: found[name] for name in self.sample_metrics if name in found}
 
         return measure
+
+
+def _own_likelihoods(summary: Mapping[str, float]) -> dict[str, float]:
+    """Return the model's likelihoods by unit; none without a bound."""
+    if "bound" not in summary:
+        return {}
+    own = {figure: summary[figure] for figure in LIKELIHOODS if figure in summary}
+    return {**own, "nats_per_token": summary["bound"]}
+
+
+def _likelihoods(nats: float, bytes_per_token: float | None) -> dict[str, float]:
+    """Return a likelihood in nats a token by unit."""
+    bits = nats / math.log(2)
+    per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
+    return {**per_byte, "bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
+
+
+def _likelihood_table(likelihoods: Mapping[str, Mapping[str, float]], kind: str) -> Table:
+    """Return the likelihoods of predictors for people; `kind`: what the model's are."""
+    table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
+    for figure in likelihoods["uniform"]:
+        values = [each.get(figure, math.nan) for each in likelihoods.values()]
+        table[figure.replace("_per_", " a ")] = np.array(values)
+    return table
 
 
 def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, float]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label
 from ditlab_models.contract import DEFAULT_REQUEST, Prompt, SampleRequest, Samples, TextCodec
-from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
+from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from ditlab_models.figures import Figure, Text, evenly_spaced
 from ditlab_models.layers.attention import KVCache
 from ditlab_models.processes.draws import SampleDraws, check_noise_shape, state_dtype
@@ -139,6 +139,38 @@ def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tenso
     return torch.cat(drawn).view_as(x)
 
 
+class FinishedTokens:
+    """Tokens before the block that is drawn, for a network: their keys and values are kept, or computed each time."""
+
+    def __init__(self, network: nn.Module, depth: int, block: BlockSampling | None, sigma: float, length: int) -> None:
+        """Sample `length` tokens; `block` None: all at once. `sigma`: noise level at which the network sees them."""
+        self._network, self._depth, self._block, self._sigma, self._length = network, depth, block, sigma, length
+        self._cache = KVCache(depth, length)
+
+    def output(self, x: Tensor, first: int, end: int, sigma: float) -> Tensor:
+        """Return the network's output at the tokens from `first` to `end`, of this noise level."""
+        given = {} if self._block is None else {"cache": self._before(x, first, end)}
+        found: Tensor = self._network(x[:, first:end], self._levels(x, sigma), **given)
+        return found
+
+    def _before(self, x: Tensor, first: int, end: int) -> KVCache:
+        """Return the keys and values of the tokens before a block, with room for its own."""
+        if self._block is None or self._block.cache:
+            return self._cache
+        cache = KVCache(self._depth, end)
+        if first:
+            self._network(x[:, :first], self._levels(x, self._sigma), cache=cache, commit=True)
+        return cache
+
+    def finish(self, x: Tensor, first: int, end: int) -> None:
+        """Take the tokens of a block as finished."""
+        if self._block is not None and self._block.cache and end < self._length:
+            self._network(x[:, first:end], self._levels(x, self._sigma), cache=self._cache, commit=True)
+
+    def _levels(self, x: Tensor, sigma: float) -> Tensor:
+        return torch.full((len(x),), sigma, dtype=state_dtype(self._network), device=x.device)
+
+
 class DLMSampler:
     """Sampler of token sequences (num, L) int64, all tokens of one at once or block by block."""
 
@@ -208,28 +240,19 @@ class DLMSampler:
         conditions = {name: values.to(device) for name, values in conditions.items()}
         tokens, given = conditions.get("tokens", x), conditions.get("given", torch.zeros_like(x, dtype=torch.bool))
         x = torch.where(given, tokens, x)
-        blocks, size = self._spec.block, self._length if self._spec.block is None else self._model.block_size
+        size = self._length if self._spec.block is None else self._model.block_size
         assert size is not None, "a model without blocks is not sampled block by block"
-        is_drawn = [blocks is None or not bool(part.all()) for part in given.split(size, dim=1)]
+        is_drawn = [self._spec.block is None or not bool(part.all()) for part in given.split(size, dim=1)]
         shown_steps = evenly_spaced(len(self._steps) * sum(is_drawn), NUM_FRAMES)
         frames, shown = [x], [(x[0].clone(), self._steps[0].sigma, self._length)]
         step_number = 0
-        cache = KVCache(self._model.depth, self._length)
-        given_cache = {} if blocks is None else {"cache": cache}
-
-        def sigma_of_all(sigma: float) -> Tensor:
-            return torch.full((num,), sigma, dtype=state_dtype(network), device=device)
-
+        context = FinishedTokens(network, self._model.depth, self._spec.block, self._sigma_min, self._length)
         for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
             for step in self._steps if drawn else ():
                 block, fixed = x[:, first:end], given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
-                if blocks is not None and not blocks.cache:
-                    given_cache["cache"] = KVCache(self._model.depth, end)
-                    if first:
-                        network(x[:, :first], sigma_of_all(self._sigma_min), cache=given_cache["cache"], commit=True)
-                output = network(x[:, first:end], sigma_of_all(step.sigma), **given_cache)
+                output = context.output(x, first, end, step.sigma)
                 block = tokens[:, first:end].where(fixed, draw_tokens(step.probabilities, output, block, uniform))
                 del output  # (B, T, V): nothing holds it when the next one is computed
                 x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
@@ -238,8 +261,7 @@ class DLMSampler:
                     frames.append(x)
                 if step_number in shown_steps:  # on its device: a copy to the host would wait for it
                     shown.append((x[0].clone(), step.sigma_after, end))
-            if blocks is not None and blocks.cache and end < self._length:
-                network(x[:, first:end], sigma_of_all(self._sigma_min), cache=cache, commit=True)
+            context.finish(x, first, end)
         of_first, sigmas, written = zip(*shown, strict=True)
         noise_levels = torch.tensor(sigmas, dtype=torch.float64)
         fields = {"frames": torch.stack(of_first).cpu(), "noise": noise_levels, "written": torch.tensor(written)}

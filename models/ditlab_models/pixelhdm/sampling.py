@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ditlab_models.checks import check_no_label
-from ditlab_models.contract import DEFAULT_REQUEST, Picture, SampleRequest, Samples
+from ditlab_models.contract import DEFAULT_REQUEST, Picture, RealRows, SampleRequest, Samples
 from ditlab_models.figures import Figure, ImageGrid
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
@@ -85,29 +85,31 @@ class PixelHDMSampler:
             conditions = {name: values[index // each] for name, values in self._encode(prompts, request).items()}
             conditions["prompt"] = to_bytes(prompts)[index // each]
         elif request.rows is not None:
-            conditions = {name: request.rows.batch[name][:num] for name in self.row_fields}
-            if "caption" in conditions:
-                conditions["prompt"] = conditions["caption"]
-            elif "caption" in request.rows.columns:
-                conditions["prompt"] = torch.from_numpy(request.rows.columns["caption"][:num]).long()
+            conditions = self._of_rows(request.rows, num)
         else:
             raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
         if negative is not None:
             for name, other in self._encode([negative], request).items():
-                pair: tuple[Tensor, ...] = (conditions[name], other)
+                own = conditions[name]
                 if name in TOKENWISE:
-                    longest = max(values.shape[1] for values in pair)
-                    pair = tuple(
-                        functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, longest - values.shape[1]))
-                        for values in pair
-                    )
-                conditions |= {name: pair[0], NEGATIVE + name: pair[1].to(pair[0]).expand_as(pair[0])}
+                    longest = max(own.shape[1], other.shape[1])
+                    own, other = _padded(own, longest), _padded(other, longest)
+                conditions |= {name: own, NEGATIVE + name: other.to(own).expand_as(own)}
             conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
         if request.seed is not None:
             if not 0 <= request.seed < 2**62:
                 raise ValueError(f"seed={request.seed} must lie between 0 and 2^62 - 1; name another.")
             conditions["seed"] = request.seed + index % each
         return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
+
+    def _of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
+        """Return the text fields of the first rows, and their captions where they have some."""
+        conditions = {name: rows.batch[name][:num] for name in self.row_fields}
+        if "caption" in conditions:
+            conditions["prompt"] = conditions["caption"]
+        elif "caption" in rows.columns:
+            conditions["prompt"] = torch.from_numpy(rows.columns["caption"][:num]).long()
+        return conditions
 
     def _encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
         """Return the batch fields of texts. Raises ValueError if a frozen encoder is needed and the request has
@@ -250,6 +252,11 @@ class PixelHDMSampler:
         return [
             Picture(image, {name: values[i] for name, values in own.items()} | common) for i, image in enumerate(pixels)
         ]
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """Pad the second axis with zeros to a length."""
+    return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))
 
 
 def to_bytes(texts: Sequence[str]) -> Tensor:

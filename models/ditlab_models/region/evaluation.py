@@ -4,9 +4,10 @@ regression."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from itertools import product
 from operator import add
 from typing import Any, NamedTuple
 
@@ -66,65 +67,48 @@ class RegionEvaluator:
         """
         size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
         imputers = fit_baselines(train, size)
-        features: list[str] = []
-        prefixes = {"model": ""} | {name: f"baseline/{name}/" for name in imputers}
-        prefixes |= {name: f"reference/{name}/" for name in references}
-        # Sums by feature, by predictor, mask ratio and chromosome.
-        sums: Sums = {name: {ratio: {} for ratio in RATIOS} for name in prefixes}
-        compared, cells = ComparedRegions(), {name: dict[str, Agreement]() for name in prefixes}
+        prefixes = {
+            "model": "",
+            **{name: f"baseline/{name}/" for name in imputers},
+            **{name: f"reference/{name}/" for name in references},
+        }
+        sums = PredictorSums(list(prefixes))
         for rows in held_out.batches(size):
-            x, present = rows.batch["regions"], rows.batch["present"]
-            features = features or list(rows.names.get("regions") or (f"feature_{i}" for i in range(x.shape[-1])))
             for ratio, mask in zip(RATIOS, draw_masks(rows.batch, rows.noise, RATIOS), strict=True):
-                x_t, t = one_step_inputs(self.model, self.objective.noise.steps, x, mask, rows.noise)
-                predicted = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
-                predictions = {"model": predicted[mask]}
-                predictions |= {name: imputer(x, mask, present) for name, imputer in imputers.items()}
-                for name, reference in references.items():
-                    expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
-                    predictions[name] = torch.from_numpy(expected).to(mask.device)[mask]
-                for name, prediction in predictions.items():
-                    _add(sums[name][ratio], rows, mask, prediction)
-                    if ratio == MAIN_RATIO and "cell_type" in rows.columns:
-                        _add(cells[name], rows, mask, prediction, "cell_type")
-                if ratio == MAIN_RATIO:
-                    compared.add(rows, mask, predictions)
-        whole = {name: {ratio: reduce(add, at.values()) for ratio, at in by.items()} for name, by in sums.items()}
+                predictions = self._predictions(network, rows, mask, imputers, references)
+                sums.add(ratio, rows, mask, predictions)
+        whole = sums.whole()
         overall = {name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()}
-        metrics = {
-            f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
-            for name, by_ratio in overall.items()
-            for ratio, values in by_ratio.items()
-            for figure in STATISTICS
-        }
-        for name, by_ratio in whole.items():
-            found = compared.figures(name, by_ratio[MAIN_RATIO])
-            kept = found if name == "model" else {"spearman": found["spearman"]}
-            for figure in ("pearson", "spearman", "r2"):
-                for part in ("", *ENDS):
-                    if math.isfinite(kept.get(f"{figure}{part}", math.nan)):
-                        metrics[f"{prefixes[name]}{figure}/r{round(100 * MAIN_RATIO)}{part}"] = kept[f"{figure}{part}"]
+        metrics = _metrics(prefixes, whole, overall, sums.compared)
+        tables = _tables(whole, overall, sums.features, sums.compared) | sums.group_tables()
         within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
-        # Every predictor's share of a reference's R^2.
-        shares = {best: [each / within[best] for each in within.values()] for best in references if within[best] > 0}
-        metrics |= {f"{best}_share": of_all[0] for best, of_all in shares.items()}
-        tables = _tables(whole, overall, features, compared)
-        by_group = {"chromosome": {name: by_ratio[MAIN_RATIO] for name, by_ratio in sums.items()}, "cell_type": cells}
-        tables |= {
-            f"by_{column}": _columns(
-                {"predictor": name, column: group, **compared.figures(name, at, compared.windows(column, group))}
-                for name, groups in by_name.items()
-                for group, at in groups.items()
-            )
-            for column, by_name in by_group.items()
-            if by_name["model"]
-        }
-        tables["r2_within"] |= {
-            f"share of {best} at {MAIN_RATIO:.0%}": np.array(of_all) for best, of_all in shares.items()
-        }
+        for best in references:
+            if within[best] > 0:  # every predictor's share of a reference's R^2
+                shares = [each / within[best] for each in within.values()]
+                metrics[f"{best}_share"] = shares[0]
+                tables["r2_within"][f"share of {best} at {MAIN_RATIO:.0%}"] = np.array(shares)
         remark = f". {ONE_PREDICTION}" if self.model.predicts_one_thing else ""
-        figures = {"r2_by_mask_ratio": r2_by_mask_ratio(overall, remark), "r2_by_motif": r2_by_motif(whole, features)}
-        return EvaluationResult(metrics, tables, figures)
+        of_ratio, of_motif = r2_by_mask_ratio(overall, remark), r2_by_motif(whole, sums.features)
+        return EvaluationResult(metrics, tables, {"r2_by_mask_ratio": of_ratio, "r2_by_motif": of_motif})
+
+    def _predictions(
+        self,
+        network: nn.Module,
+        rows: RealRows,
+        mask: Tensor,
+        imputers: Mapping[str, Imputer],
+        references: Mapping[str, Any],
+    ) -> dict[str, Tensor]:
+        """Predict the features (M, F) of masked regions, by predictor."""
+        x, present = rows.batch["regions"], rows.batch["present"]
+        x_t, t = one_step_inputs(self.model, self.objective.noise.steps, x, mask, rows.noise)
+        predicted = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
+        predictions = {"model": predicted[mask]}
+        predictions |= {name: imputer(x, mask, present) for name, imputer in imputers.items()}
+        for name, reference in references.items():
+            expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
+            predictions[name] = torch.from_numpy(expected).to(mask.device)[mask]
+        return predictions
 
     @property
     def sample_metrics(self) -> tuple[str, ...]:
@@ -160,6 +144,77 @@ def _add(
         counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
         sums = Agreement.of(target[here], prediction[here], counts)
         groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
+
+
+def _metrics(
+    prefixes: Mapping[str, str],
+    whole: Mapping[str, Mapping[float, Agreement]],
+    overall: Overall,
+    compared: ComparedRegions,
+) -> dict[str, float]:
+    """Return the figures of all predictors by their names' prefixes, with intervals' ends of the model's."""
+    metrics = {
+        f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
+        for name, by_ratio in overall.items()
+        for ratio, values in by_ratio.items()
+        for figure in STATISTICS
+    }
+    for name, by_ratio in whole.items():
+        found = compared.figures(name, by_ratio[MAIN_RATIO])
+        kept = found if name == "model" else {"spearman": found["spearman"]}
+        for figure, part in product(("pearson", "spearman", "r2"), ("", *ENDS)):
+            if math.isfinite(kept.get(f"{figure}{part}", math.nan)):
+                metrics[f"{prefixes[name]}{figure}/r{round(100 * MAIN_RATIO)}{part}"] = kept[f"{figure}{part}"]
+    return metrics
+
+
+class PredictorSums:
+    """Sums over masked regions, by feature, of each predictor."""
+
+    def __init__(self, predictors: Sequence[str]) -> None:
+        self.features: list[str] = []
+        """Names of the features."""
+        self.compared = ComparedRegions()
+        self._by_ratio: Sums = {name: {ratio: {} for ratio in RATIOS} for name in predictors}
+        """Sums by predictor, mask ratio and chromosome."""
+        self._by_cell = {name: dict[str, Agreement]() for name in predictors}
+        """Sums by predictor and cell type, at MAIN_RATIO."""
+
+    def add(self, ratio: float, rows: RealRows, mask: Tensor, predictions: Mapping[str, Tensor]) -> None:
+        """Add a batch's predictions (M, F) of masked regions."""
+        if not self.features:
+            numbered = (f"feature_{i}" for i in range(rows.batch["regions"].shape[-1]))
+            self.features = list(rows.names.get("regions") or numbered)
+        for name, prediction in predictions.items():
+            _add(self._by_ratio[name][ratio], rows, mask, prediction)
+            if ratio == MAIN_RATIO and "cell_type" in rows.columns:
+                _add(self._by_cell[name], rows, mask, prediction, "cell_type")
+        if ratio == MAIN_RATIO:
+            self.compared.add(rows, mask, predictions)
+
+    def whole(self) -> dict[str, dict[float, Agreement]]:
+        """Return the sums by predictor and mask ratio."""
+        return {
+            name: {ratio: reduce(add, at.values()) for ratio, at in by_ratio.items()}
+            for name, by_ratio in self._by_ratio.items()
+        }
+
+    def group_tables(self) -> dict[str, Table]:
+        """Return `by_chromosome` and `by_cell_type`, at MAIN_RATIO, where the rows have such a column."""
+        by_chromosome = {name: by_ratio[MAIN_RATIO] for name, by_ratio in self._by_ratio.items()}
+        tables = {}
+        for column, by_name in (("chromosome", by_chromosome), ("cell_type", self._by_cell)):
+            if by_name["model"]:
+                tables[f"by_{column}"] = _columns(
+                    {
+                        "predictor": name,
+                        column: group,
+                        **self.compared.figures(name, at, self.compared.windows(column, group)),
+                    }
+                    for name, groups in by_name.items()
+                    for group, at in groups.items()
+                )
+        return tables
 
 
 @dataclass

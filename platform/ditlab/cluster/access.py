@@ -92,7 +92,8 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
     with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:  # nor does Ray take a proxy
-        service, request = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel), gcs_service_pb2.GetClusterIdRequest()
+        service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        request = gcs_service_pb2.GetClusterIdRequest()
         try:
             service.GetClusterId(request, timeout=5.0, metadata=list(credentials.items()))
         except grpc.RpcError as error:

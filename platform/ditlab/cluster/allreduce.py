@@ -2,6 +2,8 @@
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -60,7 +62,8 @@ class AllReduceMember:
             "nccl" if use_gpu else "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world_size,
             timeout=timedelta(seconds=timeout),
         )  # fmt: skip
-        seconds, is_right = {}, True
+        seconds = {}
+        is_right = True
         try:
             for size, repeats in REPEATS.items():
                 values = torch.full((size // 4,), float(rank + 1), device=device)
@@ -94,44 +97,36 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_
     whatever hangs.
     """
     places = [node for node in nodes for _ in range(int(node["Resources"].get("GPU", 0)) if use_gpu else 1)]
-    members = _members(places, use_gpu)
-    try:
+    with _members(places, use_gpu) as members:
         (first, *_) = collect_results({members[0].free_port.remote(): places[0]}, timeout)
         if first.problem:
             busy = "; are its GPUs in use?" if use_gpu else ""
             problem = f"node {first.name} gives no process ({first.problem}{busy})"
-            return AllReduceResult({}, False, len(members), [problem])
+            return AllReduceResult({}, False, len(places), [problem])
         tasks = {
-            member.measure.remote(rank, len(members), *first.value, use_gpu, timeout): place
+            member.measure.remote(rank, len(places), *first.value, use_gpu, timeout): place
             for rank, (member, place) in enumerate(zip(members, places, strict=True))
         }
         results = collect_results(tasks, 3 * timeout)
-    finally:
-        for member in members:
-            ray.kill(member)
     # The first node to fail is named first: the others fail because they wait for it.
     if failures := sorted((result for result in results if result.problem), key=lambda result: result.received):
         pairs = unreachable_pairs(nodes)
         though = "" if pairs else ", though all nodes reach each other over TCP"
         failed = [f"node {result.name}: {result.problem}{though}" for result in failures]
-        return AllReduceResult({}, False, len(members), [*pairs, *failed])
+        return AllReduceResult({}, False, len(places), [*pairs, *failed])
     slowest = {size: max(result.value[0][size] for result in results) for size in REPEATS}
-    return AllReduceResult(slowest, all(result.value[1] for result in results), len(members), [])
+    return AllReduceResult(slowest, all(result.value[1] for result in results), len(places), [])
 
 
 def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> list[str]:
     """Sentences on nodes that do not reach each other over a port such as NCCL and gloo use: any above 1023."""
-    members = _members(nodes, use_gpu=False)
-    try:
+    with _members(nodes, use_gpu=False) as members:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
         goals = [goal for goal in collect_results(listening, timeout) if not goal.problem]
         starts = [(member, node, goal) for member, node in zip(members, nodes, strict=True) for goal in goals]
         pairs = [(member, node, goal) for member, node, goal in starts if goal.node["NodeID"] != node["NodeID"]]
         tasks = {member.connection_error.remote(*goal.value): node for member, node, goal in pairs}
         results = collect_results(tasks, timeout)
-    finally:
-        for member in members:
-            ray.kill(member)
     return [
         f"node {result.name} does not reach node {goal.name} at {goal.value[0]} ({result.problem or result.value})"
         for result, (_, _, goal) in zip(results, pairs, strict=True)
@@ -139,6 +134,13 @@ def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> l
     ]
 
 
-def _members(places: list[NodeRow], use_gpu: bool) -> list[Any]:
+@contextmanager
+def _members(places: list[NodeRow], use_gpu: bool) -> Iterator[list[Any]]:
+    """Start a process at each place; they end with the block."""
     kind: Any = ray.remote(AllReduceMember)
-    return [kind.options(**node_options(place, num_gpus=1 if use_gpu else 0)).remote() for place in places]
+    members = [kind.options(**node_options(place, num_gpus=1 if use_gpu else 0)).remote() for place in places]
+    try:
+        yield members
+    finally:
+        for member in members:
+            ray.kill(member)

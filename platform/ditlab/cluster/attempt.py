@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ray.exceptions import RayActorError, RayError
 from ray.train import WorkerGroupError
@@ -44,8 +45,10 @@ class Attempt:
 
     def __init__(self, launch: Launch, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
         """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they are gone."""
-        self._launch, self._callbacks = launch, callbacks
-        self._workers, self._keeps_workers = workers, keeps_workers
+        self._launch = launch
+        self._callbacks = callbacks
+        self._workers = workers
+        self._keeps_workers = keeps_workers
         self._resources = launch.experiment.resources
         self._control = KeyValueChannel(f"{launch.run_id}-{secrets.token_hex(4)}")
         self._group = self._control  # until the workers have named their group
@@ -54,7 +57,8 @@ class Attempt:
         self._hung: list[Heartbeat] = []
         self._stop_reason = ""
         self._num_warnings: dict[int, int] = {}
-        self._next_hang_check, self._next_drain_check = 0.0, 0.0
+        self._next_hang_check = 0.0
+        self._next_drain_check = 0.0
         self._nodes = alive_ids()
         self._notice_at = time.monotonic() + START_NOTICE
 
@@ -73,24 +77,27 @@ class Attempt:
                     return Failure(FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster")
                 with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be at the next look
                     self._read_messages()
-                    if self._group is self._control and time.monotonic() > self._notice_at:
-                        self._notice_at = float("inf")
-                        self._callbacks.warn(
-                            "no worker has begun yet: what they run on is still growing, or busy with other work; "
-                            "waiting."
-                        )
+                    self._warn_of_waiting()
                     self._check_group()
             self._read_messages()
             return self._end()
         except (RayError, ConnectionError) as error:  # this process itself has lost Ray
             if lost := lost_ray():
                 return Failure(FailureKind.LOST_NODE, lost)
-            if isinstance(error, RayError) and (failure := ray_failure(error, self._heartbeats)):
+            if failure := ray_failure(error, self._heartbeats):
                 return failure
             raise
         finally:
             with suppress(*CHANNEL_ERRORS):
                 self._control.clear()
+
+    def _warn_of_waiting(self) -> None:
+        """Tell once that no worker has begun for a while."""
+        if self._group is self._control and time.monotonic() > self._notice_at:
+            self._notice_at = float("inf")
+            self._callbacks.warn(
+                "no worker has begun yet: what they run on is still growing, or busy with other work; waiting."
+            )
 
     def _request_stop(self, reason: str) -> None:
         """Make the workers stop after a final checkpoint."""
@@ -101,8 +108,10 @@ class Attempt:
         """Pass the workers' progress and new warnings to the callbacks."""
         name = self._control.get("group")  # Ray starts a new group of workers by itself when an elastic run grows
         if name and self._group.name != self._control.child(name).name:
-            self._group, self._num_warnings = self._control.child(name), {}
-            self._heartbeats, self._hung = [], []
+            self._group = self._control.child(name)
+            self._num_warnings = {}
+            self._heartbeats = []
+            self._hung = []
             self._hang_detector = HangDetector(self._resources.hang_timeout)
         if progress := self._group.get("progress"):
             self._callbacks.on_progress(TrainingProgress(**progress))
@@ -114,7 +123,8 @@ class Attempt:
 
     def _check_group(self) -> None:
         """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""
-        now, timeout = time.monotonic(), self._resources.hang_timeout
+        now = time.monotonic()
+        timeout = self._resources.hang_timeout
         if now >= self._next_hang_check:
             self._next_hang_check = now + heartbeat_interval(timeout)
             self._heartbeats = read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
@@ -141,7 +151,8 @@ class Attempt:
             return RunOutcome(**outcome)
         if self._workers.has_ended():
             self._workers.release_resources()
-        alive, peer_loss = answering_ids(), self._group.get("peer_loss") or ""
+        alive = answering_ids()
+        peer_loss = self._group.get("peer_loss") or ""
         is_node_lost = bool(self._nodes - alive)
         state = GroupState(self._workers.error, self._heartbeats, self._hung, alive, peer_loss, is_node_lost)
         return diagnose(failure_from_record(self._group.get("failure")), state)
@@ -164,56 +175,108 @@ class GroupState:
     is_node_lost: bool = False
     """True if a node of the cluster is gone: for workers that had no time for a heartbeat."""
 
+    @cached_property
+    def failures(self) -> Mapping[int, BaseException]:
+        """Exceptions of workers by rank, as Ray Train passes them on."""
+        return self.error.worker_failures if isinstance(self.error, WorkerGroupError) else {}
+
+    @cached_property
+    def lost(self) -> dict[int, Failure]:
+        """Failures of the workers that Ray lost, by rank."""
+        found = {rank: ray_failure(error, self.heartbeats) for rank, error in self.failures.items()}
+        return {rank: failure for rank, failure in found.items() if failure}
+
+    @cached_property
+    def deaths(self) -> dict[int, BaseException | None]:
+        """Causes of death by rank: of workers that Ray lost, and of those that answered no health check."""
+        causes = {rank: unwrap(error) for rank, error in self.failures.items()}
+        return {
+            rank: cause
+            for rank, cause in causes.items()
+            if rank in self.lost or isinstance(cause, WorkerHealthCheckTimeoutError)
+        }
+
+    @property
+    def gone(self) -> set[int]:
+        """Ranks of the workers whose node does not answer."""
+        return {each.rank for each in self.heartbeats if each.node not in self.alive}
+
+    def places(self, ranks: Iterable[int]) -> str:
+        """Name workers for people, with process and step where a heartbeat has told them."""
+        known = {each.rank: f" (process {each.pid}, at step {each.step})" for each in self.heartbeats}
+        return ", ".join(f"worker {rank}{known.get(rank, '')}" for rank in sorted(ranks))
+
 
 def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
     """The failure that ended a group, from what a worker `recorded` of itself and what Ray and heartbeats show.
 
     A worker that crashed while another one died did so because of it.
     """
-    failures = state.error.worker_failures if isinstance(state.error, WorkerGroupError) else {}
-    causes = {rank: unwrap(one) for rank, one in failures.items()}
-    lost = {rank: found for rank, one in causes.items() if (found := ray_failure(one, state.heartbeats))}
-    timed_out = {rank for rank, one in causes.items() if isinstance(one, WorkerHealthCheckTimeoutError)}
-    dead = {rank: causes[rank] for rank in {*lost, *timed_out}}
-    if state.hung and (dead or not recorded):
-        sentences = [
-            f"worker {each.rank} (process {each.pid}) gave no sign of progress at step {each.step} ({each.activity})"
-            for each in state.hung
-        ]
-        return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
-    if recorded and not (dead and recorded.kind is FailureKind.CRASH):
+    if state.hung and (state.deaths or not recorded):
+        return _hang(state.hung)
+    if recorded and not (state.deaths and recorded.kind is FailureKind.CRASH):
         return recorded
-    inner = unwrap(state.error)
-    led = ray_failure(inner, state.heartbeats)
-    for found in (*lost.values(), *([led] if led else [])):
-        if found.kind in (FailureKind.NODE_OUT_OF_MEMORY, FailureKind.CANNOT_START):
+    return _shown_failure(state)
+
+
+def _shown_failure(state: GroupState) -> Failure:
+    """Failure by what Ray and the heartbeats show."""
+    error = unwrap(state.error)
+    of_leader = ray_failure(error, state.heartbeats)
+    for found in (*state.lost.values(), of_leader):
+        if found and found.kind in (FailureKind.NODE_OUT_OF_MEMORY, FailureKind.CANNOT_START):
             return found
-    places = {each.rank: f"worker {each.rank} (process {each.pid}, at step {each.step})" for each in state.heartbeats}
-    gone = {each.rank for each in state.heartbeats if each.node not in state.alive}
-    if dead:
-        where = ", ".join(places.get(rank, f"worker {rank}") for rank in sorted(dead))
-        if any(getattr(death, "preempted", False) for death in dead.values()):
-            return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
-        if gone & dead.keys() or FailureKind.LOST_NODE in {found.kind for found in lost.values()}:
-            return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-        reasons = {found.message for rank, found in lost.items() if not isinstance(dead[rank], RayActorError)}
-        return Failure(FailureKind.LOST_WORKER, f"{where} was lost ({min(reasons)})" if reasons else f"{where} died")
-    if isinstance(inner, WorkerGroupStartupTimeoutError):
+    if state.deaths:
+        return _worker_deaths(state)
+    if found := _leader_failure(error, of_leader, state.is_node_lost):
+        return found
+    for bug in filter(is_bug, state.failures.values()):
+        return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)
+    if state.failures or state.peer_loss:
+        return _lost_touch(state)
+    return Failure(FailureKind.CRASH, first_line(error) if error else "the job ended without an outcome")
+
+
+def _hang(hung: Sequence[Heartbeat]) -> Failure:
+    sentences = [
+        f"worker {each.rank} (process {each.pid}) gave no sign of progress at step {each.step} ({each.activity})"
+        for each in hung
+    ]
+    return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
+
+
+def _worker_deaths(state: GroupState) -> Failure:
+    """Failure by the workers that died: their nodes went, or only they did."""
+    where = state.places(state.deaths)
+    if any(getattr(death, "preempted", False) for death in state.deaths.values()):
+        return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
+    if state.gone & state.deaths.keys() or FailureKind.LOST_NODE in {found.kind for found in state.lost.values()}:
+        return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
+    reasons = {found.message for rank, found in state.lost.items() if not isinstance(state.deaths[rank], RayActorError)}
+    return Failure(FailureKind.LOST_WORKER, f"{where} was lost ({min(reasons)})" if reasons else f"{where} died")
+
+
+def _leader_failure(error: BaseException | None, found: Failure | None, is_node_lost: bool) -> Failure | None:
+    """Failure of the process that starts and leads the workers; `found`: what Ray's error says of it."""
+    if isinstance(error, WorkerGroupStartupTimeoutError):
         return Failure(FailureKind.NO_RESOURCES, "the cluster has no room for the workers yet")
-    if isinstance(inner, WorkerGroupStartupFailedError):
-        if state.is_node_lost:
+    if isinstance(error, WorkerGroupStartupFailedError):
+        if is_node_lost:
             return Failure(FailureKind.LOST_NODE, "a node went while workers were started")
         return Failure(FailureKind.LOST_WORKER, "a worker died while it was started")
-    if isinstance(inner, RayActorError):
+    if isinstance(error, RayActorError):
         return Failure(FailureKind.LOST_WORKER, "the process that leads the workers died")
-    if led:
-        return replace(led, kind=FailureKind.LOST_NODE if state.is_node_lost else led.kind)
-    if bug := next((one for one in failures.values() if is_bug(one)), None):
-        return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)
-    if failures or state.peer_loss:
-        if gone:
-            where = ", ".join(places[rank] for rank in sorted(gone))
-            return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-        first = next((f"worker {rank}: {first_line(one)}" for rank, one in failures.items()), "")
-        return Failure(FailureKind.LOST_WORKER, f"a worker lost touch with the others ({state.peer_loss or first})")
-    return Failure(FailureKind.CRASH, first_line(inner) if inner else "the job ended without an outcome")
+    if found and is_node_lost:
+        return replace(found, kind=FailureKind.LOST_NODE)
+    return found
+
+
+def _lost_touch(state: GroupState) -> Failure:
+    """Failure of workers that lost touch with one another while none is known to have died."""
+    if state.gone:
+        return Failure(FailureKind.LOST_NODE, f"the node of {state.places(state.gone)} is gone")
+    reason = state.peer_loss
+    if not reason:
+        rank, error = next(iter(state.failures.items()))
+        reason = f"worker {rank}: {first_line(error)}"
+    return Failure(FailureKind.LOST_WORKER, f"a worker lost touch with the others ({reason})")

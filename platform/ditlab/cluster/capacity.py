@@ -173,7 +173,8 @@ def runs_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) 
 
 
 def _workers_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> int:
-    num, gpus = 0, resources.gpus_per_worker
+    num = 0
+    gpus = resources.gpus_per_worker
     for node in nodes:
         by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
         # A part of a GPU lies on one of them.
@@ -202,7 +203,8 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], growth: Gro
 
     Raises UserError where none has that, or none beside the workers.
     """
-    evaluation, resources = experiment.evaluation, experiment.resources
+    evaluation = experiment.evaluation
+    resources = experiment.resources
     need = {name: number for name, number in evaluation.resources.on_node().items() if number}
     if evaluation.where == "inline" or not need:
         return list(nodes)
@@ -219,18 +221,25 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], growth: Gro
                 return left
     if not growth.is_known or any(map(has_room, growth.nodes())):
         return list(nodes)
-    custom = {name for node in nodes for name in node} & set(evaluation.resources.custom)
-    missing = sorted(set(evaluation.resources.custom) - custom)
+    raise _no_room_beside(experiment, nodes)
+
+
+def _no_room_beside(experiment: Experiment, nodes: Sequence[Node]) -> UserError:
+    """Return the error for an evaluation that no node has room for beside the workers."""
+    reserved = experiment.evaluation.resources
+    workers = experiment.resources.min_workers
+    missing = sorted(set(reserved.custom).difference(*nodes))
     remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
-    raise UserError(
-        f"evaluation.resources={evaluation.resources} are on no node beside {resources.min_workers} "
-        f"worker{'s' if resources.min_workers > 1 else ''}: the cluster has {_sizes(nodes)}; {remedy}."
+    return UserError(
+        f"evaluation.resources={reserved} are on no node beside {workers} worker{'s' if workers > 1 else ''}: the "
+        f"cluster has {_sizes(nodes)}; {remedy}."
     )
 
 
 def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node], growth: Growth) -> str:
     """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
-    workers, each = resources.min_workers, _each(resources, share)
+    workers = resources.min_workers
+    each = _each(resources, share)
     if _workers_that_fit(resources, share, nodes) >= workers:
         return ""
     need = f"{workers} workers need {each} each" if workers > 1 else f"a worker needs {each}"

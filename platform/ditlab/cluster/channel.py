@@ -106,9 +106,12 @@ class HeartbeatThread(threading.Thread):
     def __init__(self, group: KeyValueChannel, control: KeyValueChannel, rank: int, hang_timeout: float) -> None:
         """Heartbeats go to `group`, requests to stop come by `control`."""
         super().__init__(name="ditlab-heartbeat", daemon=True)
-        self._group, self._control, self._rank = group, control, rank
+        self._group = group
+        self._control = control
+        self._rank = rank
         self.marker = ProgressMarker()
-        self._topic, self._interval = f"heartbeat/{rank}", heartbeat_interval(hang_timeout)
+        self._topic = f"heartbeat/{rank}"
+        self._interval = heartbeat_interval(hang_timeout)
         self._node = ray.get_runtime_context().get_node_id()
         self._process_start = psutil.Process().create_time()
         self._ended = threading.Event()
@@ -116,7 +119,8 @@ class HeartbeatThread(threading.Thread):
         """Latest reason to stop; empty for none."""
 
     def run(self) -> None:
-        marker, due = self.marker, 0.0
+        marker = self.marker
+        due = 0.0
         while True:
             if time.monotonic() >= due:
                 due = time.monotonic() + self._interval

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from ditlab.cluster.node_report import probe_node
 from ditlab.cluster.session import ray_session
-from ditlab.data.import_blocks import BlockExecutor, BlockReceipt, InputBlock, RefusedSource
+from ditlab.data.import_blocks import BlockExecutor, BlockReceipt, BlockTask, InputBlock, RefusedSource
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 
@@ -40,7 +40,7 @@ class RayExecutor:
     nor that a block is written once: blocks are numbered, and a block that is made twice gives the same files.
     """
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks as they are done.
 
         Raises UserError as the work does, and RunFailed where Ray cannot go on.
@@ -74,7 +74,7 @@ class RayExecutor:
             ) from error
 
 
-def _import_blocks(work: Callable[[InputBlock], BlockReceipt], row: dict[str, Any]) -> list[dict[str, str]]:
+def _import_blocks(work: BlockTask, row: dict[str, Any]) -> list[dict[str, str]]:
     """Do the work of a row of Ray Data, some blocks. A user's mistake comes back as a value, as Ray wraps errors."""
     found = []
     for block in _BLOCKS.validate_json(row["blocks"]):

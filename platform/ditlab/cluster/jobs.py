@@ -250,7 +250,8 @@ class JobServer:
 
     async def _follow(self, job: str, on_text: Callable[[str], None]) -> tuple[str, str, int | None]:
         """Pass on the log, each text once, and return the state at the job's end; its stream may break off before."""
-        seen, away = 0, 0.0
+        seen = 0
+        away = 0.0
         while away < AWAY_TIMEOUT:
             fresh = 0
             try:
@@ -287,15 +288,19 @@ def check_job_server(address: str) -> None:
 
     The token is sent only to a server that requires one in Ray's words.
     """
-    status, text, needs_token = 0, "", False
+    status = 0
+    text = ""
+    needs_token = False
     try:
         for credentials in (dict[str, str](), headers()):
             request = urllib.request.Request(f"{address}/api/version", headers=credentials)
             try:
                 with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT) as answer:
-                    status, text = answer.status, answer.read(10_000).decode(errors="replace")
+                    status = answer.status
+                    text = answer.read(10_000).decode(errors="replace")
             except urllib.error.HTTPError as error:
-                status, text = error.code, error.read(10_000).decode(errors="replace")
+                status = error.code
+                text = error.read(10_000).decode(errors="replace")
             if not (needs_token := status in (401, 403) and _TOKEN_REQUIRED in text):
                 break
     except (http.client.HTTPException, ValueError):

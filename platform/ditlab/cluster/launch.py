@@ -96,8 +96,11 @@ def _retried(
 ) -> RunOutcome:
     from ditlab.cluster.attempt import Attempt
 
-    experiment, store = launch.experiment, launch.checkpoints()
-    recovery, number, saved = Recovery(experiment), 0, -1
+    experiment = launch.experiment
+    store = launch.checkpoints()
+    recovery = Recovery(experiment)
+    number = 0
+    saved = -1
     before: FailureKind | None = None
     tags: Mapping[str, str] = {}
     while True:

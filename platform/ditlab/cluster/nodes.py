@@ -42,7 +42,8 @@ def answering_ids() -> set[str]:
 
     Ray declares a silent node lost after 15 s and more, long after all that was connected to it has noticed.
     """
-    nodes, answering = alive_nodes(), set()
+    nodes = alive_nodes()
+    answering = set()
     for node in nodes:
         with suppress(OSError):
             socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), 2.0).close()
@@ -132,12 +133,15 @@ def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any, num
 
 def collect_results(tasks: dict[Any, NodeRow], timeout: float) -> list[TaskResult]:
     """Wait for tasks, given with their nodes; cancel those that take longer than `timeout` seconds from now."""
-    deadline, found, waiting = time.monotonic() + timeout, {}, list(tasks)
+    deadline = time.monotonic() + timeout
+    found = {}
+    waiting = list(tasks)
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
             break
-        value, problem = None, ""
+        value = None
+        problem = ""
         try:
             value = ray.get(done[0])
         except ray.exceptions.RayError as error:

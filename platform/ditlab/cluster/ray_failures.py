@@ -77,7 +77,8 @@ def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:
     own = sum(float(size) for pid, size, _ in users if pid in workers)
     others = [(float(size), pid, command) for pid, size, command in users if pid not in workers]
     is_own = own > 0 and own >= max(others, default=(0.0,))[0]
-    message, remedy = "a node's memory is nearly used up", "end other work there"
+    message = "a node's memory is nearly used up"
+    remedy = "end other work there"
     if used := found(r"was ([\d.]+GB used / [\d.]+GB limit)"):
         message += f" ({used.replace('GB', ' GiB')})"
     if threshold := found(r"\(([\d.]+)% of \d+B limit\)"):

@@ -122,7 +122,8 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
     `leaders`: the descriptor of `killed_with_this_process`.
     """
     utils = vars(import_module("ray._private.utils"))
-    die_with_parent, set_handler = ray_internal("set_kill_on_parent_death_linux"), ray_internal("set_sigterm_handler")
+    die_with_parent = ray_internal("set_kill_on_parent_death_linux")
+    set_handler = ray_internal("set_sigterm_handler")
 
     def prepare() -> None:  # in the new process, before its program
         os.setsid()

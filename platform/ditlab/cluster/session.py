@@ -125,7 +125,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-            wait, before = start_wait(), set(psutil.Process().children())
+            wait = start_wait()
+            before = set(psutil.Process().children())
             clean = partial(end_attempt, ray, before)
             with own_sessions(stack.enter_context(killed_with_this_process())):
                 try:
@@ -161,7 +162,8 @@ def socket_folder(warn: Callable[[str], None]) -> dict[str, str]:
     Raises UserError where there is no other one.
     """
     name = next((each for each in ("RAY_TMPDIR", "TMPDIR") if each in os.environ), None)
-    given, most = os.environ.get(name or "", "/tmp"), MAX_SOCKET - len(_SOCKET)
+    given = os.environ.get(name or "", "/tmp")
+    most = MAX_SOCKET - len(_SOCKET)
     if given.startswith("/") and len(os.fsencode(given)) <= most:
         return {}
     fault = f"{name}={given} is no folder for Ray's sockets (an absolute path of {most} bytes at most)"
@@ -185,7 +187,8 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
     that is not over some seconds later ends before that.
     """
     global _lost
-    _lost, ended = "", threading.Event()
+    _lost = ""
+    ended = threading.Event()
 
     def watch() -> None:
         global _lost
@@ -275,7 +278,8 @@ def start_with_patience(
         except Exception as error:
             # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing was started.
             clean()
-            reason, passed = first_line(error), time.monotonic() - began
+            reason = first_line(error)
+            passed = time.monotonic() - began
             if not _SLOW.search(str(error)):
                 raise RunFailed(
                     f"Ray cannot be started on this machine ({reason}); `ditlab doctor` shows what is missing, and "
@@ -297,7 +301,8 @@ def end_attempt(ray: Any, before: Set[Any]) -> None:
     """End what a failed start leaves: Ray's own processes would run on until this process ends."""
     ray.shutdown()
     renew_handlers()
-    package, left = str(Path(ray.__file__).parent), list[psutil.Process]()
+    package = str(Path(ray.__file__).parent)
+    left = list[psutil.Process]()
     for child in set(psutil.Process().children()) - before:
         with suppress(psutil.Error):
             if any(part.startswith(package) for part in child.cmdline()):  # its program or script

@@ -35,7 +35,8 @@ def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere:
     `warn` receives warnings about nodes that may train all the same; `everywhere`: work may run on nodes without CPU or
     GPU as well.
     """
-    home, storage = Home.from_environment(), experiment.checkpoint.storage
+    home = Home.from_environment()
+    storage = experiment.checkpoint.storage
     packages = tuple(plugin_packages(experiment.to_dict()))
     required = NodeRequirements(
         versions(packages=packages), str(home.root), absolute(storage) if storage else None,
@@ -59,7 +60,8 @@ def collect_reports(
     with probe_files(home, storage) as probe:
         arguments = (str(home.root), storage, probe, packages)
         results = run_on_nodes(alive_nodes(), node_report, *arguments, timeout=timeout, by_value=True)
-    reports, silent = [], []
+    reports = []
+    silent = []
     for result in results:
         if result.problem:
             what = "what it lacks will show when a worker starts there"
@@ -141,7 +143,8 @@ def check_joining_node(expected: Mapping[str, str], packages: Collection[str], h
     """Raises UserError, as the survey does, where this node has other versions than the launcher (`expected`, of
     `packages` of the experiment's parts too), or does not see the run's folder.
     """
-    folder, deadline = home.run(run_id).path, time.monotonic() + FILE_TIMEOUT
+    folder = home.run(run_id).path
+    deadline = time.monotonic() + FILE_TIMEOUT
     while not (is_there := folder.is_dir()) and time.monotonic() < deadline:
         time.sleep(0.2)
     problem = "" if is_there else f"the run's folder train/{run_id} is not there"
@@ -258,7 +261,8 @@ def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: S
 
     found = []
     for name in names:
-        required, label = own.get(name, ""), "Python" if name == "python" else name
+        required = own.get(name, "")
+        label = "Python" if name == "python" else name
         others = [(each.versions[name], each.name) for each in reports if name in each.versions]
         for version, nodes in _by_value(
             each for each in others if comparable(name, each[0]) != comparable(name, required)

@@ -57,7 +57,8 @@ def run_worker(config: dict[str, Any]) -> None:
 
     `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
     """
-    channel, context = KeyValueChannel(config["channel"]), get_context()
+    channel = KeyValueChannel(config["channel"])
+    context = get_context()
     torch.set_num_threads(config["threads"])
     use_gpu = config["gpus"] > 0
     rank = current_rank(
@@ -128,7 +129,8 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
 
 def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: HeartbeatThread) -> None:
     """Train a run to its end, and put the outcome on the group's channel."""
-    experiment, warnings = launch.experiment, []
+    experiment = launch.experiment
+    warnings = []
     worker_nodes = [""] * rank.world_size
     distributed.all_gather_object(worker_nodes, node_name())
     nodes = list(dict.fromkeys(worker_nodes))  # that of the first worker first

@@ -44,8 +44,10 @@ class WorkerGroup:
         self.spec = spec
         name = secrets.token_hex(4)  # a new one for each group: Ray Train must not restore by name
         self._channel = KeyValueChannel(f"workers-{name}")
-        resources, share = spec.resources, spec.share
-        gpus, timeout = resources.gpus_per_worker, resources.collective_timeout
+        resources = spec.resources
+        share = spec.share
+        gpus = resources.gpus_per_worker
+        timeout = resources.collective_timeout
         num: dict[str, Any] = {"num_workers": resources.max_workers}
         if not isinstance(resources.workers, int):
             num["num_workers"] = (resources.min_workers, resources.max_workers)
@@ -133,7 +135,8 @@ class WorkerPool:
     """At most one worker group at a time, kept from run to run where `keep` and its resources allow it."""
 
     def __init__(self, storage: Path, keep: bool) -> None:
-        self._storage, self.keep = storage, keep
+        self._storage = storage
+        self.keep = keep
         self._group: WorkerGroup | None = None
 
     def idle_group(self, spec: GroupSpec) -> WorkerGroup:

@@ -183,7 +183,8 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
     described, name = _drawn_from(spec, VERSION)
 
     def write(path: Path) -> None:
-        law, names = PlantedModules(spec), feature_names(spec.motifs)
+        law = PlantedModules(spec)
+        names = feature_names(spec.motifs)
         peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
         drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
 
@@ -191,7 +192,8 @@ def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
             chromosome, begin = divmod(first, spec.peaks)
             return drawn(chromosome)[begin : begin + stop - first]
 
-        license, note = "none: the numbers are generated", f"drawn from {described} by ditlab"
+        license = "none: the numbers are generated"
+        note = f"drawn from {described} by ditlab"
         write_store(
             path,
             region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
@@ -226,11 +228,13 @@ def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, veri
             columns = {"tokens": Column(dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token")}
             batch = {"tokens": draw_tokens(spec)}
         elif spec.regions is None:
-            about, shape = f"{spec.num:,} points of a mixture of Gaussians", (spec.dimensions, 1, 1)
+            about = f"{spec.num:,} points of a mixture of Gaussians"
+            shape = (spec.dimensions, 1, 1)
             columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
             batch = {"image": draw_points(spec).reshape(-1, *shape)}
         else:
-            about, window = f"{spec.num:,} times {spec.regions} points of a mixture", (spec.regions, spec.dimensions)
+            about = f"{spec.num:,} times {spec.regions} points of a mixture"
+            window = (spec.regions, spec.dimensions)
             columns = {
                 "regions": Column(dtype="float32", shape=window, unit="coordinate"),
                 "present": Column(dtype="bool", shape=window[:1]),
@@ -254,10 +258,12 @@ def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
 
     Raises UserError for a tokeniser that cannot be read or fetched, and for a length beyond the corpus.
     """
-    version, length = platform.python_version(), spec.length
+    version = platform.python_version()
+    length = spec.length
 
     def write(path: Path) -> None:
-        documents, origin = python_docs(), "data.corpus=python-docs"
+        documents = python_docs()
+        origin = "data.corpus=python-docs"
 
         def read() -> Iterator[TextPiece]:
             return chain.from_iterable(pieces([text]) for text in documents)
@@ -302,7 +308,8 @@ def python_docs() -> list[str]:
         from pydoc_data.topics import topics
 
         documents += ([("", topics[name])] for name in sorted(topics))
-    library, files = Path(sysconfig.get_path("stdlib")), list[Path]()
+    library = Path(sysconfig.get_path("stdlib"))
+    files = list[Path]()
     for package in sys.stdlib_module_names - OMITTED:
         inside = (library / package).rglob("*.py")
         files += (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
@@ -328,7 +335,8 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:
 def _unseen(entries: Iterable[Entry], seen: set[str]) -> Iterator[str]:
     """Yield the entries without texts and long paragraphs that were seen before."""
     for heading, text in entries:
-        whole, kept = " ".join(text.split()), []
+        whole = " ".join(text.split())
+        kept = []
         if whole in seen:
             continue
         for paragraph in text.strip().split("\n\n"):

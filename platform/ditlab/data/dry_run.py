@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ditlab.data.import_blocks import BlockReceipt, InputBlock
+from ditlab.data.import_blocks import BlockReceipt, BlockTask, InputBlock, sums_of
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.sources.lines import lines_between
 from ditlab.data.sources.tables import parquet_rows
@@ -38,9 +38,10 @@ class FirstBlocks:
     receipts: list[BlockReceipt] = field(default_factory=list)
     """Receipts of the first."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of the first blocks. Raises whatever `work` raises."""
-        self.blocks, self.receipts = blocks, []
+        self.blocks = blocks
+        self.receipts = []
         for block in blocks:
             if self.looked_at >= FIRST or (self._sums["documents"] and self._sums["bytes"] >= FIRST_BYTES):
                 return
@@ -49,7 +50,7 @@ class FirstBlocks:
 
     @property
     def _sums(self) -> Counter[str]:
-        return sum((Counter(receipt.counts) for receipt in self.receipts), Counter[str]())
+        return sums_of(self.receipts)
 
     @property
     def looked_at(self) -> int:
@@ -59,9 +60,11 @@ class FirstBlocks:
 
     def share(self) -> float | None:
         """Return the share of all records that was looked at, by the files' sizes; None for compressed text."""
-        first, kind = self.blocks[0].files[0], self.blocks[0].kind
+        first = self.blocks[0].files[0]
+        kind = self.blocks[0].kind
         files = list(dict.fromkeys(file for block in self.blocks for file in block.files))
-        size, num_bytes = sum(file.size for file in files), self._sums["bytes"]
+        size = sum(file.size for file in files)
+        num_bytes = self._sums["bytes"]
         if len(self.receipts) == len(self.blocks) and self.looked_at < FIRST:
             return 1.0
         if first.compression:
@@ -104,7 +107,9 @@ class ImportPreview:
     @classmethod
     def of(cls, store: AnyStore, beginning: FirstBlocks) -> ImportPreview:
         """Describe a store of the beginning."""
-        share, rows, receipt = beginning.share(), len(store), store.manifest.receipt
+        share = beginning.share()
+        rows = len(store)
+        receipt = store.manifest.receipt
         assert receipt is not None, "imports by blocks have one"
         looked_at = receipt.levels[1].found
         total, all_rows, all_bytes = (
@@ -116,7 +121,8 @@ class ImportPreview:
 
     def lines(self) -> list[str]:
         """Return it for a terminal; warnings stand apart."""
-        total, unit = "an unknown number of", self.receipt.levels[1].unit
+        total = "an unknown number of"
+        unit = self.receipt.levels[1].unit
         estimate = "unknown, as the source is compressed"
         if self.total is not None and self.all_rows is not None and self.all_bytes is not None:
             total = f"{self.total:,}" if self.looked_at == self.total or unit == "images" else f"about {self.total:,}"

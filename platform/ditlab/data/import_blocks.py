@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Moments, Source
-from ditlab.data.stores.receipt import LeftOutGroup, ManifestRecord
+from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Moments, Source
+from ditlab.data.stores.receipt import LeftOutGroup, LeftOutTally, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
@@ -100,7 +101,8 @@ def group_files(files: Sequence[SourceFile], most_bytes: int | None = None) -> I
     for file in files:
         if group and (size + file.size > most_bytes or len(group) == MOST_FILES):
             yield tuple(group)
-            group, size = [], 0
+            group = []
+            size = 0
         group.append(file)
         size += file.size
     if group:
@@ -120,6 +122,9 @@ class LeftOut(ManifestRecord):
     """Ending of its name in small letters; empty where it has none, as a row."""
     side: int = 0
     """Shorter side in pixels of an image that is too small; 0 for any other record."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
 
 class BlockReceipt(ManifestRecord):
@@ -146,6 +151,10 @@ class BlockReceipt(ManifestRecord):
         return self.rows + sum(group.number for group in self.left_out)
 
 
+BlockTask = Callable[[InputBlock], BlockReceipt]
+"""Work of an import on a block."""
+
+
 def packed(array: np.ndarray) -> str:
     """Return an array's bytes in base64: blocks and receipts travel as JSON."""
     return b64encode(array.tobytes()).decode()
@@ -159,6 +168,21 @@ def unpacked(text: str, dtype: npt.DTypeLike) -> np.ndarray:
 def shards_of(receipts: Sequence[BlockReceipt], part: str = ".") -> list[WrittenShard]:
     """Return the shards of a part, block after block."""
     return [shard for receipt in receipts for shard in receipt.parts.get(part, ())]
+
+
+def sums_of(receipts: Sequence[BlockReceipt]) -> Counter[str]:
+    """Return the sums of the importer's choice over blocks."""
+    return sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
+
+
+def listed_of(receipts: Sequence[BlockReceipt]) -> list[LeftOut]:
+    """Return the first records that were left out of each block."""
+    return [each for receipt in receipts for each in receipt.listed]
+
+
+def tally_of(receipts: Sequence[BlockReceipt]) -> LeftOutTally:
+    """Count what was left out of blocks."""
+    return LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
 
 
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
@@ -184,7 +208,7 @@ class BlockRules(Protocol):
 class BlockExecutor(Protocol):
     """Runner of blocks, on one machine or several."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipt of each block once, in any order, as it is there. Raises whatever `work` raises."""
         ...
 
@@ -237,7 +261,7 @@ class ProcessExecutor:
     verb: str = "decodes"
     """Work of a process in messages: `decodes`."""
 
-    def run(self, work: Callable[[InputBlock], BlockReceipt], blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
         processes = min(self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks))
         yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
@@ -245,6 +269,38 @@ class ProcessExecutor:
 
 class RefusedSource(UserError):
     """A source that an importer's options refuse: another source or another option begins anew."""
+
+
+@dataclass
+class RecordCount:
+    """Records of an import that are done, for people; of an unknown number, estimated from the input's bytes."""
+
+    progress: Progress
+    what: str
+    unit: str
+    total: int | None
+    """Number of all records; None where it is unknown."""
+    total_bytes: int
+    records: int = 0
+    bytes_read: int = 0
+
+    def add(self, block: InputBlock, receipt: BlockReceipt) -> None:
+        """Count a block that is done."""
+        self.records += receipt.records
+        self.bytes_read += block.bytes
+
+    def show(self) -> None:
+        """Report the records, and all there are; an estimate has two digits."""
+        total = self.total
+        unit = self.unit
+        if total is None:
+            total = self.records
+            unit = f"{unit} (estimated)"
+            if self.bytes_read < self.total_bytes:
+                estimate = float(f"{self.records * self.total_bytes / max(1, self.bytes_read):.1e}")
+                total = max(self.records, int(estimate))
+            total = total or None
+        self.progress(self.what, self.records, total, unit)
 
 
 @contextmanager
@@ -267,36 +323,23 @@ def imported_blocks(
     estimated from the input's bytes. The folder goes once the body ends, or the source is refused; else what is done
     stays. Raises as the executor does.
     """
-    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
-    for block in blocks:
-        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
-        for files in (block.files, block.beside):
-            described.append([(file.root, file.name, file.size, file.stamp) for file in files])
-        digest.update(json.dumps(described, default=str).encode())
-    folder = path / f"{PARTIAL}{digest.hexdigest()[:32]}"
+    folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
-    done = {block.number: receipt for block in blocks if (receipt := whole_receipt(folder, block)) is not None}
+    count = RecordCount(progress, what, unit, num_records, sum(block.bytes for block in blocks))
+    done: dict[int, BlockReceipt] = {}
+    for block in blocks:
+        if (receipt := whole_receipt(folder, block)) is not None:
+            done[block.number] = receipt
+            count.add(block, receipt)
     missing = [block for block in blocks if block.number not in done]
-    total_bytes = sum(block.bytes for block in blocks)
-    records = sum(receipt.records for receipt in done.values())
-    read = total_bytes - sum(block.bytes for block in missing)
-
-    def report() -> None:
-        if num_records is not None:
-            progress(what, records, num_records, unit)
-            return
-        total = records if read >= total_bytes else int(float(f"{records * total_bytes / max(1, read):.1e}"))
-        progress(what, records, max(records, total) or None, f"{unit} (estimated)")
-
     is_over = False
     try:
-        report()
+        count.show()
         for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
             done[receipt.block] = receipt
-            records += receipt.records
-            read += blocks[receipt.block].bytes
-            report()
-        yield folder, [done[block.number] for block in blocks if block.number in done]  # of a dry run the first
+            count.add(blocks[receipt.block], receipt)
+            count.show()
+        yield folder, [receipt for _, receipt in sorted(done.items())]  # of a dry run the first
         is_over = True
     except RefusedSource:
         is_over = True
@@ -304,16 +347,31 @@ def imported_blocks(
     finally:
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
-        for above in made:
-            if above.exists() and not any(above.iterdir()):
-                above.rmdir()
+        _remove_empty(made)
+
+
+def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:
+    """Return a hash of all that decides the result of an import."""
+    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
+    for block in blocks:
+        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
+        for files in (block.files, block.beside):
+            described.append([(file.root, file.name, file.size, file.stamp) for file in files])
+        digest.update(json.dumps(described, default=str).encode())
+    return digest.hexdigest()
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def finish_import(
     path: Path,
     folder: Path,
     receipts: Sequence[BlockReceipt],
-    columns: Mapping[str, Column],
+    columns: Columns,
     *,
     more: Sequence[WrittenShard] = (),
     **facts: Any,
@@ -340,7 +398,7 @@ def finish_import(
 def finish_parts(
     folder: Path,
     receipts: Sequence[BlockReceipt],
-    columns: Mapping[str, Mapping[str, Column]],
+    columns: Mapping[str, Columns],
     source: Source,
     grown: Mapping[str, Store] | None = None,
 ) -> dict[str, Store]:
@@ -359,12 +417,13 @@ def finish_parts(
     return stores
 
 
-def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) -> list[WrittenShard]:
+def _shared_shards(store: Store, columns: Columns, folder: Path) -> list[WrittenShard]:
     """Link a store's shards into a folder; a file system without links copies them. More classes may be there now."""
     folder.mkdir(parents=True, exist_ok=True)
     of_column: dict[str, Moments] = {}
     for name, stored in store.columns.items():
-        moments, num = stored.statistics.moments(), columns[name].num_classes or 0
+        moments = stored.statistics.moments()
+        num = columns[name].num_classes or 0
         counts = moments.class_counts
         if counts is not None:
             moments = moments.model_copy(update={"class_counts": (*counts, *[0] * (num - len(counts)))})
@@ -381,9 +440,7 @@ def _shared_shards(store: Store, columns: Mapping[str, Column], folder: Path) ->
     return shards
 
 
-def _place_store(
-    shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Mapping[str, Column], **facts: Any
-) -> Store:
+def _place_store(shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Columns, **facts: Any) -> Store:
     """Make a store at a place of an import's shards, so that both have them; a file system without links moves them."""
     from ditlab.data.stores.store import Store
 

@@ -58,7 +58,8 @@ def mixture_of(spec: GaussianMixtureData) -> GaussianMixture:
 
 def draw_points(spec: GaussianMixtureData) -> np.ndarray:
     """Draw the spec's samples, (num, points of a sample, dimensions) float32."""
-    law, draws = mixture_of(spec), KeyedDraws(f"ditlab.gaussian_mixture/{VERSION}/{spec.seed}/points")
+    law = mixture_of(spec)
+    draws = KeyedDraws(f"ditlab.gaussian_mixture/{VERSION}/{spec.seed}/points")
     means = law.means[draws.integers(spec.components, (spec.num, spec.regions or 1))]
     return (means + law.std * draws.normal(means.shape)).astype(np.float32)
 
@@ -83,8 +84,10 @@ def chain_of(spec: MarkovChainData) -> MarkovChain:
 
 def draw_tokens(spec: MarkovChainData) -> np.ndarray:
     """Draw the spec's sequences, (num, length) uint8."""
-    law, draws = chain_of(spec), KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/tokens")
-    uniform, tokens = draws.uniform((spec.length, spec.num)), np.empty((spec.num, spec.length), np.uint8)
+    law = chain_of(spec)
+    draws = KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/tokens")
+    uniform = draws.uniform((spec.length, spec.num))
+    tokens = np.empty((spec.num, spec.length), np.uint8)
     probabilities = np.broadcast_to(law.initial, (spec.num, spec.states))
     for place in range(spec.length):
         below = probabilities.cumsum(1)[:, :-1] <= uniform[place][:, None]  # the last edge is 1 but for rounding

@@ -40,7 +40,8 @@ class PartDraws:
         """Return the numbers of the parts of draws `first` to `first + count`, int64 (count,)."""
         skipped = first % _WORDS
         words = np.random.Philox(key=self._key, counter=first // _WORDS).random_raw(skipped + count)[skipped:]
-        numbers, parts = words >> np.uint64(64 - _BITS), np.zeros(count, np.int64)
+        numbers = words >> np.uint64(64 - _BITS)
+        parts = np.zeros(count, np.int64)
         for edge in self._edges:
             parts += numbers >= edge
         return parts
@@ -83,7 +84,10 @@ class MixtureOrder(Order):
         known: Mapping[int, Sequence[int]] | None = None,
     ):
         """Mix parts. `is_uniform`: all samples have one shape; `known`: draws before some batches, as of `counts`."""
-        self._parts, self._draws, self.batch_size, self.draw = tuple(parts), draws, batch_size, draw
+        self._parts = tuple(parts)
+        self._draws = draws
+        self.batch_size = batch_size
+        self.draw = draw
         self.batches_per_epoch, self.left_out = sys.maxsize, 0  # no epoch: parts end theirs at different times
         lanes = [part.order.batch_size if draw == "sample" else 1 for part in parts]
         self._streams = [(part, lane) for part, num in enumerate(lanes) for lane in range(num)]
@@ -103,7 +107,8 @@ class MixtureOrder(Order):
         """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,)."""
         with self._lock:
             start = max(known for known in self._counts if known <= batch)
-            found, slots = self._counts[start].copy(), self._stream_of.shape[1]
+            found = self._counts[start].copy()
+            slots = self._stream_of.shape[1]
             for first in range(start, batch, step := max(1, COUNTED_AT_ONCE // slots)):
                 found += np.bincount(self._drawn(first, min(step, batch - first)).reshape(-1), minlength=len(found))
             self._counts[batch] = found
@@ -118,12 +123,15 @@ class MixtureOrder(Order):
         columns = np.arange(self.batch_size) if columns is None else columns
         found = np.empty((count, len(columns)), np.int64)
         if self.draw == "sample":
-            streams, numbers = streams[:, columns], numbers[:, columns]
+            streams = streams[:, columns]
+            numbers = numbers[:, columns]
         for stream in np.unique(streams).tolist():
             number, lane = self._streams[stream]
-            part, here = self._parts[number], streams == stream
+            part = self._parts[number]
+            here = streams == stream
             own = numbers[here]
-            begin, stop = int(own.min()), int(own.max()) + 1
+            begin = int(own.min())
+            stop = int(own.max()) + 1
             taken = part.order.batches(
                 begin, stop - begin, np.array([lane]) if self.draw == "sample" else columns
             )  # fmt: skip
@@ -142,7 +150,8 @@ class MixtureOrder(Order):
         return part.first_number + number, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
-        counts, slots = self.counts(batch), self._stream_of.shape[1]
+        counts = self.counts(batch)
+        slots = self._stream_of.shape[1]
         for stream, (part, lane) in enumerate(self._streams):
             if lane == 0:
                 at = int(counts[stream])
@@ -151,10 +160,12 @@ class MixtureOrder(Order):
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
         """Return the rows that these columns of coming batches take of each part, whichever is drawn."""
         counts = self.counts(batch)
-        ranges, until = [np.zeros((0, 2), np.int64)], sys.maxsize
+        ranges = [np.zeros((0, 2), np.int64)]
+        until = sys.maxsize
         wanted = set(np.unique(self._stream_of[:, columns if self.draw == "sample" else 0]).tolist())
         for stream in sorted(wanted):
-            part, lane = self._parts[self._streams[stream][0]], self._streams[stream][1]
+            part = self._parts[self._streams[stream][0]]
+            lane = self._streams[stream][1]
             at = int(counts[stream])
             own = part.order.upcoming(at, np.array([lane]) if self.draw == "sample" else columns)
             most = self.batch_size // part.order.batch_size  # samples of the lane that a batch may take

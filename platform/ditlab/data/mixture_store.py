@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ditlab.data.permutations import RoundRobin, keyed_permutation
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import StoredColumn, StoreManifest, format_shape, merged_column
+from ditlab.data.stores.manifest import AnyManifest, StoredColumn, StoreManifest, format_shape, merged_column
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, RowSequence, View
@@ -45,56 +45,33 @@ class JoinedStore(BucketedStore):
     def __init__(self, stores: Mapping[str, AnyStore], draw: Literal["auto", "sample", "batch"] = "auto"):
         """Join the stores of parts by name. Raises UserError for tokens of several tokenisers, for image sizes that
         cannot be drawn by sample, and where no column is common to all."""
-        tokenizers = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
-        first = next(iter(stores))
-        for name, digest in tokenizers.items():
-            if digest != tokenizers[first]:
-                theirs = "has tokens of another tokeniser than" if digest else "has no tokeniser, unlike"
-                raise UserError(
-                    f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; import the texts with "
-                    "one tokeniser (`ditlab data import text --tokenizer`)."
-                )
-        self.name, self.path = " + ".join(stores), stores[first].path
+        _check_tokenizers(stores)
+        first = next(iter(stores.values()))
+        self.name = " + ".join(stores)
+        self.path = first.path
         self.stores = dict(stores)
         """Store of each part by its name."""
         self.problems = {name: f"{clause}; {DIFFER}" for name, clause in column_problems(stores).items()}
         """Reason why a column that some part holds cannot be read, by the column's name."""
-        common = [name for name in stores[first].columns if name not in self.problems]
-        several = {name: part for name, part in stores.items() if len(part.parts) > 1}
-        if draw == "sample":
-            if several:
-                raise UserError(
-                    f"data.draw=sample puts parts in one batch, and data.parts.{next(iter(several))} holds images of "
-                    "several sizes; set data.draw to batch."
-                )
-            shapes = shape_problems(stores, common)
-            self.problems |= {name: f"{clause}, and {SHAPES_DIFFER}" for name, clause in shapes.items()}
-            common = [name for name in common if name not in shapes]
-        if not common:
-            raise UserError(next(iter(self.problems.values())))
-        flat = [part for store in stores.values() for part in store.parts]
-        self.is_uniform = not several and not shape_problems(stores, common)
+        common = _common_columns(stores, draw, self.problems)
+        self.is_uniform = all(len(store.parts) == 1 for store in stores.values()) and not shape_problems(stores, common)
         """True if every column has one shape."""
-        self.draw: Draw = draw if draw != "auto" else "sample" if self.is_uniform else "batch"
-        self.parts = (StackedStore(flat, common),) if self.is_uniform else tuple(flat)
-        self.columns = (
-            dict(self.parts[0].columns)
-            if self.is_uniform
-            else {name: merged_column([part.columns[name] for part in flat]) for name in common}
-        )
-        manifests = [store.manifest for store in stores.values()]
-        texts = [manifest.text for manifest in manifests if manifest.text is not None]
-        counts = ("documents", "bytes", "tokens", "dropped")
-        sums = {key: sum(getattr(text, key) for text in texts) for key in counts}
-        text = texts[0].model_copy(update=sums) if len(texts) == len(stores) else None
+        if draw == "auto":
+            draw = "sample" if self.is_uniform else "batch"
+        self.draw: Draw = draw
+        flat = list(chain.from_iterable(store.parts for store in stores.values()))
+        if self.is_uniform:
+            flat = [StackedStore(flat, common)]
+            self.columns = dict(flat[0].columns)
+        else:
+            self.columns = {name: merged_column([part.columns[name] for part in flat]) for name in common}
+        self.parts = tuple(flat)
         content = json.dumps([[name, stores[name].fingerprint] for name in sorted(stores)], separators=(",", ":"))
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
         """SHA-256 (hex) of the parts' names and fingerprints, sorted by name; weights do not enter."""
-        # Written nowhere, without rows, columns and blocks, which each part has of its own; one tokeniser is all's.
-        facts: dict[str, Any] = {"name": "mixture", "text": text, "attachments": dict(manifests[0].attachments)}
-        self.manifest = StoreManifest.model_construct(**facts)  # type: ignore[assignment]
+        self.manifest = _joined_manifest([store.manifest for store in stores.values()])  # type: ignore[assignment]
         self.size = sum(part.size for part in self.parts)
-        self._ends = np.cumsum([len(part) for part in self.parts])
+        self._ends = np.cumsum([*map(len, self.parts)])
         self.first_rows = dict(zip(stores, accumulate(map(len, stores.values()), initial=0), strict=False))
         """Number of each part's first row."""
         numbers = accumulate((0 if self.is_uniform else len(store.parts) for store in stores.values()), initial=0)
@@ -163,22 +140,68 @@ class StackedStore(Store):
         return out
 
 
+def _check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
+    """Raise UserError for parts whose tokens are of several tokenisers."""
+    tokenizers = {name: store.manifest.attachments.get(TOKENIZER_NAME) for name, store in stores.items()}
+    first = next(iter(stores))
+    for name, digest in tokenizers.items():
+        if digest != tokenizers[first]:
+            theirs = "has tokens of another tokeniser than" if digest else "has no tokeniser, unlike"
+            raise UserError(
+                f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; import the texts with "
+                "one tokeniser (`ditlab data import text --tokenizer`)."
+            )
+
+
+def _common_columns(stores: Mapping[str, AnyStore], draw: str, problems: dict[str, str]) -> list[str]:
+    """Return the columns that all parts hold alike. `problems`: those of others, to which those of shapes are added.
+
+    Raises UserError for image sizes that cannot be drawn by sample, and where no column is common to all.
+    """
+    columns = next(iter(stores.values())).columns
+    if draw == "sample":
+        several = next((name for name, store in stores.items() if len(store.parts) > 1), None)
+        if several is not None:
+            raise UserError(
+                f"data.draw=sample puts parts in one batch, and data.parts.{several} holds images of several sizes; "
+                "set data.draw to batch."
+            )
+        shapes = shape_problems(stores, [name for name in columns if name not in problems])
+        problems |= {name: f"{clause}, and {SHAPES_DIFFER}" for name, clause in shapes.items()}
+    common = [name for name in columns if name not in problems]
+    if not common:
+        raise UserError(next(iter(problems.values())))
+    return common
+
+
+def _joined_manifest(manifests: Sequence[AnyManifest]) -> StoreManifest:
+    """Return the facts on all parts, written nowhere: rows, columns and blocks are each part's own."""
+    texts = [manifest.text for manifest in manifests if manifest.text is not None]
+    text = None
+    if len(texts) == len(manifests):
+        counts = ("documents", "bytes", "tokens", "dropped")
+        text = texts[0].model_copy(update={key: sum(getattr(each, key) for each in texts) for key in counts})
+    facts: dict[str, Any] = {"name": "mixture", "text": text, "attachments": dict(manifests[0].attachments)}
+    return StoreManifest.model_construct(**facts)
+
+
+def _meanings(column: StoredColumn) -> list[str]:
+    """Return what a model reads a column as, a clause each."""
+    bounds = column.value_range
+    return [
+        f"as {column.dtype}",
+        f"with {len(column.shape)} axes",
+        f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
+        "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
+        f"divided by {column.divisors}" if column.divisors else "undivided",
+        f"of the autoencoder {column.autoencoder.sha256[:12]}" if column.autoencoder else "of no autoencoder",
+        f"with {len(column.names)} names",
+        *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
+    ]
+
+
 def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
     """Return why a column that not all parts hold alike, but for sizes, cannot be read: a clause by its name."""
-
-    def meanings(column: StoredColumn) -> list[str]:
-        bounds = column.value_range
-        return [
-            f"as {column.dtype}",
-            f"with {len(column.shape)} axes",
-            f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
-            "without classes" if column.num_classes is None else f"with num_classes={column.num_classes}",
-            f"divided by {column.divisors}" if column.divisors else "undivided",
-            f"of the autoencoder {column.autoencoder.sha256[:12]}" if column.autoencoder else "of no autoencoder",
-            f"with {len(column.names)} names",
-            *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
-        ]
-
     problems: dict[str, str] = {}
     for column in dict.fromkeys(name for store in stores.values() for name in store.columns):
         without = [part for part, store in stores.items() if column not in store.columns]
@@ -186,7 +209,7 @@ def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
             held = ", ".join(stores[without[0]].columns)
             problems[column] = f"data.parts.{without[0]} holds no column '{column}' (it holds {held})"
             continue
-        (first, expected), *others = ((part, meanings(store.columns[column])) for part, store in stores.items())
+        (first, expected), *others = ((part, _meanings(store.columns[column])) for part, store in stores.items())
         for other, found in others:
             for ours, theirs in zip(expected, found, strict=False):
                 if ours != theirs and column not in problems:
@@ -213,7 +236,8 @@ class JoinedRows(RowSequence):
 
     def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
         """Join views of the store's parts, by the parts' names."""
-        self._store, self._views = store, dict(views)
+        self._store = store
+        self._views = dict(views)
         self._lengths = np.array([len(view) for view in views.values()], np.int64)
         self._ends = np.cumsum(self._lengths)
         self._turns = RoundRobin(self._lengths) if in_turns else None
@@ -268,7 +292,8 @@ class JoinedRows(RowSequence):
         if self._turns is not None:
             return
         parts, firsts = self._locate(ranges[:, 0])
-        joined, first_block = [], 0
+        joined = []
+        first_block = 0
         for part, (name, view) in enumerate(self._views.items()):
             here = parts == part
             if here.any() and isinstance(view.rows, RowSequence):
@@ -294,7 +319,8 @@ def joined_views(
             rows = rows[np.arange(len(rows))]
         changes = []
         for name, view in views.items():
-            first, own = store.first_rows[name], view.changes or (RowChanges(len(view.store)),)
+            first = store.first_rows[name]
+            own = view.changes or (RowChanges(len(view.store)),)
             changes += [replace(each, stop=first + each.stop) for each in own]
         return View(store, rows, origin, tuple(changes) if any(view.changes for view in views.values()) else ())
 

@@ -74,6 +74,7 @@ SPLITS = {
         PublishedFile("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
     ),
 }
+PUBLISHED = [file for pair in SPLITS.values() for file in pair]
 
 
 def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
@@ -82,42 +83,57 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
     files, for a wrong MD5 (unless `request.options.checksum` is off), and where no mirror answers.
     """
-    published = [file for pair in SPLITS.values() for file in pair]
-    folder = request.options.source or request.cache / "mnist"
-    urls: dict[str, str] = {}  # by file name, of those that were not there before
-    for name, md5 in [] if request.options.source else [(f"{file.stem}.gz", file.gz_md5) for file in published]:
-        try:
-            if url := download(name, md5, MIRRORS, folder, request.progress):
-                urls[name] = url
-        except UserError as error:
-            raise UserError(
-                f"{error} Fetch the four files ({', '.join(f'{file.stem}.gz' for file in published)}) on a machine "
-                "that reaches a mirror and run `ditlab data import mnist --source DIR` with the folder that holds them."
-            ) from error
+    folder = request.options.source
+    urls = dict[str, str]()
+    if not folder:
+        folder = request.cache / "mnist"
+        urls = _download_published(folder, request.progress)
     imported = []
     for split, pair in SPLITS.items():
-        found: list[Path | None] = []  # gzipped or not, under its own name or with the dot of some unpackers
-        for stem in (file.stem for file in pair):
-            dotted = stem.replace("-idx", ".idx")
-            kept = (f"{stem}.gz", stem, f"{dotted}.gz", dotted)
-            found.append(next((folder / name for name in kept if os.path.lexists(folder / name)), None))
-        images, labels = found
+        images, labels = (_unpacked_or_not(folder, file.stem) for file in pair)
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
             missing = pair[0 if labels else 1].stem
             raise UserError(f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it there.")
     if not imported:
-        expected = ", ".join(file.stem for file in published)
+        expected = ", ".join(file.stem for file in PUBLISHED)
         raise UserError(f"--source={folder} holds none of {expected} (.gz or not); name the folder that holds them.")
     return imported
+
+
+def _download_published(folder: Path, progress: Progress) -> dict[str, str]:
+    """Download the files that are not there; returns their URLs by file name. Raises UserError as `download` does."""
+    urls = {}
+    for file in PUBLISHED:
+        name = f"{file.stem}.gz"
+        try:
+            url = download(name, file.gz_md5, MIRRORS, folder, progress)
+        except UserError as error:
+            raise UserError(
+                f"{error} Fetch the four files ({', '.join(f'{file.stem}.gz' for file in PUBLISHED)}) on a machine "
+                "that reaches a mirror and run `ditlab data import mnist --source DIR` with the folder that holds them."
+            ) from error
+        if url:
+            urls[name] = url
+    return urls
+
+
+def _unpacked_or_not(folder: Path, stem: str) -> Path | None:
+    """Return the file of a stem, gzipped or not, under its own name or with the dot of some unpackers; else None."""
+    for name in (stem, stem.replace("-idx", ".idx")):
+        for file in (folder / f"{name}.gz", folder / name):
+            if os.path.lexists(file):
+                return file
+    return None
 
 
 def _import_split(
     split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
 ) -> WrittenStore:
     found = {images: read_idx(images, IMAGES_MAGIC), labels: read_idx(labels, LABELS_MAGIC)}
-    pixels, classes = found[images].values, found[labels].values
+    pixels = found[images].values
+    classes = found[labels].values
     if pixels.shape[1:] != (28, 28):
         raise UserError(f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose other files.")
     if len(pixels) != len(classes):
@@ -138,7 +154,8 @@ def _import_split(
                 )
             check = "unknown"
         provenance.append(ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name)))
-    checks, note = {file.check for file in provenance}, ""
+    checks = {file.check for file in provenance}
+    note = ""
     if "skipped" in checks:
         note = "imported with --no-checksum: this may be another data set in MNIST's format"
     elif "unknown" in checks:
@@ -197,7 +214,8 @@ def read_idx(path: Path, magic: int) -> IdxFile:
     if found != magic:
         content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
         raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
-    stated, there = math.prod(sizes), len(content) - header
+    stated = math.prod(sizes)
+    there = len(content) - header
     if there != stated:
         problem = "is truncated" if there < stated else "is longer than it says"
         raise UserError(
@@ -219,7 +237,8 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []
     for mirror in mirrors:
-        url, content = mirror + name, bytearray()
+        url = mirror + name
+        content = bytearray()
         try:
             with urllib.request.urlopen(url, timeout=MIRROR_TIMEOUT) as answer:
                 total = int(answer.headers.get("Content-Length") or 0)

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.receipt import ManifestRecord, PlainName
-from ditlab.data.stores.writing import WriteOutcome, WrittenStore
-from ditlab.errors import Unreachable, UserError, first_line
+from ditlab.data.stores.writing import WrittenStore
+from ditlab.errors import Unreachable, UserError, first_line, shortened
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
@@ -156,45 +156,60 @@ def publish(
     holds a folder of the name.
     """
     name = staged.path.name
-    place, target = out / name, out / f"{name}{AT}{staged.fingerprint[:SHOWN]}"
+    place = out / name
     if place.is_dir():
         raise UserError(f"{place} is a folder of its own; choose another name with --name, or remove that folder.")
     meant = _read_name(place) if place.exists() else None
-    before = place.with_name(meant.store) if meant else None
-    is_whole = False
-    with suppress(UserError):
-        there = open_store(target, verify=False)
-        there.verify()
-        is_whole = there.fingerprint == staged.fingerprint
+    new = StoreName(store=f"{name}{AT}{staged.fingerprint[:SHOWN]}", source=source)
+    target = out / new.store
+    is_there = _holds_whole(target, staged.fingerprint)
     with writing_into(out):
-        if is_whole:
+        if is_there:
             shutil.rmtree(staged.path)
         else:
             shutil.rmtree(target, ignore_errors=True)
             staged.path.rename(target)
         sync_folder(out)
     store = open_store(target, verify=False)
-    if before == target:
-        return WrittenStore(store, "unchanged" if is_whole else "replaced")
-    outcome: WriteOutcome = "written" if before is None else "replaced"
-    if before is not None and before.exists():
+    if meant and meant.store == new.store:
+        return WrittenStore(store, "unchanged" if is_there else "replaced")
+    if meant and (before := out / meant.store).exists():
         size = format_bytes(folder_size(before))
-        if needed := users(before):
-            listed = ", ".join(needed[:3]) + (f" and {len(needed) - 3} more" if len(needed) > 3 else "")
-            if not replace:
-                raise UserError(
-                    f"{name} means {before.name}, on which {listed} trained, and the new data are other: they are "
-                    f"{target.name}. Name them so in a spec, give another --name, or give --replace to let {name} mean "
-                    f"them ({size} of the old store stay for those runs)."
-                )
-            say(f"{name} now means {target.name}; {before.name} ({size}) stays for {listed}.")
-        elif not replace and source and meant and meant.source not in ("", source):
-            raise UserError(
-                f"{name} means {before.name}, imported from {meant.source}, and {source} is another source: its store "
-                f"is {target.name}. Give it another --name, or give --replace to let {name} mean it ({before.name}, "
-                f"{size}, on which no run trained, then goes)."
-            )
+        needed = shortened(users(before), 3)
+        if not replace:
+            _refuse_other_data(name, meant, new, size, needed)
+        if needed:
+            say(f"{name} now means {new.store}; {meant.store} ({size}) stays for {needed}.")
         else:
             shutil.rmtree(before, ignore_errors=True)
-    write_durably(place, json.dumps(StoreName(store=target.name, source=source).model_dump()).encode())
-    return WrittenStore(store, outcome)
+    write_durably(place, json.dumps(new.model_dump()).encode())
+    return WrittenStore(store, "replaced" if meant else "written")
+
+
+def _holds_whole(folder: Path, fingerprint: str) -> bool:
+    """Return True for a folder with an unaltered store of a fingerprint."""
+    try:
+        store = open_store(folder, verify=False)
+        store.verify()
+    except UserError:
+        return False
+    return store.fingerprint == fingerprint
+
+
+def _refuse_other_data(name: str, meant: StoreName, new: StoreName, size: str, needed: str) -> None:
+    """Raise UserError where runs (`needed`) were trained on what a name means, or where that came from another source.
+
+    `size`: that of the store which the name means.
+    """
+    if needed:
+        raise UserError(
+            f"{name} means {meant.store}, on which {needed} trained, and the new data are other: they are {new.store}. "
+            f"Name them so in a spec, give another --name, or give --replace to let {name} mean them ({size} of the "
+            "old store stay for those runs)."
+        )
+    if new.source and meant.source not in ("", new.source):
+        raise UserError(
+            f"{name} means {meant.store}, imported from {meant.source}, and {new.source} is another source: its store "
+            f"is {new.store}. Give it another --name, or give --replace to let {name} mean it ({meant.store}, {size}, "
+            "on which no run trained, then goes)."
+        )

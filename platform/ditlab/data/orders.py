@@ -30,9 +30,12 @@ def training_order(
     if not isinstance(spec, MixtureData):
         return open_order(order_of(spec), data.train, batch_size, seed)
     assert data.mixture is not None and isinstance(data.train.store, JoinedStore)
-    parts, first = [], 0
+    parts = []
+    first = 0
     for name, part in data.mixture.parts.items():
-        own, size, num = order_of(spec.parts[name]), batch_size, len(part.train)
+        own = order_of(spec.parts[name])
+        size = batch_size
+        num = len(part.train)
         if data.mixture.draw == "sample":  # a batch of a part's own order is a sample for each lane
             size = own.lanes if isinstance(own, LanesOrderSpec) else 1
             if num < size:
@@ -69,25 +72,35 @@ def check_cache_room(spec: DataSpec, data: DataSplits, order: Order, workers: in
 
     `workers`: most workers of the run. Stores that are not streamed need no cache.
     """
-    places, need = np.arange(max(1, order.batch_size // workers)), 0
-    parts = [(data.train, order, places)]
-    if data.mixture is not None and isinstance(order, MixtureOrder):
-        views = [part.train for part in data.mixture.parts.values()]
-        parts = [(view, *own) for view, own in zip(views, order.part_columns(places), strict=True)]
-    for view, own_order, own_places in parts:
-        for number, rows in own_order.rows_ahead(own_places).items():
-            part = view.store.parts[number]
-            if isinstance(part, StreamedStore):
-                need += rows * sum(column.row_bytes for column in part.columns.values())
+    need = _window_bytes(data, order, np.arange(max(1, order.batch_size // workers)))
+    if not need:
+        return
     sources = {"data": spec}
     if isinstance(spec, MixtureData):
         sources = {f"data.parts.{name}": part for name, part in spec.parts.items()}
     for option, source in sources.items():
-        size = getattr(source, "cache", "") if getattr(source, "access", "copy") != "copy" else ""
-        if need and size and num_bytes(size) < need:
+        if getattr(source, "access", "copy") == "copy":
+            continue
+        size = getattr(source, "cache", "")
+        if size and num_bytes(size) < need:
             mib = -(-need // MIB)
             raise UserError(
                 f"{option}.cache={size} is smaller than the current and the next window of the lanes of one worker of "
                 f"{workers}, which take {mib:,} MiB; set {option}.cache to {mib}MiB or more, or lower "
                 f"{option}.order.window."
             )
+
+
+def _window_bytes(data: DataSplits, order: Order, places: np.ndarray) -> int:
+    """Return the bytes of the streamed rows that are read ahead for places of the batches."""
+    parts = [(data.train, order, places)]
+    if data.mixture is not None and isinstance(order, MixtureOrder):
+        views = [part.train for part in data.mixture.parts.values()]
+        parts = [(view, *own) for view, own in zip(views, order.part_columns(places), strict=True)]
+    num_bytes = 0
+    for view, own_order, own_places in parts:
+        for number, rows in own_order.rows_ahead(own_places).items():
+            part = view.store.parts[number]
+            if isinstance(part, StreamedStore):
+                num_bytes += rows * sum(column.row_bytes for column in part.columns.values())
+    return num_bytes

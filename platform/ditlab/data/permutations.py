@@ -116,7 +116,8 @@ class Interleaving:
 
     def __init__(self, lengths: Sequence[int], text: str, chunk: int = 1):
         counts = np.asarray(lengths, np.int64)
-        self._chunk, self._lengths = chunk, counts // chunk
+        self._chunk = chunk
+        self._lengths = counts // chunk
         self._text = text if chunk == 1 else f"{text}/chunks"
         self.total = int(counts.sum())
         """Entries of all queues."""
@@ -130,7 +131,8 @@ class Interleaving:
 
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
-        queues, numbers = np.empty_like(places), np.empty_like(places)
+        queues = np.empty_like(places)
+        numbers = np.empty_like(places)
         chunks, inside = np.divmod(places, self._chunk)
         is_late = chunks >= self._num_chunks
         groups = np.where(is_late, -1, self._groups_of(np.minimum(chunks, self._num_chunks - 1)))
@@ -210,7 +212,8 @@ class RoundRobin:
 
     def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
-        queues, numbers = np.empty_like(places), np.empty_like(places)
+        queues = np.empty_like(places)
+        numbers = np.empty_like(places)
         stage_of_place = np.searchsorted(self._ends, places, side="right")
         for stage, waiting in enumerate(self._waiting):
             here = stage_of_place == stage

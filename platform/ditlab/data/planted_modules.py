@@ -56,7 +56,9 @@ class PlantedModules:
         For every program each feature is active with equally many domains, so that a program alone carries no
         information about any feature: only the pair does.
         """
-        domains, programs, features = self.spec.domains, self.spec.programs, self.spec.motifs + 1
+        domains = self.spec.domains
+        programs = self.spec.programs
+        features = self.spec.motifs + 1
         draws = _Draws(f"{self.spec.seed}/modules")
         order = draws.uniform((domains, programs, features)).argsort(axis=0).argsort(axis=0)
         active = order < max(1, round(domains * ACTIVE_SHARE))
@@ -75,7 +77,8 @@ class PlantedModules:
 
     def peaks(self, index: int) -> np.ndarray:
         """Draw a chromosome's peaks, (peaks,) of type `region_windows.PEAK`: gaps are exponential, widths uniform."""
-        peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/peaks")
+        peaks = self.spec.peaks
+        draws = _Draws(f"{self.spec.seed}/chromosome/{index}/peaks")
         gaps = np.ceil(-GAP * np.log1p(-draws.uniform((peaks,)))).astype(np.int64)
         widths = draws.integers(WIDTH[1] - WIDTH[0] + 1, (peaks,)) + WIDTH[0]
         end = np.cumsum(gaps + widths)
@@ -83,7 +86,8 @@ class PlantedModules:
 
     def features(self, index: int) -> np.ndarray:
         """Draw a chromosome's features, (peaks, C) float32."""
-        peaks, draws = self.spec.peaks, _Draws(f"{self.spec.seed}/chromosome/{index}/features")
+        peaks = self.spec.peaks
+        draws = _Draws(f"{self.spec.seed}/chromosome/{index}/features")
         states = draws.walk(self.spec.domains, DOMAIN_PEAKS, peaks) * self.spec.programs
         states += draws.walk(self.spec.programs, PROGRAM_PEAKS, peaks)
         values = np.empty((peaks, self.spec.motifs + 1), np.float32)
@@ -113,7 +117,8 @@ class PlantedModules:
         evidence = (x > 0).astype(np.float64) @ np.log(on / (1 - on)).T + np.log1p(-on).sum(axis=1)
         evidence[~seen] = 0
         likelihood = np.exp(evidence - evidence.max(axis=-1, keepdims=True))
-        forward, backward = np.empty_like(likelihood), np.empty_like(likelihood)
+        forward = np.empty_like(likelihood)
+        backward = np.empty_like(likelihood)
         batch, regions, pairs = likelihood.shape
         before = np.full((batch, pairs), 1 / pairs)
         for region in range(regions):

@@ -31,7 +31,8 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
     image = _image_column(store.columns)
     if image is None:
         return None
-    parts, grids = store.parts, []
+    parts = store.parts
+    grids = []
     for part in parts:
         rows = _spread(part, max(1, num // len(parts)))
         pictures = _pictures(part.gather(image, rows).numpy(), part.columns[image])
@@ -41,7 +42,8 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         if CAPTION in part.columns:
             captions = decode_captions(part.gather(CAPTION, rows).numpy())
         elif label is not None:
-            numbers, names = part.gather(label, rows).tolist(), part.columns[label].names
+            numbers = part.gather(label, rows).tolist()
+            names = part.columns[label].names
             captions = [names[number] if names else str(number) for number in numbers]
         grids.append(ImageGrid(pictures, captions=captions, title=caption))
     title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"

@@ -79,13 +79,15 @@ def plan_windows(peaks: np.ndarray, regions: int, stride: int | None = None, max
     A chromosome's last window may have fewer; one that lies within the window before is left out.
     """
     stride = stride or regions
-    first, size = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    first = [np.zeros(0, np.int64)]
+    size = [np.zeros(0, np.int64)]
     for low, high in pairwise(np.flatnonzero(np.diff(peaks["chromosome"], prepend=-1, append=-1))):
         starts = np.arange(low, high, stride)
         starts = starts[(starts == low) | (starts - stride + regions < high)]
         first.append(starts)
         size.append(np.minimum(regions, high - starts))
-    firsts, sizes = np.concatenate(first), np.concatenate(size)
+    firsts = np.concatenate(first)
+    sizes = np.concatenate(size)
     fits = peaks["end"][firsts + sizes - 1] - peaks["start"][firsts] <= max_span
     return Windows(firsts[fits], sizes[fits], int((~fits).sum()))
 
@@ -117,7 +119,8 @@ def window_batches(
     """
     rows = max(1, BATCH_BYTES // (4 * regions * num_features))
     for begin in range(0, len(windows.first), rows):
-        first, size = windows.first[begin : begin + rows], windows.size[begin : begin + rows]
+        first = windows.first[begin : begin + rows]
+        size = windows.size[begin : begin + rows]
         present = np.arange(regions) < size[:, None]
         places = np.where(present, first[:, None] + np.arange(regions), 0)
         values = np.zeros((len(first), regions, num_features), np.float32)

@@ -182,31 +182,38 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     Raises UserError where there is nothing of that name or nothing that may be listed, and Unreachable where a URI does
     not answer.
     """
-    base, pattern = (source, "") if whole or Path(source).exists() else _parts(source)
     if is_uri(source):
         head, inside, query = split_uri(source)
         base, pattern = (inside, "") if whole else _parts(inside)
         files = _list_uri(source, f"{head}{base or '/'}{query}", beside, whole)
-    elif Path(base).is_dir() or pattern:
-        files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
-    elif not os.path.lexists(source):
-        raise UserError(f"--source={source}: there is no such file or folder{nearest_file(Path(source))}; correct it.")
-    elif whole:
-        raise UserError(f"--source={source}{_NO_FOLDER}")
     else:
-        path = Path(source)
-        others = path.parent.iterdir() if beside and os.access(path.parent, os.R_OK) else ()
-        companions = [each for each in others if each.stem == path.stem and each.suffix.lower() in beside]
-        files = [local_file(each) for each in {path, *companions}]
+        base, pattern = (source, "") if whole or Path(source).exists() else _parts(source)
+        if pattern or Path(base).is_dir():
+            files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
+        else:
+            files = _list_file(source, beside, whole)
     if len(files) == 1 and files[0].suffix == ZIP and not pattern:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
-    if pattern:
-        matches = _expression(pattern).match
-        files = [file for file in files if matches(file.name)]
-        if not files:
-            raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
+    if not pattern:
+        return files
+    matches = _expression(pattern).match
+    files = [file for file in files if matches(file.name)]
+    if not files:
+        raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
     return files
+
+
+def _list_file(source: str, beside: Sequence[str], whole: bool) -> list[SourceFile]:
+    """List a file of this machine, and those of its stem. Raises UserError where it is none, or should be a folder."""
+    path = Path(source)
+    if not os.path.lexists(path):
+        raise UserError(f"--source={source}: there is no such file or folder{nearest_file(path)}; correct it.")
+    if whole:
+        raise UserError(f"--source={source}{_NO_FOLDER}")
+    others = path.parent.iterdir() if beside and os.access(path.parent, os.R_OK) else ()
+    companions = [each for each in others if each.stem == path.stem and each.suffix.lower() in beside]
+    return [local_file(each) for each in {path, *companions}]
 
 
 def source_name(source: str) -> str:
@@ -290,7 +297,8 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
 
     files = RemoteFiles.open("--source", root)
     with files.translating_errors("cannot be listed", _ACCESS):
-        system, above = files.filesystem, files.path
+        system = files.filesystem
+        above = files.path
         (info,) = system.get_file_info([above])
         if info.type == FileType.NotFound:
             raise UserError(f"--source={source}{_NOT_ON_HUB if root.startswith(HUB) else _MISSING}")
@@ -301,7 +309,8 @@ def _list_uri(source: str, root: str, beside: Sequence[str], whole: bool) -> lis
         else:
             head, path, query = split_uri(root)
             root = f"{head}{path.rstrip('/').rpartition('/')[0] or '/'}{query}"
-            above, stem = info.path.rpartition("/")[0], info.path.rpartition(".")[0]
+            above = info.path.rpartition("/")[0]
+            stem = info.path.rpartition(".")[0]
             infos = system.get_file_info(
                 [info.path, *(f"{stem}{suffix}" for suffix in {*beside} - {f".{info.extension}"})]
             )
@@ -417,7 +426,9 @@ class RemoteStream(io.RawIOBase):
     """File behind a URI, read again from where it broke off."""
 
     def __init__(self, file: SourceFile) -> None:
-        self._file, self._place, self._opened = file, 0, None
+        self._file = file
+        self._place = 0
+        self._opened = None
 
     def readable(self) -> bool:
         return True

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from ditlab.data.stores.row_changes import CAPTION, IMAGE, RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import RowNumbers, View
 from ditlab.data.text.tokenizer import packed, store_codec
-from ditlab.errors import UserError
+from ditlab.errors import UserError, shortened
 from ditlab.home import Home
 from ditlab.spec.data import (
     ArrowData,
@@ -107,7 +108,8 @@ class DataSplits:
         theirs = recorded.get("fingerprint", self.fingerprint)
         if theirs == self.fingerprint:
             return ""
-        parts, sizes = [], recorded.get("counts", {})
+        parts = []
+        sizes = recorded.get("counts", {})
         if (before := sizes.get("train")) is not None and before != len(self.train):
             parts.append(f"{len(self.train):,} training samples, {before:,} then")
         for column, before in recorded.get("classes", {}).items():
@@ -151,49 +153,50 @@ def open_data(
     """
     match spec:
         case DigitsData():
-            splits = _split(open_digits(home, verify), spec.hold_out, "data.kind=digits")
+            return _split(open_digits(home, verify), spec.hold_out, "data.kind=digits")
         case CaptionedDigitsData():
             store = open_captioned_digits(spec, home, verify)
-            splits = _split(store, spec.hold_out, "data.kind=captioned_digits", group=spec.colours)
+            return _split(store, spec.hold_out, "data.kind=captioned_digits", group=spec.colours)
         case MnistData():
-            splits = _mnist(spec, home, verify)
+            return _mnist(spec, home, verify)
         case ArrowData():
             # the full order takes each batch from everywhere, which needs a copy
             kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
             named = open_named_store("data.path", spec.path, home, verify, notify, kind, num_bytes(spec.cache))
-            splits = _packed(_split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order), spec.packing)
-            splits = _changed(splits, spec)
+            splits = _split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order)
+            return _changed(_packed(splits, spec.packing), spec)
         case TextData():
             store = open_python_docs(spec, home, verify)
-            splits = _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
+            return _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
         case MotifsData():
             last_two = HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
             hold_out = last_two if spec.hold_out is None else spec.hold_out
-            references = {"optimal": PlantedModules(spec).predict}
             splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
-            splits = dataclasses.replace(splits, references=references)
+            return dataclasses.replace(splits, references={"optimal": PlantedModules(spec).predict})
         case GaussianMixtureData() | MarkovChainData():
             law = mixture_of(spec) if isinstance(spec, GaussianMixtureData) else chain_of(spec)
             splits = _split(open_known_law(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
-            splits = dataclasses.replace(splits, references={"optimal": law})
+            return dataclasses.replace(splits, references={"optimal": law})
         case MixtureData():
-            splits = _mixture(
+            return _mixture(
                 spec,
                 lambda name, part: open_data(part, home, verify, lambda text: notify(in_part(text, name, type(part)))),
             )
         case DataSource():
-            path = home.stores / plain_name(spec.store_name())
-            if not holds_store(path):
-                home.ensure()
-                spec.write(path)
-                if not holds_store(path):
-                    plugin = DATA_SOURCES.find(spec.kind)
-                    origin = plugin.origin if plugin else "its package"
-                    raise UserError(
-                        f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package."
-                    )
-            splits = _split(open_store(path, verify), spec.hold_out, f"data.kind={spec.kind}")
-    return splits
+            return _split(open_store(_plugin_store(spec, home), verify), spec.hold_out, f"data.kind={spec.kind}")
+
+
+def _plugin_store(spec: DataSource, home: Home) -> Path:
+    """Return the folder of a plugin's store, which the plugin writes where it is missing."""
+    path = home.stores / plain_name(spec.store_name())
+    if not holds_store(path):
+        home.ensure()
+        spec.write(path)
+    if not holds_store(path):
+        plugin = DATA_SOURCES.find(spec.kind)
+        origin = plugin.origin if plugin else "its package"
+        raise UserError(f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package.")
+    return path
 
 
 def absent_data(spec: DataSpec | DataSource, home: Home) -> str:
@@ -227,68 +230,68 @@ def _split(
     order: OrderSpec = _FULL,
 ) -> DataSplits:  # fmt: skip
     """Split a store; `group`: number of neighbouring rows that are held out together."""
-    train: RowNumbers
-    held_out: RowNumbers
     left_out = dict[str, tuple[str, ...]]()
-    if not isinstance(hold_out, float | int):
+    if isinstance(hold_out, float | int):
+        train, held_out = _hold_out_share(store, hold_out, group, order)
+    else:
         classes = (hold_out,) if isinstance(hold_out, HoldOutClasses) else hold_out
         train, held_out = hold_out_classes(store, *classes)
         for each in classes:
             left_out[each.column] = (*left_out.get(each.column, ()), *map(str, each.values))
-    elif isinstance(order, LanesOrderSpec):
-        train, held_out = hold_out_blocks(store, hold_out)
-    elif store.manifest.text:
-        train, held_out = hold_out_runs(len(store), hold_out)
-    elif len(store.parts) > 1:
-        train, held_out = hold_out_evenly([len(part) for part in store.parts], hold_out)
-    else:
-        train, held_out = hold_out_rows(len(store), hold_out, group)
-    note = "" if len(held_out) else f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
-    by_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
-    if len(held_out) and not by_blocks and not left_out and windows_overlap(store):
-        note = (
+    notes = []
+    by_large_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
+    if not len(held_out):
+        notes.append(f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation.")
+    elif not by_large_blocks and not left_out and windows_overlap(store):
+        notes.append(
             f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
             f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
         )
     if sampled := classes_with_samples(store.columns):
-        names = store.columns[LABEL].names
-        empty = [
-            names[n] if names else str(n) for n in range(store.columns[LABEL].num_classes or 0) if n not in sampled
-        ]
-        shown = ", ".join(empty[:NAMED]) + (f" and {len(empty) - NAMED:,} more" if len(empty) > NAMED else "")
-        note = " ".join(
-            filter(None, [note, f"{origin} holds no sample of {shown}, which is drawn only when asked for."])
-        )
-    views = View(store, train, origin), View(store, held_out, origin)
-    return DataSplits(*views, store.fingerprint, store.name, note, text=store_codec(store), left_out=left_out)
+        label = store.columns[LABEL]
+        names = label.names or [*map(str, range(label.num_classes or 0))]
+        empty = [name for number, name in enumerate(names) if number not in sampled]
+        notes.append(f"{origin} holds no sample of {shortened(empty, NAMED)}, which is drawn only when asked for.")
+    return DataSplits(
+        View(store, train, origin),
+        View(store, held_out, origin),
+        store.fingerprint,
+        store.name,
+        " ".join(notes),
+        text=store_codec(store),
+        left_out=left_out,
+    )
+
+
+def _hold_out_share(store: AnyStore, share: float, group: int, order: OrderSpec) -> tuple[RowNumbers, RowNumbers]:
+    """Return the rows of training and those of a share that is held out, as the store and the order need it."""
+    if isinstance(order, LanesOrderSpec):
+        return hold_out_blocks(store, share)
+    if store.manifest.text:
+        return hold_out_runs(len(store), share)
+    if len(store.parts) > 1:
+        return hold_out_evenly([len(part) for part in store.parts], share)
+    return hold_out_rows(len(store), share, group)
 
 
 def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
     """Open the parts of a mixture and join them. Raises UserError that names the part."""
-    parts = {}
-    for name in spec.names:
-        kind = type(spec.parts[name])
-        try:
-            part = open_part(name, spec.parts[name])
-        except UserError as error:
-            message = in_part(str(error), name, kind)
-            raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
-        views = (dataclasses.replace(v, origin=in_part(v.origin, name, kind)) for v in (part.train, part.held_out))
-        train, held_out = views
-        parts[name] = dataclasses.replace(part, train=train, held_out=held_out, note=in_part(part.note, name, kind))
+    parts = {name: _part(name, spec.parts[name], open_part) for name in spec.names}
     train, held_out = joined_views(
         {name: part.train for name, part in parts.items()},
         {name: part.held_out for name, part in parts.items()},
         "data.kind=mixture",
         spec.draw,
     )
-    store, first = train.store, next(iter(parts.values()))
+    store = train.store
     assert isinstance(store, JoinedStore)
-    facts = store.manifest.text
     named = [f"{share:.4g} {name} ({parts[name].name})" for name, share in spec.shares.items()]
     if len(named) > NAMED:
         named[NAMED:] = [f"{len(named) - NAMED} more"]
-    text = first.text and dataclasses.replace(first.text, bytes_per_token=facts.bytes_per_token if facts else None)
+    text = next(iter(parts.values())).text
+    if text:
+        facts = store.manifest.text
+        text = dataclasses.replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
     return DataSplits(
         train,
         held_out,
@@ -303,9 +306,26 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
     )
 
 
+def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
+    """Open a part of a mixture, whose messages name its own settings. Raises UserError that names the part."""
+    kind = type(spec)
+    try:
+        part = open_part(name, spec)
+    except UserError as error:
+        message = in_part(str(error), name, kind)
+        raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
+    return dataclasses.replace(
+        part,
+        train=dataclasses.replace(part.train, origin=in_part(part.train.origin, name, kind)),
+        held_out=dataclasses.replace(part.held_out, origin=in_part(part.held_out.origin, name, kind)),
+        note=in_part(part.note, name, kind),
+    )
+
+
 def _changed(splits: DataSplits, spec: ArrowData) -> DataSplits:
     """Return splits whose samples are changed as the spec says. Raises UserError for columns that cannot be."""
-    columns, origin = splits.train.columns, splits.train.origin
+    columns = splits.train.columns
+    origin = splits.train.origin
     held = (("flip", IMAGE, "image_features"), ("flip", IMAGE, LATENTS), ("captions", CAPTION, "text"))
     for name, column, features in held:
         if getattr(spec, name) == type(spec).model_fields[name].default:

@@ -33,8 +33,11 @@ class FrozenAutoencoder:
     ) -> None:  # fmt: skip
         """Name the one at a folder, or of the hub as hf://OWNER/NAME@REVISION, which is fetched below `home` (None:
         DITLAB_HOME). `option` is the setting that holds `place`."""
-        self.place, self.device, self.name = place, torch.device(device), f"{option}={place}"
-        self._option, self._home = option, home
+        self.place = place
+        self.device = torch.device(device)
+        self.name = f"{option}={place}"
+        self._option = option
+        self._home = home
 
     @cached_property
     def files(self) -> WeightFiles:
@@ -81,7 +84,8 @@ class FrozenAutoencoder:
     @cached_property
     def network(self) -> Any:
         """The frozen network, in evaluation mode, on the device. Raises UserError for damaged weights."""
-        folder, kind = self.files.folder, library()
+        folder = self.files.folder
+        kind = library()
         try:
             network, loaded = kind.from_pretrained(
                 folder, torch_dtype=torch.float32, use_safetensors=True, local_files_only=True,

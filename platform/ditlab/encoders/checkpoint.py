@@ -82,17 +82,8 @@ class EncoderCheckpoint:
             except OSError as error:
                 raise self._unreadable(path, first_line(error)) from None
         missing = [] if (self.folder / CONFIG).exists() else [CONFIG]
-        index, in_shards = self.folder / WEIGHTS_INDEX, "weights" in needs and not (self.folder / WEIGHTS).exists()
-        if in_shards and not index.exists():
-            missing.append(f"weights ({WEIGHTS})")
-        elif in_shards:
-            try:
-                names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
-                if any(Path(name).name != name for name in names):
-                    raise ValueError("it names files in other folders")
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-                raise self._unreadable(index, first_line(error)) from None
-            missing += sorted(name for name in names if not (self.folder / name).exists())
+        if "weights" in needs and not (self.folder / WEIGHTS).exists():
+            missing += self._missing_shards()
         if "tokenizer" in needs and not any((self.folder / name).exists() for name in TOKENIZERS):
             missing.append(f"tokeniser ({TOKENIZERS[0]})")
         if missing:
@@ -100,6 +91,19 @@ class EncoderCheckpoint:
                 f"{self.name} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
                 "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
             )
+
+    def _missing_shards(self) -> list[str]:
+        """Return the weights' shards that are not there, by their index. Raises UserError for a damaged index."""
+        index = self.folder / WEIGHTS_INDEX
+        if not index.exists():
+            return [f"weights ({WEIGHTS})"]
+        try:
+            names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
+            if any(Path(name).name != name for name in names):
+                raise ValueError("it names files in other folders")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._unreadable(index, first_line(error)) from None
+        return sorted(name for name in names if not (self.folder / name).exists())
 
     def _unreadable(self, path: Path, reason: str) -> UserError:
         return UserError(f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")

@@ -29,7 +29,9 @@ class ImageEmbedder:
 
     def __init__(self, kind: str, files: WeightFiles, device: torch.device | str = "cpu") -> None:
         """Open the network of a kind (inception, dinov2, clip). Raises UserError for weights of another one."""
-        self.kind, self.device, self._name = kind, torch.device(device), files.option
+        self.kind = kind
+        self.device = torch.device(device)
+        self._name = files.option
         if kind == "inception":
             self.network: Any = _inception(files).to(self.device)
             return

@@ -93,7 +93,9 @@ class FeatureExtractor:
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
-        self.spec, self._downloads, self._warn = spec, downloads, warn
+        self.spec = spec
+        self._downloads = downloads
+        self._warn = warn
         self._options: dict[str, Any] = {
             "device": device,
             "dtype": DTYPES[spec.precision],
@@ -113,7 +115,8 @@ class FeatureExtractor:
         if text and self.has_text:
             FrozenTextEncoder.check(self.spec.text or "", self._fields[TEXT[0]].shape[-1], downloads=self._downloads)
         if image and self.has_image:
-            width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
+            width = self._fields[IMAGE].shape[-1]
+            patch = self._fields["image"].multiple_of
             FrozenImageEncoder.check(self.spec.image or "", width, patch, downloads=self._downloads)
 
     @cached_property
@@ -125,7 +128,8 @@ class FeatureExtractor:
     @cached_property
     def image(self) -> FrozenImageEncoder:
         """Encoder of images. Raises UserError where it cannot be opened."""
-        width, patch = self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
+        width = self._fields[IMAGE].shape[-1]
+        patch = self._fields["image"].multiple_of
         return FrozenImageEncoder(self.spec.image or "", width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:

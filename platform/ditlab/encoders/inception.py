@@ -41,7 +41,8 @@ class Block(nn.Module):
         super().__init__()
         for name, layer in branches.items():
             self.add_module(name, layer)
-        self.pool, self.paths = pool, tuple(path.split() for path in paths)
+        self.pool = pool
+        self.paths = tuple(path.split() for path in paths)
 
     def forward(self, x: Tensor) -> Tensor:
         found = []
@@ -117,7 +118,8 @@ def block_e(inputs: int, pool: str) -> Block:
         "branch3x3dbl_3a": BasicConv2d(384, 384, (1, 3)), "branch3x3dbl_3b": BasicConv2d(384, 384, (3, 1)),
         "branch_pool": BasicConv2d(inputs, 192, 1),
     }  # fmt: skip
-    split, dbl = "branch3x3_1 branch3x3_2a|branch3x3_2b", "branch3x3dbl_1 branch3x3dbl_2 "
+    split = "branch3x3_1 branch3x3_2a|branch3x3_2b"
+    dbl = "branch3x3dbl_1 branch3x3dbl_2 "
     return Block(pool, layers, ("branch1x1", split, dbl + "branch3x3dbl_3a|branch3x3dbl_3b", "pool branch_pool"))
 
 
@@ -131,12 +133,17 @@ class Inception(nn.Module):
         self.Conv2d_2b_3x3 = BasicConv2d(32, 64, 3)
         self.Conv2d_3b_1x1 = BasicConv2d(64, 80, 1)
         self.Conv2d_4a_3x3 = BasicConv2d(80, 192, 3, padding=0)
-        self.Mixed_5b, self.Mixed_5c, self.Mixed_5d = block_a(192, 32), block_a(256, 64), block_a(288, 64)
+        self.Mixed_5b = block_a(192, 32)
+        self.Mixed_5c = block_a(256, 64)
+        self.Mixed_5d = block_a(288, 64)
         self.Mixed_6a = block_b(288)
-        self.Mixed_6b, self.Mixed_6c = block_c(768, 128), block_c(768, 160)
-        self.Mixed_6d, self.Mixed_6e = block_c(768, 160), block_c(768, 192)
+        self.Mixed_6b = block_c(768, 128)
+        self.Mixed_6c = block_c(768, 160)
+        self.Mixed_6d = block_c(768, 160)
+        self.Mixed_6e = block_c(768, 192)
         self.Mixed_7a = block_d(768)
-        self.Mixed_7b, self.Mixed_7c = block_e(1280, "mean"), block_e(2048, "max")
+        self.Mixed_7b = block_e(1280, "mean")
+        self.Mixed_7c = block_e(2048, "max")
         self.fc = nn.Linear(WIDTH, 1008)  # of the published weights; no feature passes it
 
     def forward(self, images: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ class CausalScorer:
         """Score sequences of the data's tokens (num, T): return the negative log likelihood of each in nats, and
         its number of scored tokens, (num,) float64 each. Calls `tick` after each pass."""
         network = self.checkpoint.network(torch.float32, device, "AutoModelForCausalLM")
-        nats, counts = np.zeros(len(tokens)), np.zeros(len(tokens))
+        nats = np.zeros(len(tokens))
+        counts = np.zeros(len(tokens))
         for rows, windows in self._batches(tokens):
             ids = pad_sequence(windows, batch_first=True, padding_value=-1).to(device)  # (B, T)
             logits = network(input_ids=ids.clamp(min=0), use_cache=False).logits[:, :-1].float()

@@ -71,23 +71,30 @@ def sample_conditions(
                 request = replace(request, rows=rows)
             return SampleConditions(num, sampler.conditions(num, request))
         assert view is not None, "completed rows come from a view"
-        found: list[int] = []
-        for indices, chosen in _selections(sampler, view, inputs.names):
-            num = DEFAULT_NUM_SAMPLES if chosen is None and not num else num
-            found.extend((indices if chosen is None else chosen).tolist())
-            if num and len(found) >= num:
-                break
-        selected = np.array(found[:num], dtype=np.int64)
-        if not len(selected):
-            note = sampler.note(rows_without_fields(view, np.arange(len(view)), inputs.names))
-            raise UserError(
-                f"{view.origin} holds no row that `sampling` would complete{note and f' ({note})'}; take other rows "
-                "(--data train, or a store's folder), or change sampling."
-            )
+        selected = _rows_to_complete(sampler, num, view, inputs.names)
         rows = real_rows(view, selected, inputs, noise)
         return SampleConditions(len(selected), sampler.conditions(len(selected), replace(request, rows=rows)), rows)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _rows_to_complete(sampler: Any, num: int | None, view: View, fields: Collection[str]) -> np.ndarray:
+    """Return the first `num` of the view's rows that a sampler selects. Raises UserError where it selects none."""
+    found: list[int] = []
+    for indices, chosen in _selections(sampler, view, fields):
+        if chosen is None:
+            num = num or DEFAULT_NUM_SAMPLES
+            chosen = indices
+        found.extend(chosen.tolist())
+        if num and len(found) >= num:
+            break
+    if not found:
+        note = sampler.note(rows_without_fields(view, np.arange(len(view)), fields))
+        raise UserError(
+            f"{view.origin} holds no row that `sampling` would complete{note and f' ({note})'}; take other rows "
+            "(--data train, or a store's folder), or change sampling."
+        )
+    return np.array(found[:num], dtype=np.int64)
 
 
 def num_selected_rows(sampler: Any, view: View, fields: Sequence[BatchField]) -> int | None:
@@ -131,7 +138,8 @@ def real_rows(
 
 def rows_without_fields(view: View, indices: np.ndarray, fields: Collection[str]) -> RealRows:
     """Return rows of a view by their other columns than the model's `fields`, which are not read."""
-    others, entry_names = dict[str, np.ndarray](), dict[str, tuple[str, ...]]()
+    others = dict[str, np.ndarray]()
+    entry_names = dict[str, tuple[str, ...]]()
     for name, column in view.columns.items():
         if name not in fields:
             others[name] = view.padded(name, indices).numpy()

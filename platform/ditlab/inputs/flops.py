@@ -49,7 +49,8 @@ class StepFlops:
 def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
     """Count the operations of one optimiser step: those of a micro-batch, times their number. `data`: sizes that the
     spec does not give; None assumes the largest. Raises ValueError for a loss that does not fit its model."""
-    data, num = data or DataShape(), experiment.num_micro
+    data = data or DataShape()
+    num = experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
     recomputes = experiment.engine.activation_checkpointing
     recomputed = _count(experiment, data, recomputes=True)[1] - backward if recomputes else 0
@@ -91,7 +92,8 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
     2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which one takes 0.2 s; the fastest of three."""
     noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
-    size, seconds = 128, 0.0
+    size = 128
+    seconds = 0.0
     while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:
         size *= 2
         # Random values: on GPUs the power that zeros would save becomes speed that no training has.

@@ -31,7 +31,8 @@ class DecodingSampler:
     """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
 
     def __init__(self, sampler: Any, autoencoder: FrozenAutoencoder) -> None:
-        self._sampler, self._autoencoder = sampler, autoencoder
+        self._sampler = sampler
+        self._autoencoder = autoencoder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

@@ -134,8 +134,11 @@ class MetaStep:
         """Bytes of activations that were copied to the host."""
         self.host = 0
         """Bytes that they take there: torch takes pinned memory by powers of two."""
-        self._experiment, self._shapes = experiment, data.of_experiment(experiment)
-        self._kernels, self._recomputes, self._offloads = kernels or nullcontext(), recomputes, offloads
+        self._experiment = experiment
+        self._shapes = data.of_experiment(experiment)
+        self._kernels = kernels or nullcontext()
+        self._recomputes = recomputes
+        self._offloads = offloads
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)

@@ -18,7 +18,7 @@ from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.loading.transfer import send
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Columns
 from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.encoders.features import FeatureExtractor
 from ditlab.home import Home
@@ -58,13 +58,17 @@ class ModelInputs:
         autoencoder: FrozenAutoencoder | None = None,
     ) -> None:
         """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the store, by name."""
-        self.device, self._extractor, self._autoencoder = device, extractor, autoencoder
+        self.device = device
+        self._extractor = extractor
+        self._autoencoder = autoencoder
         if autoencoder is not None:
             fields = [posterior_field(field) if field.name == "image" else field for field in fields]
         encoded = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
         self._all_encoded = {field.name: field for field in fields if field.name in encoded}
         self._all_read = tuple(field for field in fields if field.name not in encoded)
-        self._encoded, self._read, self._retired = self._all_encoded, self._all_read, frozenset[str]()
+        self._encoded = self._all_encoded
+        self._read = self._all_read
+        self._retired = frozenset[str]()
 
     @classmethod
     def from_experiment(
@@ -77,7 +81,9 @@ class ModelInputs:
     ) -> ModelInputs:
         """Return the inputs of an experiment's model and loss. `warn` gets a message when captions are cut. Encoders
         are downloaded below `home` (None: DITLAB_HOME)."""
-        fields, extractor, autoencoder = experiment.batch_fields(), None, None
+        fields = experiment.batch_fields()
+        extractor = None
+        autoencoder = None
         if experiment.encoders.content():
             downloads = home.caches / "encoders" if home else None
             extractor = FeatureExtractor(experiment.encoders, fields, device, downloads, warn)
@@ -162,7 +168,7 @@ class ModelInputs:
     def prepare_batch(
         self,
         raw: Mapping[str, Tensor],
-        columns: Mapping[str, Column],
+        columns: Columns,
         device: torch.device | None = None,
         rows: slice | None = None,
         moved: Mapping[str, Tensor] | None = None,
@@ -180,24 +186,27 @@ class ModelInputs:
             # Cut there: a cut column of the host is not contiguous, and the host would wait for its copy.
             stored[name] = values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
         if rows is not None:
-            raw, stored = ({name: values[rows] for name, values in each.items()} for each in (raw, stored))
+            raw = {name: values[rows] for name, values in raw.items()}
+            stored = {name: values[rows] for name, values in stored.items()}
         device = device or self.device
         batch = to_device(stored, self._read, columns, device)
         if self._draws_latents:
             made_by = columns[LATENTS].autoencoder
             assert noise is not None and made_by is not None, "latents are drawn, of a checked column"
             batch["image"] = draw_latents(batch[LATENTS], made_by, noise)
-        if not self._encoded:
-            return batch
+        for name, values in self._features(raw, batch).items():
+            batch[name] = values.to(device, getattr(torch, self._encoded[name].dtype))
+        return batch
+
+    def _features(self, raw: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the fields that the encoders compute of a batch."""
         features: dict[str, Tensor] = {}
         if self._encoded.keys() & {*TEXT}:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
             assert self._extractor is not None
             features[IMAGE] = self._extractor.image.encode(batch["image"], raw["image"])
-        for name, field in self._encoded.items():
-            batch[name] = features[name].to(device, getattr(torch, field.dtype))
-        return batch
+        return {name: features[name] for name in self._encoded}
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
         assert self._extractor is not None
@@ -221,7 +230,7 @@ def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict
 def prepare_on_host(
     objective: Any,
     raw: Mapping[str, Tensor],
-    columns: Mapping[str, Column],
+    columns: Columns,
     inputs: ModelInputs,
     noise: KeyedNoise,
     rows: slice | None = None,

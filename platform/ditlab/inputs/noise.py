@@ -78,7 +78,9 @@ class RowNoise(_Drawn):
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         """Draw slices of whole blocks of rows: a generator a row would cost more than the numbers."""
-        parts, row, stop = [], self.first, self.first + shape[0]
+        parts = []
+        row = self.first
+        stop = self.first + shape[0]
         while row < stop:
             block, start = divmod(row, BLOCK)
             taken = min(BLOCK - start, stop - row)

@@ -59,7 +59,9 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
 
     `weights_sha256` gives the SHA-256 of the autoencoder's weights; None: those of the latents are not compared.
     """
-    columns, origin, encoders = data.train.columns, data.train.origin, experiment.encoders
+    columns = data.train.columns
+    origin = data.train.origin
+    encoders = experiment.encoders
     fields = experiment.batch_fields()
     latents = next((field for field in fields if field.name == "image"), None) if encoders.autoencoder else None
     if latents is not None:
@@ -71,23 +73,7 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
         data.train.store.check_columns(missing)
     if latents is not None:
         _check_latents(data, latents, str(encoders.autoencoder), weights_sha256)
-    if missing & {*TEXT}:
-        raise UserError(
-            f"{origin} holds no features of captions ({', '.join(name for name in TEXT if name in missing)}), and the "
-            "model reads them; set encoders.text to a language model's folder or name, import the data with "
-            "`ditlab data import images --encode-text`, or set model.text_encoder=learned."
-        )
-    if CAPTION.name in missing and computed & {*TEXT}:
-        raise UserError(
-            f"{origin} holds neither features of captions nor captions for encoders.text={encoders.text} to "
-            "read; import the data with `ditlab data import images`, or change data."
-        )
-    if IMAGE in missing:
-        raise UserError(
-            f"{origin} holds no features of images ({IMAGE}), and the loss reads them; set encoders.image to a DINOv3 "
-            "network's folder or name, import the data with `ditlab data import images --encode-images`, or set "
-            "objective.weights.alignment=0."
-        )
+    _check_encoded(origin, str(encoders.text), missing, computed)
     check_fields(data.train, read, settable=True)
     for part in data.train.store.parts:
         shapes = {field.name: part.columns[field.name].shape for field in read}
@@ -97,10 +83,35 @@ def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Calla
             raise UserError(f"{origin} does not fit: {error}") from error
 
 
+def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]) -> None:
+    """Raise UserError for features that are not stored, and that no encoder computes.
+
+    `missing`: fields that are read and not there; `computed`: those that encoders compute.
+    """
+    if features := [name for name in TEXT if name in missing]:
+        raise UserError(
+            f"{origin} holds no features of captions ({', '.join(features)}), and the model reads them; set "
+            "encoders.text to a language model's folder or name, import the data with `ditlab data import images "
+            "--encode-text`, or set model.text_encoder=learned."
+        )
+    if CAPTION.name in missing and computed & {*TEXT}:
+        raise UserError(
+            f"{origin} holds neither features of captions nor captions for encoders.text={text} to "
+            "read; import the data with `ditlab data import images`, or change data."
+        )
+    if IMAGE in missing:
+        raise UserError(
+            f"{origin} holds no features of images ({IMAGE}), and the loss reads them; set encoders.image to a DINOv3 "
+            "network's folder or name, import the data with `ditlab data import images --encode-images`, or set "
+            "objective.weights.alignment=0."
+        )
+
+
 def _check_latents(data: DataSplits, image: BatchField, place: str, weights_sha256: Callable[[], str] | None) -> None:
     """Raise UserError for data without latents, of another autoencoder, or of other sizes than the model's."""
     name = f"encoders.autoencoder={place}"
-    origin, column = data.train.origin, data.train.columns.get(LATENTS)
+    origin = data.train.origin
+    column = data.train.columns.get(LATENTS)
     if column is None or column.autoencoder is None:
         raise UserError(
             f"{origin} holds no latents for {name}; run `ditlab data encode STORE --autoencoder "

@@ -37,7 +37,8 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     """Return `uri` if it is well-formed. Raises UserError naming the option, its value and the valid forms."""
     try:
         parts = urlsplit(uri)
-        scheme, has_host = scheme_of(parts), bool(parts.hostname) and parts.port != 0
+        scheme = scheme_of(parts)
+        has_host = bool(parts.hostname) and parts.port != 0
         path = uri.partition("://")[2]
     except ValueError:  # whose message may show a piece of a password
         scheme = ""
@@ -62,7 +63,8 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
     """
     option = "tracking.uri"
     if uri is None and environment:
-        uri, option = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None, "MLFLOW_TRACKING_URI"
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip() or None
+        option = "MLFLOW_TRACKING_URI"
     if uri is None:
         return None
     if redact(validate_tracking_uri(uri, option)) != uri:
@@ -176,7 +178,8 @@ def refusal_message(uri: str, status: int | None, answer: str = "") -> str | Non
     """
     if status not in (401, 403):
         return None
-    answer, host = " ".join(hide(answer).split())[:_LONGEST_ANSWER].rstrip("."), urlsplit(uri).netloc.rpartition("@")[2]
+    answer = " ".join(hide(answer).split())[:_LONGEST_ANSWER].rstrip(".")
+    host = urlsplit(uri).netloc.rpartition("@")[2]
     if status == 401:
         what = "refuses the name or password" if _authorization() else "wants a name and password"
         return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"

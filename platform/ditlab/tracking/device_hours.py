@@ -62,7 +62,8 @@ class DeviceHours:
     """Hours of devices of the runs of a home: what their attempts held, from each one's start to its latest record."""
 
     def __init__(self, home: Home) -> None:
-        self._home, self._file = home, home.caches / "device_hours.json"
+        self._home = home
+        self._file = home.caches / "device_hours.json"
         self._journals: dict[str, _ReadJournal] = {}
         self._has_news = False
         with suppress(OSError, AttributeError, KeyError, TypeError, ValueError):  # else every journal is read again

@@ -96,7 +96,8 @@ class JournalFacts:
         match record["kind"]:
             case "start":
                 self.name = self.tags.get(NAME_TAG, record["name"])
-                self.family, self.status = record["family"], "running"
+                self.family = record["family"]
+                self.status = "running"
             case "params":
                 self.params = {**record["values"], **self.params}
             case "resume":
@@ -196,7 +197,8 @@ def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object
     `counts`: samples by part of the data, as a run's record of its data has them; `limit`: its evaluation.limit.
     """
     groups = {name.partition("/")[0] for name in names}
-    whole, few = counts.get("held_out"), str(limit)
+    whole = counts.get("held_out")
+    few = str(limit)
     if not groups >= {"eval", "held_out"} or whole is None or not few.isdecimal() or int(few) >= whole:
         return ""
     return (
@@ -239,7 +241,8 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
     """Every metric of a journal by name, or those of some prefixes."""
     import numpy as np
 
-    steps, times = np.array(content.steps), np.array(content.times)
+    steps = np.array(content.steps)
+    times = np.array(content.times)
     return {
         name: Series(steps[points.rows], np.array(points.values), times[points.rows])
         for name, points in content.metrics.items()

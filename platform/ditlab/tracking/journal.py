@@ -140,9 +140,11 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
     """Every line of an open journal from an offset on, also the damaged ones; reads at most `LONGEST_LINE` at once."""
     file.seek(begin)
     while line := file.readline(LONGEST_LINE):
-        end, is_too_long = begin + len(line), False
+        end = begin + len(line)
+        is_too_long = False
         while len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-            line, is_too_long = file.readline(LONGEST_LINE), True
+            line = file.readline(LONGEST_LINE)
+            is_too_long = True
             end += len(line)
         yield JournalLine(begin, end, None if is_too_long else parse_record(line), line.endswith(b"\n"))
         begin = end
@@ -314,7 +316,8 @@ def _last_record(folder: RunFolder, name: str, kind: str) -> dict[str, Any] | No
             content = file.read()
     except OSError:
         return None
-    place, end = json.dumps(name).encode() + b":", len(content)
+    place = json.dumps(name).encode() + b":"
+    end = len(content)
     while (at := content.rfind(place, 0, end)) >= 0:
         begin = content.rfind(b"\n", 0, at) + 1
         for line in read_journal(io.BytesIO(content[begin : content.find(b"\n", at) + 1]), 0):

@@ -73,7 +73,8 @@ class Thinning:
         margin = _WIDENING * (self._high - self._low)
         if self._low - margin <= value <= self._high + margin:
             return False
-        self._low, self._high = min(value, self._low), max(value, self._high)
+        self._low = min(value, self._low)
+        self._high = max(value, self._high)
         return True
 
 
@@ -148,7 +149,8 @@ class JournalWriter:
         with self._lock:
             sent: dict[str, float] = {}
             held: dict[str, float] = {}
-            last_steps, thinnings = self._last_steps, self._thinnings
+            last_steps = self._last_steps
+            thinnings = self._thinnings
             for key, raw in values.items():
                 if last_steps.get(key, -1) < step:
                     value = float(raw)

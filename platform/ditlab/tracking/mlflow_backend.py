@@ -80,7 +80,11 @@ class MlflowBackend(TrackingBackend):
     """Sends records to one MLflow run. Every method raises what MLflow raises when it does not answer."""
 
     def __init__(self, client: Any, run_id: str, folder: RunFolder, warn: Warn, node: int = 0) -> None:
-        self.client, self.run_id, self.folder, self.warn, self.node = client, run_id, folder, warn, node
+        self.client = client
+        self.run_id = run_id
+        self.folder = folder
+        self.warn = warn
+        self.node = node
         self._clear_batch()
 
     @classmethod
@@ -120,7 +124,8 @@ class MlflowBackend(TrackingBackend):
             case "tags":
                 self._tags |= {key: shorten(value, TAG_LENGTH) for key, value in values.items() if is_shown(key)}
             case _:
-                time, step = record["time"], record["step"]
+                time = record["time"]
+                step = record["step"]
                 self._metrics += [Metric(key, float(value), time, step) for key, value in values.items()]
         num_entries = max(len(self._params), len(self._tags))
         is_full = len(self._metrics) >= METRICS_PER_CALL or num_entries >= ENTRIES_PER_CALL
@@ -245,11 +250,13 @@ class MlflowBackend(TrackingBackend):
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
             return
-        key, step = record["key"], record["step"]
+        key = record["key"]
+        step = record["step"]
         name = safe_image_key(key)
         newest_tag = f"mlflow.ditlab.latest.{name}"
         is_newest = (as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0) <= step
-        pairs, files = [(f"{name}/{STEPS}", step, record["time"])], [artifact_image(key, step)]
+        pairs = [(f"{name}/{STEPS}", step, record["time"])]
+        files = [artifact_image(key, step)]
         if is_newest:  # one name for all steps, and thus one file
             pairs.append((f"{name}/{LATEST}", 0, 0))
             files.append(artifact_image(key, None))
@@ -281,9 +288,11 @@ class MlflowBackend(TrackingBackend):
             self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
             return
         run = self.client.get_run(self.run_id)
-        tags, experiment_id = run.data.tags, str(run.info.experiment_id)
+        tags = run.data.tags
+        experiment_id = str(run.info.experiment_id)
         text = shorten(with_addresses(text, experiment_id, self.run_id), TAG_LENGTH)
-        present, own = tags.get(NOTE_TAG), tags.get(OWN_TAG, "").split()
+        present = tags.get(NOTE_TAG)
+        own = tags.get(OWN_TAG, "").split()
         if present == text or (present is not None and note_hash(present) not in own):
             return
         before = own[-1:] if present is None else [note_hash(present)]  # one that never arrived, or that is there
@@ -296,9 +305,10 @@ class MlflowBackend(TrackingBackend):
         Where newer weights have replaced the files, a model that has none yet is not made: theirs has a record of its
         own. A server of MLflow before 3.0 keeps no logged models, and gets artifacts in `export`.
         """
-        from mlflow.entities import LoggedModelOutput, Metric
+        from mlflow.entities import LoggedModelOutput
 
-        client, step = self.client, record["step"]
+        client = self.client
+        step = record["step"]
         experiment_id = str(client.get_run(self.run_id).info.experiment_id)
         try:
             models = search_models(client, experiment_id, self.run_id)
@@ -316,37 +326,47 @@ class MlflowBackend(TrackingBackend):
         if model is None or not _is_ready(model):
             if weights_step(folder / WEIGHTS_NAME) != step:
                 return
-            name, run_id = record["name"], self.folder.run_id
-            note = (  # written once, so that people may change it
-                f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
-                "network. Download the artifacts into a folder, then:\n\n"
-                + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
-            )
-            model = model or client.create_logged_model(
-                experiment_id,
-                name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
-                source_run_id=self.run_id,
-                tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
-                params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
-                model_type="diffusion",
-            )
+            model = model or self._create_model(experiment_id, record)
             client.log_model_artifacts(model.model_id, str(folder))
             client.finalize_logged_model(model.model_id, "READY")
         # Name the model as an output of its run, once: MLflow would list a repeated call's twice.
         outputs = client.get_run(self.run_id).outputs
-        linked = {each.model_id for each in outputs.model_outputs} if outputs else set()
-        if model.model_id not in linked:
+        if not outputs or model.model_id not in {each.model_id for each in outputs.model_outputs}:
             client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step)])
+        self._log_points(model.model_id, record)
+
+    def _create_model(self, experiment_id: str, record: JournalRecord) -> Any:
+        step = record["step"]
+        name = record["name"]
+        run_id = self.folder.run_id
+        note = (  # written once, so that people may change it
+            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
+            "network. Download the artifacts into a folder, then:\n\n"
+            + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
+        )
+        return self.client.create_logged_model(
+            experiment_id,
+            name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
+            source_run_id=self.run_id,
+            tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
+            params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
+            model_type="diffusion",
+        )
+
+    def _log_points(self, model_id: str, record: JournalRecord) -> None:
+        """Log the metrics of a model, with the data set that they are of."""
+        from mlflow.entities import Metric
+
         of = {}
         if data := record.get("dataset"):
             name = shorten(data["name"], _DATASET_NAME_LENGTH)
             of = {"dataset_name": name, "dataset_digest": data["fingerprint"][:_DIGEST_LENGTH]}
         points = [
-            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model.model_id, **of)
+            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model_id, **of)
             for each in record["points"]
         ]
         if points:
-            client.log_batch(self.run_id, points, synchronous=True)
+            self.client.log_batch(self.run_id, points, synchronous=True)
 
 
 def _is_ready(model: Any) -> bool:

@@ -127,53 +127,10 @@ class RunNote:
     def text(self) -> str:
         """The note as Markdown, its addresses not yet filled in."""
         facts = self.facts
-        total = as_count(facts.params.get("parameters.total", ""))
-        size = "" if total is None else f" of {total:,} parameters"
-        data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
-        count = facts.dataset.get("counts", {}).get("train")
-        rows = f" ({count:,} samples)" if count else ""
-        cost = f", {facts.cost}" if facts.cost else ""
-        parts = [
-            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
-            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}{cost}."
-        ]
-        main = facts.tags.get(MAIN_TAG, "")
-        if span := self.results.get(main):  # where MLflow shows it before the note is unfolded
-            headline = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}", *against(span)]
-            parts.append(f"{'; '.join(headline)}.")
+        parts = [self._heading(), self._headline()]
         if self.message and facts.status == "failed":
             parts.append(f"Reason: {plain(self.message, 400)}")
-        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)]
-        intervals = interval_ends({name: self.results[name].last.value for name in names})
-        names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
-        names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
-        if names:
-            measured = [
-                [
-                    plain(name),
-                    number(span.last.value) + " ({} to {})".format(*map(number, intervals[name]))
-                    if name in intervals
-                    else number(span.last.value),
-                    untrained(span),
-                    ", ".join(
-                        f"{plain(word, 60)} {number(value)}" for word, value in baselines(name, self.results).items()
-                    ),
-                ]
-                for name, span in ((name, self.results[name]) for name in names[:_MOST_ROWS])
-            ]
-            parts.append(table(["metric", "now", "untrained", "to compare"], measured))
-            parts.append(protocols_text(facts.tags, *(prefix.rstrip("/") for prefix in RESULT_PREFIXES)))
-            parts.append(facts.held_out_text(self.results))
-        if len(names) > _MOST_ROWS:
-            parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")
-        if (step := facts.images.get(_SAMPLES)) is not None:
-            file, source = artifact_image(_SAMPLES, step), ""
-            place, digest = (facts.tags.get(f"ditlab.samples.{name}", "") for name in ("checkpoint", "manifest"))
-            if place and facts.tags.get("ditlab.samples.step") == str(step):
-                short = f", manifest {plain(digest[:16])}" if digest else ""
-                source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
-            parts.append(f"Samples of step {step:,} ({page('as a file', file)}; [all steps](charts:)).{source}")
-            parts.append(picture(f"samples of step {step:,}", file))
+        parts += [*self._metrics(), *self._samples()]
         if facts.page:
             parts.append(
                 f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, speed, failures."
@@ -186,6 +143,73 @@ class RunNote:
             parts.append("To go on, where the run's files are, with its `spec.yaml` (among the artifacts):")
             parts.append(code([f"ditlab train spec.yaml --resume {self.run_id}"]))
         return "\n\n".join(filter(None, parts)) + "\n"
+
+    def _heading(self) -> str:
+        facts = self.facts
+        total = as_count(facts.params.get("parameters.total", ""))
+        size = "" if total is None else f" of {total:,} parameters"
+        data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
+        count = facts.dataset.get("counts", {}).get("train")
+        rows = f" ({count:,} samples)" if count else ""
+        cost = f", {facts.cost}" if facts.cost else ""
+        return (
+            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
+            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}{cost}."
+        )
+
+    def _headline(self) -> str:
+        """The main metric: MLflow shows it before the note is unfolded."""
+        main = self.facts.tags.get(MAIN_TAG, "")
+        span = self.results.get(main)
+        if not span:
+            return ""
+        words = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}", *against(span)]
+        return f"{'; '.join(words)}."
+
+    def _metrics(self) -> list[str]:
+        """A table of the results, the main metric first, and what they were measured with."""
+        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)]
+        intervals = interval_ends({name: self.results[name].last.value for name in names})
+        names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
+        if not names:
+            return []
+        main = self.facts.tags.get(MAIN_TAG, "")
+        names.sort(key=lambda name: (name != main, bool(_QUARTER.search(name))))
+        rows = []
+        for name in names[:_MOST_ROWS]:
+            span = self.results[name]
+            now = number(span.last.value)
+            if name in intervals:
+                now += " ({} to {})".format(*map(number, intervals[name]))
+            known = baselines(name, self.results).items()
+            compared = ", ".join(f"{plain(word, 60)} {number(value)}" for word, value in known)
+            rows.append([plain(name), now, untrained(span), compared])
+        parts = [
+            table(["metric", "now", "untrained", "to compare"], rows),
+            protocols_text(self.facts.tags, *(prefix.rstrip("/") for prefix in RESULT_PREFIXES)),
+            self.facts.held_out_text(self.results),
+        ]
+        if len(names) > _MOST_ROWS:
+            parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")
+        return parts
+
+    def _samples(self) -> list[str]:
+        """The newest samples, and the checkpoint that drew them, where it is known."""
+        tags = self.facts.tags
+        step = self.facts.images.get(_SAMPLES)
+        if step is None:
+            return []
+        source = ""
+        place = tags.get("ditlab.samples.checkpoint", "")
+        if place and tags.get("ditlab.samples.step") == str(step):
+            digest = tags.get("ditlab.samples.manifest", "")
+            short = f", manifest {plain(digest[:16])}" if digest else ""
+            source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
+        file = artifact_image(_SAMPLES, step)
+        return [
+            f"Samples of step {step:,} ({page('as a file', file)}; [all steps](charts:)).{source}",
+            picture(f"samples of step {step:,}", file),
+        ]
 
 
 def spec_lines(params: Mapping[str, str]) -> list[str]:
@@ -216,7 +240,8 @@ def untrained(span: MetricSpan) -> str:
 
 def against(span: MetricSpan) -> list[str]:
     """Clauses on what a metric's last value compares with in its own run: before the first step, and the lowest."""
-    first, lowest = untrained(span), f"lowest {number(span.low.value)} at step {span.low.step:,}"
+    first = untrained(span)
+    lowest = f"lowest {number(span.low.value)} at step {span.low.step:,}"
     return [f"{first} untrained"] * bool(first) + [lowest] * (span.low.step != span.last.step)
 
 
@@ -232,6 +257,12 @@ def baselines(name: str, results: RunResults) -> dict[str, float]:
             found[other] = inside[1]
     known = {word: results[at].last.value for at, word in found.items() if at in results}
     return dict([*known.items()][:4])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return number(value) if isinstance(value, float) else plain(value, 60)
 
 
 @dataclass(frozen=True)
@@ -266,20 +297,7 @@ class SweepNote:
         size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
         parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
         if self.ranking:
-            figures = [name for name in self.ranking if name.startswith((*self.metrics, "to the best"))]
-            known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
-            axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
-            names = [*(name for name in known if name in self.ranking), *axes]
-            rows, length = [], 0
-            for values in zip(*(self.ranking[name][:_MOST_TRIALS] for name in names), strict=True):
-                shown = ("" if value is None else value for value in values)
-                row = [number(value) if isinstance(value, float) else plain(value, 60) for value in shown]
-                length += sum(map(len, row))
-                if length <= _LONGEST_RANKING:
-                    rows.append(row)
-            parts.append(table([plain(name, 60) for name in names], rows))
-            if left := len(self.ranking["run"]) - len(rows):
-                parts.append(f"{left} more in `ranking.json`.")
+            parts += self._ranking()
         if self.best:
             parts += [f"Best: {plain(self.best)}", listed(spec_lines(self.best_spec))]
         if self.page:
@@ -288,3 +306,19 @@ class SweepNote:
         if self.status in ("running", "failed", "interrupted", "stopped"):
             parts += ["To go on, where the sweep's files are:", code([f"ditlab tune --resume {self.run_id}"])]
         return "\n\n".join(filter(None, parts)) + "\n"
+
+    def _ranking(self) -> list[str]:
+        """A table of the first trials, as far as it fits into a note."""
+        figures = [name for name in self.ranking if name.startswith((*self.metrics, "to the best"))]
+        known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
+        axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
+        names = [*(name for name in known if name in self.ranking), *axes]
+        rows = []
+        length = 0
+        for values in zip(*(self.ranking[name][:_MOST_TRIALS] for name in names), strict=True):
+            row = [_cell(value) for value in values]
+            length += sum(map(len, row))
+            if length <= _LONGEST_RANKING:
+                rows.append(row)
+        left = len(self.ranking["run"]) - len(rows)
+        return [table([plain(name, 60) for name in names], rows), f"{left} more in `ranking.json`." if left else ""]

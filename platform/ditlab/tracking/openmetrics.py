@@ -75,7 +75,10 @@ class OpenMetricsFile:
         self, path: Path, run_id: str, name: str, family: str, warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._path, self._labels, self._warn, self._clock = path, (run_id, name, family), warn, clock
+        self._path = path
+        self._labels = (run_id, name, family)
+        self._warn = warn
+        self._clock = clock
         self._next = -math.inf
         self._has_warned = False
 

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -98,7 +98,8 @@ def _unreadable(folder: RunFolder, reason: str, is_run: bool = True) -> Unreadab
         f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
         "`ditlab runs` lists the others."
     )
-    error.reason, error.is_run = reason, is_run
+    error.reason = reason
+    error.is_run = is_run
     return error
 
 
@@ -225,7 +226,8 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 def scan_runs(home: Home) -> RunList:
     """Read the record of every folder with a file, but hidden ones. Raises UserError where they cannot be listed."""
-    records, unreadable = [], {}
+    records = []
+    unreadable = {}
     try:
         names = [each.name for each in os.scandir(home.runs) if each.is_symlink() or each.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
@@ -250,29 +252,40 @@ def find_run(home: Home, text: str) -> FoundRun:
     if text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])
     named = [record for record in runs if record.name == text]
-    matches = [record for record in runs if record.run_id == text] or named[:1]
-    matches = matches or [record for record in runs if text and record.run_id.startswith(text)]
-    if len(matches) > 1:
-        listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
-        raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
-    if not runs:
-        raise UserError(
-            f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`, or set "
-            "DITLAB_HOME to the home that has it."
-        )
-    if not matches:
-        known = [record.run_id for record in runs] + sorted({record.name for record in runs})
-        phrase = nearest(text, known)
-        phrase = phrase if len(phrase) <= 120 else phrase[:110].rsplit(",", 1)[0] + ", ..."
-        raise UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
-    (record,), notes = matches, []
+    record = next((record for record in runs if record.run_id == text), None)
+    if record is None:
+        record = named[0] if named else _of_prefix(home, text, runs)
     folder = home.run(record.run_id)
+    notes = []
     if len(named) > 1 and record.run_id != text:
         others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
         notes.append(f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})")
     if record.is_altered:
         notes.append(f"{folder.record} was changed by something other than DiTLab, or damaged; it is taken as it is")
     return FoundRun(folder, record, "; ".join(notes))
+
+
+def _of_prefix(home: Home, text: str, runs: Sequence[RunRecord]) -> RunRecord:
+    """Return the run whose id begins so. Raises UserError for none or several."""
+    matches = [record for record in runs if text and record.run_id.startswith(text)]
+    if not matches:
+        raise _unknown(home, text, runs)
+    if len(matches) > 1:
+        listed = ", ".join(f"{record.run_id} ({record.name})" for record in matches[:8])
+        raise UserError(f"run '{text}' could be any of {listed}; give more characters of the id.")
+    return matches[0]
+
+
+def _unknown(home: Home, text: str, runs: Sequence[RunRecord]) -> UserError:
+    if not runs:
+        return UserError(
+            f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`, or set "
+            "DITLAB_HOME to the home that has it."
+        )
+    phrase = nearest(text, [record.run_id for record in runs] + sorted({record.name for record in runs}))
+    if len(phrase) > 120:
+        phrase = phrase[:110].rsplit(",", 1)[0] + ", ..."
+    return UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:

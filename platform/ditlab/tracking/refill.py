@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home, RunFolder
 from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped, write_durably
@@ -79,14 +79,40 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
     folders = [home.run(record.run_id) for record in records]
     address = resolve_tracking_uri(None, home)
     for folder in folders:
-        cursor = CursorFile(folder, address)
-        if not cursor.acquire():
-            raise UserError(
-                f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or "
-                "stop it."
-            )
-        cursor.release()
-    # The old database and its files get other names, noted in the home's marker first.
+        _refuse_sender(folder, address)
+    database, artifacts = _set_aside(home)
+    former = home.former_folder()
+    if former and former != home.root:
+        for folder in folders:
+            _rewrite_paths(folder, str(former), str(home.root), warn)
+    oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
+    results = sync_runs(oldest_first, home, warn=warn)
+    done = Refill(reason, database, artifacts)
+    if database:
+        aside = home.root / database
+        try:
+            _copy_by_hand(aside, connect(address, home), done)
+        except (OSError, sqlite3.Error) as error:
+            done.left.append(f"{aside} cannot be read ({first_line(error)}): notes and tags in it were not copied.")
+    own = {record.run_id for record in records if resolve_tracking_uri(record.tracking_uri or None, home) == address}
+    if not any(result.left and result.fault for result in results if result.run_id in own):
+        home.write_marker()
+    return done, results
+
+
+def _refuse_sender(folder: RunFolder, address: str) -> None:
+    """Raise UserError while a process sends the journal of a run."""
+    cursor = CursorFile(folder, address)
+    if not cursor.acquire():
+        raise UserError(
+            f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or stop "
+            "it."
+        )
+    cursor.release()
+
+
+def _set_aside(home: Home) -> tuple[str, str]:
+    """Give the old database and its files other names, noted in the home's marker first; empty for none."""
     name = str(home.read_marker().get("aside", ""))
     if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
         name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
@@ -100,23 +126,7 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
             part = Path(f"{home.mlflow_database}{suffix}")
             if part.exists():
                 part.rename(f"{aside}{suffix}")
-    former = home.former_folder()
-    if former and former != home.root:
-        for folder in folders:
-            _rewrite_paths(folder, str(former), str(home.root), warn)
-    oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
-    results = sync_runs(oldest_first, home, warn=warn)
-    kept, files = (path.name if path.exists() else "" for path in (aside, artifacts))
-    done = Refill(reason, kept, files)
-    if aside.exists():
-        try:
-            _copy_by_hand(aside, connect(address, home), done)
-        except (OSError, sqlite3.Error) as error:
-            done.left.append(f"{aside} cannot be read ({first_line(error)}): notes and tags in it were not copied.")
-    own = {record.run_id for record in records if resolve_tracking_uri(record.tracking_uri or None, home) == address}
-    if not any(result.left and result.fault for result in results if result.run_id in own):
-        home.write_marker()
-    return done, results
+    return aside.name if aside.exists() else "", artifacts.name if artifacts.exists() else ""
 
 
 def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
@@ -155,8 +165,6 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
 
 def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
     """Copy what people typed and tagged in the old database to the new runs, and name what stays there alone."""
-    old_tags: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    old_names: defaultdict[str, set[str]] = defaultdict(set)  # of metrics and parameters
     with closing(open_read_only(database)) as connection:
         read = connection.execute
         query = (  # of two runs with one id of ours, the later row counts: one that is not deleted
@@ -165,16 +173,13 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
         )
         ours = read(query, (RUN_TAG,)).fetchall()
         num_others = read("SELECT count(*) FROM runs").fetchone()[0] - len(ours)
-        for mlflow_run_id, key, value in read("SELECT run_uuid, key, value FROM tags"):
-            old_tags[mlflow_run_id][key] = value
-        for mlflow_run_id, key in read(
-            "SELECT run_uuid, key FROM latest_metrics UNION SELECT run_uuid, key FROM params"
-        ):
-            old_names[mlflow_run_id].add(key)
+        tags = _by_run(read("SELECT run_uuid, key, value FROM tags"))
+        query = "SELECT run_uuid, key, NULL FROM latest_metrics UNION SELECT run_uuid, key, NULL FROM params"
+        logged = _by_run(read(query))
         experiments = dict(read("SELECT experiment_id, name FROM experiments"))
-        tags = read("SELECT experiment_id, key, value FROM experiment_tags").fetchall()
+        experiment_tags = read("SELECT experiment_id, key, value FROM experiment_tags").fetchall()
         registered = [name for (name,) in read("SELECT name FROM registered_models ORDER BY name")]
-    for number, key, value in tags:
+    for number, key, value in experiment_tags:
         experiment = client.get_experiment_by_name(experiments.get(number, ""))
         if experiment is not None and experiment.tags.get(key) != value:
             client.set_experiment_tag(experiment.experiment_id, key, value)
@@ -188,29 +193,42 @@ def _copy_by_hand(database: Path, client: Any, done: Refill) -> None:
         stored = client.get_run(new)
         if stored.info.lifecycle_stage == "deleted":  # by this function, before a crash
             continue
-        data = stored.data
-        for key, value in old_tags[old].items():
-            if key == NOTE_TAG:
-                is_typed = note_hash(value) not in old_tags[old].get(OWN_TAG, "").split()
-            else:
-                is_typed = key == NAME_TAG or (key not in data.tags and not key.startswith(("mlflow.", "ditlab.")))
-            if is_typed and data.tags.get(key) != value:
-                client.set_tag(new, key, value)
-                done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
-        if missing := sorted(old_names[old] - data.metrics.keys() - data.params.keys()):
-            done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {_some(missing)}.")
+        for key, value in _typed_tags(tags[old], stored.data.tags).items():
+            client.set_tag(new, key, value)
+            done.copied.append(f"run {run_id}: {_tag_name(key)} copied.")
+        missing = sorted(logged[old].keys() - stored.data.metrics.keys() - stored.data.params.keys())
+        if missing:
+            some = shortened(missing, _NAMED)
+            done.left.append(f"run {run_id}: metrics or parameters that other programs logged: {some}.")
         if stage == "deleted":
             client.delete_run(new)
             done.copied.append(f"run {run_id}: deleted, as it was.")
     if registered:
-        done.left.append(f"Registered models, to be registered again: {_some(registered)}.")
+        done.left.append(f"Registered models, to be registered again: {shortened(registered, _NAMED)}.")
     if num_others:
         done.left.append(f"Runs that other programs logged: {num_others}.")
 
 
+def _by_run(rows: Iterable[tuple[str, str, Any]]) -> defaultdict[str, dict[str, Any]]:
+    """Return values by MLflow's run id and key."""
+    found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for mlflow_run_id, key, value in rows:
+        found[mlflow_run_id][key] = value
+    return found
+
+
+def _typed_tags(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a run that a person wrote, as far as the new run has them otherwise."""
+    typed = {}
+    for key, value in old.items():
+        if key == NOTE_TAG:
+            is_typed = note_hash(value) not in old.get(OWN_TAG, "").split()
+        else:
+            is_typed = key == NAME_TAG or (key not in new and not key.startswith(("mlflow.", "ditlab.")))
+        if is_typed and new.get(key) != value:
+            typed[key] = value
+    return typed
+
+
 def _tag_name(key: str) -> str:
     return {NOTE_TAG: "the note that a person wrote", NAME_TAG: "the name"}.get(key, f"tag {key}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

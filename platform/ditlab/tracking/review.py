@@ -30,7 +30,8 @@ def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None 
     journal.log_cost()
     try:
         record = read_record(tracker.folder)
-        step, total = record.step, record.total_steps
+        step = record.step
+        total = record.total_steps
     except UnreadableRecord:
         step = total = 0
     step = max([step, *(span.last.step for span in journal.results.values())])
@@ -56,7 +57,8 @@ def renew_review(tracker: RunTracker, step: int) -> None:
 
 def log_overview(tracker: RunTracker, step: int) -> None:
     """Log the run's figures for MLflow's list of runs: those of four digits, and what its main metric compares with."""
-    facts, results = tracker.journal.facts, tracker.journal.results
+    facts = tracker.journal.facts
+    results = tracker.journal.results
     values: dict[str, float] = {}
     name = facts.tags.get(MAIN_TAG, "")
     if main := results.get(name):
@@ -76,7 +78,8 @@ def log_overview(tracker: RunTracker, step: int) -> None:
 
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     """Log the weights of a step, exported into a folder of the run, as a model, with the results of that step."""
-    journal, facts = tracker.journal, tracker.journal.facts
+    journal = tracker.journal
+    facts = tracker.journal.facts
     points = [
         {"name": name, "value": span.last.value, "time": span.last.time, "step": step}
         for name, span in journal.results.items()

@@ -83,7 +83,8 @@ class Administrator:
     @classmethod
     def from_environment(cls) -> Administrator:
         """Read name and password. Raises UserError for a missing one, and for a short or widely known password."""
-        name, password = os.environ.get(NAME, ""), os.environ.get(PASSWORD, "")
+        name = os.environ.get(NAME, "")
+        password = os.environ.get(PASSWORD, "")
         missing = " and ".join(each for each, value in ((NAME, name), (PASSWORD, password)) if not value)
         if missing:
             raise UserError(
@@ -113,7 +114,8 @@ class Administrator:
             f"database_uri = {database}\n"
             "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
         )
-        path, key = home.mlflow_key, "MLFLOW_FLASK_SERVER_SECRET_KEY"
+        path = home.mlflow_key
+        key = "MLFLOW_FLASK_SERVER_SECRET_KEY"
         if not (secret := environment.get(key)):  # a random one, the same at every start: open forms stay valid
             _private_file(path, None if path.exists() and path.stat().st_size else secrets.token_hex(32))
             secret = path.read_text(encoding="utf-8").strip()
@@ -164,7 +166,10 @@ class MlflowServer:
 
     def __init__(self, home: Home, host: str, port: int, options: ServerOptions) -> None:
         """Check the port and the home. Raises UserError where that cannot be listened on, or this was moved."""
-        self.home, self.host, self.port, self.options = home, host, port, options
+        self.home = home
+        self.host = host
+        self.port = port
+        self.options = options
         self.log = home.root / f"mlflow-server-{port}.log"
         """The server's output; removed at an orderly end."""
         if options.database is None:

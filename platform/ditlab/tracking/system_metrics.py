@@ -24,7 +24,9 @@ class SystemMetrics:
 
     def __init__(self, journal: JournalWriter, interval: float, node: str | None, begin: threading.Event) -> None:
         """Start sampling every `interval` seconds; `begin` holds the first sample back."""
-        self._journal, self._interval, self._begin = journal, interval, begin
+        self._journal = journal
+        self._interval = interval
+        self._begin = begin
         self._prefix = f"system/{node}/" if node else "system/"
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-system-metrics", daemon=True)

@@ -21,7 +21,7 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import FACTS_NAME, TAG_LENGTH, change_texts, differing, shorten
 from ditlab.tracking.system_metrics import SystemMetrics
-from ditlab.tracking.upload import BackgroundUploader
+from ditlab.tracking.upload import BackgroundUploader, JournalTransfer
 
 EndStatus = Literal["finished", "failed", "interrupted", "stopped"]
 
@@ -69,7 +69,8 @@ class RunTracker:
         self._begin = threading.Event()
         if not is_held:
             self._begin.set()
-        self._uploader = BackgroundUploader(folder, self.uri, home, self._warn, node, self.journal.sync, self._begin)
+        transfer = JournalTransfer(folder, self.uri, home, self._warn, node, self.journal.sync)
+        self._uploader = BackgroundUploader(transfer, self._begin)
 
     def begin_upload(self) -> None:
         """Begin the upload and the system metrics where they are held."""
@@ -158,7 +159,8 @@ class RunTracker:
 
     def log_text(self, text: str, file: str, kind: Literal["artifact", "table"] = "artifact") -> None:
         """Log text as an artifact; `file` may name a folder: `environment/packages.txt`."""
-        path, parent = self.folder.media / file, Path(file).parent.as_posix()
+        path = self.folder.media / file
+        parent = Path(file).parent.as_posix()
         with self._keeping(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(path, hide(text).encode())

@@ -156,7 +156,7 @@ class JournalTransfer:
         cursor = self.cursor_file.load()
         return count_lines(self.path, cursor.offset) + len(cursor.deferred)
 
-    def send_pending(self, until: float | None = None, retry_files: bool = False) -> None:
+    def send_pending(self, until: float = math.inf, retry_files: bool = False) -> None:
         """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
 
         Raises what MLflow raises when it does not answer, RunGoneError, and NotReadyError.
@@ -180,7 +180,7 @@ class JournalTransfer:
             raise
         for offset in list(self.cursor.deferred) if retry_files else ():
             self._send_deferred(backend, offset)
-            if until is not None and time.monotonic() > until:
+            if time.monotonic() > until:
                 return
 
     def close(self) -> None:
@@ -189,7 +189,8 @@ class JournalTransfer:
 
     def _connect(self) -> TrackingBackend:
         """Find or make the run at the backend, and save its id before anything is sent to it."""
-        start, num_damaged = None, 0
+        start = None
+        num_damaged = 0
         with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
             for line in read_journal(journal):
                 num_damaged += line.record is None and line.is_whole
@@ -210,35 +211,43 @@ class JournalTransfer:
         self._parent = start.get("parent") if start and self.to.node == 0 else None
         return backend
 
-    def _send_records(self, backend: TrackingBackend, until: float | None, durable: int) -> None:
-        end, num_damaged, note = self.cursor.offset, 0, None
+    def _send_records(self, backend: TrackingBackend, until: float, durable: int) -> None:
+        end = self.cursor.offset
+        num_damaged = 0
+        note = None
         for line in read_lines(self.path, self.cursor.offset, durable):
-            end, record = line.end, line.record
-            if record is not None and record["kind"] == "note":  # all show the newest text, which is sent once
+            end = line.end
+            record = line.record
+            if record is None:
+                num_damaged += 1
+                backend.flush()
+            elif record["kind"] == "note":  # all show the newest text, which is sent once
                 self.cursor.deferred = [each for each in self.cursor.deferred if each != note] + [line.begin]
                 note = line.begin
                 continue
-            if record is not None and record["kind"] in BATCHED_KINDS:
+            elif record["kind"] in BATCHED_KINDS:
                 if not backend.add(record, end - line.begin):
                     continue
                 backend.flush()
             else:
                 backend.flush()
-                num_damaged += record is None
-                if record is not None and not self._send_one(backend, record):
+                if not self._send_one(backend, record):
                     self.cursor.deferred.append(line.begin)
-            self.cursor.offset = end
-            self.cursor_file.save(self.cursor)
-            if until is not None and time.monotonic() > until:
+            self._advance(end)
+            if time.monotonic() > until:
                 break
         if end > self.cursor.offset:
             backend.flush()
-            self.cursor.offset = end
-            self.cursor_file.save(self.cursor)
+            self._advance(end)
         if note is not None:
             self._send_deferred(backend, note)
         if num_damaged:
             self.to.warn(f"{self.path}: {damaged_lines(num_damaged)}")
+
+    def _advance(self, offset: int) -> None:
+        """Note, durably, that the journal has arrived up to an offset."""
+        self.cursor.offset = offset
+        self.cursor_file.save(self.cursor)
 
     def _send_deferred(self, backend: TrackingBackend, offset: int) -> None:
         """Send a record that waits, and forget it once it arrived or is gone."""
@@ -286,15 +295,15 @@ def lost_start(folder: RunFolder) -> JournalRecord | None:
 class BackgroundUploader:
     """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
 
-    def __init__(
-        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int, sync: Callable[[], int],
-        begin: threading.Event,
-    ) -> None:  # fmt: skip
-        """`sync` flushes the journal and returns its bytes on the disk; `begin` holds the first upload back."""
-        self._transfer = JournalTransfer(folder, uri, home, warn, node, sync)
-        self._stop, self._begin = threading.Event(), begin
+    def __init__(self, transfer: JournalTransfer, begin: threading.Event) -> None:
+        """Begin to send once `begin` is set."""
+        self._transfer = transfer
+        self._stop = threading.Event()
+        self._begin = begin
         self._thread = threading.Thread(target=self._run, name="ditlab-uploader", daemon=True)
         self._until = math.inf
+        self._backoff = _POLL_INTERVAL
+        self._is_outage = False
         self._thread.start()
 
     @property
@@ -313,40 +322,48 @@ class BackgroundUploader:
 
     def _run(self) -> None:
         self._begin.wait(LONGEST_HELD)
-        transfer, warn, uri = self._transfer, self._transfer.to.warn, redact(self._transfer.to.uri)
-        backoff, is_outage, last_retry = _POLL_INTERVAL, False, time.monotonic()
+        self._last_retry = time.monotonic()
         try:
             while True:
-                closing = self._stop.is_set()
-                retry = closing or time.monotonic() - last_retry > _LONGEST_BACKOFF
-                try:
-                    transfer.send_pending(self._until, retry_files=retry)
-                    last_retry = time.monotonic() if retry else last_retry
-                    backoff, is_outage = _POLL_INTERVAL, False
-                    # Deferred files do not count: they were tried again and failed.
-                    num_left = count_lines(transfer.path, transfer.cursor_file.load().offset) if closing else 1
-                    if closing and (time.monotonic() > self._until or not num_left):
-                        return
-                except NotReadyError:
-                    # The journal is closed by now: a start record that node 0 misses in it will not come any more.
-                    if closing and (time.monotonic() > self._until or transfer.to.node == 0):
-                        return
-                except RunGoneError as error:
-                    warn(f"{error}; everything stays in {transfer.path}")
+                is_closing = self._stop.is_set()
+                if self._attempt(is_closing):
                     return
-                except Exception as error:
-                    # No error may reach the training, and the next attempt may succeed. One warning for each outage.
-                    if not is_outage:
-                        refusal = refusal_message(uri, *denial(error))
-                        sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error, uri)})"
-                        warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
-                    is_outage = True
-                    if closing:
-                        return
-                    backoff = min(2 * backoff, _LONGEST_BACKOFF)
-                self._stop.wait(backoff) if not closing else time.sleep(0.1)
+                if is_closing:
+                    time.sleep(0.1)
+                else:
+                    self._stop.wait(self._backoff)
         finally:
-            transfer.close()
+            self._transfer.close()
+
+    def _attempt(self, is_closing: bool) -> bool:
+        """Send what is there; returns True once nothing more can be sent. No error may reach the training."""
+        transfer = self._transfer
+        retry = is_closing or time.monotonic() - self._last_retry > _LONGEST_BACKOFF
+        try:
+            transfer.send_pending(self._until, retry_files=retry)
+            if retry:
+                self._last_retry = time.monotonic()
+            self._backoff = _POLL_INTERVAL
+            self._is_outage = False
+            # Deferred files do not count: they were tried again and failed.
+            return is_closing and (
+                time.monotonic() > self._until or not count_lines(transfer.path, transfer.cursor_file.load().offset)
+            )
+        except NotReadyError:
+            # The journal is closed by now: a start record that node 0 misses in it will not come any more.
+            return is_closing and (time.monotonic() > self._until or transfer.to.node == 0)
+        except RunGoneError as error:
+            transfer.to.warn(f"{error}; everything stays in {transfer.path}")
+            return True
+        except Exception as error:  # the next attempt may succeed
+            if not self._is_outage:  # one warning for each
+                uri = redact(transfer.to.uri)
+                refusal = refusal_message(uri, *denial(error))
+                sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error, uri)})"
+                transfer.to.warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
+            self._is_outage = True
+            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+            return is_closing
 
 
 @dataclass(frozen=True)
@@ -364,7 +381,8 @@ class SyncResult:
 
 def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
     """Send what is left of each run, to its own address or to `uri`. Raises UserError for a malformed one."""
-    results, faults = [], dict[str, str]()
+    results = []
+    faults = dict[str, str]()
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -53,7 +53,8 @@ class WeightFiles:
         Raises UserError where there are none, or several that nothing chooses from.
         """
         name = f"{option}={place}"
-        path, commit = resolve_user_file(place), ""
+        path = resolve_user_file(place)
+        commit = ""
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
         if path.is_dir():
@@ -101,12 +102,13 @@ class WeightFiles:
 
     def read(self) -> tuple[dict[str, Tensor], str]:
         """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as they are."""
+        found: dict[str, Any] = {}
         if self.paths[0].suffix in SUFFIXES:
-            contents = [read_pickled(path, self.option) for path in self.paths]
-            shards = [each for each in contents if isinstance(each, dict)]
-            content = {name: value for each in shards for name, value in each.items()}
-            return self._unwrapped(content)
-        found: dict[str, Tensor] = {}
+            for path in self.paths:
+                content = read_pickled(path, self.option)
+                if isinstance(content, dict):
+                    found |= content
+            return self._unwrapped(found)
         for path in self.paths:
             try:
                 open_regular_file(path, follow=True).close()
@@ -118,17 +120,14 @@ class WeightFiles:
     def _unwrapped(self, content: Any) -> tuple[dict[str, Tensor], str]:
         """Take the tensors out of what a training script saved around them, and common beginnings off their names."""
         said = []
-        while isinstance(content, dict) and not any(isinstance(value, Tensor) for value in content.values()):
-            inside = {key: _tensors_of(content, key) for key in WRAPPERS}
-            key = next((key for key in WRAPPERS if inside[key]), None)
-            if key is None:
-                break
-            others = [other for other in WRAPPERS if other != key and inside[other]]
-            said.append(f"its `{key}`" + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else ""))
-            content = inside[key]
-        tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)} if content else {}
-        if not tensors:
-            raise UserError(f"{self.option} holds no tensors by name; name a file of a network's weights.")
+        while not any(isinstance(value, Tensor) for value in content.values()):
+            wrapped = {key: inside for key in WRAPPERS if (inside := _tensors_of(content, key))}
+            if not wrapped:
+                raise UserError(f"{self.option} holds no tensors by name; name a file of a network's weights.")
+            taken, *others = wrapped
+            said.append(f"its `{taken}`" + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else ""))
+            content = wrapped[taken]
+        tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)}
         while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in tensors)), None):
             tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
             said.append(f"names without `{prefix}`")
@@ -145,7 +144,8 @@ def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
     inside = content.get(key)
     if not isinstance(inside, dict):
         return {}
-    shadow, model = inside.get("shadow_params"), content.get("model")
+    shadow = inside.get("shadow_params")
+    model = content.get("model")
     if isinstance(shadow, list) and isinstance(model, dict):
         # of the parameters alone, in the order of the network's, without its buffers
         named = [name for name in model if not name.endswith("inv_freq")]
@@ -158,30 +158,35 @@ def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
 def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, str]:
     """Return the path of a place on the hub, fetched where it is not here, and its commit."""
     matched = _REPOSITORY.fullmatch(place)
-    inside = matched[3] if matched else None
-    if matched is None or (inside and not is_relative(inside)):
+    if matched is None or (matched[3] and not is_relative(matched[3])):
         raise UserError(f"{name} names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION.")
-    repository, asked = matched[1], revision or matched[2]
-    own = home.caches / "weights" / repository.partition("/")[0]
-    filled = own / (repository.partition("/")[2] + (f"@{matched[2]}" if matched[2] else ""))
+    repository, asked, inside = matched.groups()
+    cache = home.caches / "weights"
+    filled = cache / (f"{repository}@{asked}" if asked else repository)
     if filled.is_dir():
-        return (filled / inside if inside else filled), ""
-    cache, inner = home.caches / "weights" / "hub", PurePosixPath(inside or "")
-    is_file = inner.suffix in (".safetensors", *SUFFIXES)
-    below = inner.parent if is_file or inner.name.endswith(INDEX) else inner
-    prefix = "" if below == PurePosixPath() else f"{below}/"
-    beside = [f"{prefix}{each}" for each in BESIDE]
+        return filled / (inside or ""), ""
     try:
-        wanted = [inside] if inside and is_file else [f"{prefix}{each}" for each in SAFE]
-        folder = fetch_repository(repository, [*wanted, *beside], cache, asked)
-        if not is_file and not any((folder / below).glob(SAFE[0])):
-            folder = fetch_repository(repository, [*(f"{prefix}{each}" for each in PICKLED), *beside], cache, asked)
+        folder = _fetched(repository, PurePosixPath(inside or ""), cache / "hub", revision or asked)
     except NotFetched as error:
         raise UserError(
             f"{name}: the Hugging Face hub does not give it ({error}); fetch its files on a machine that reaches the "
             f"hub, and put them into {filled}."
         ) from None
-    return (folder / inside if inside else folder), folder.name
+    return folder / (inside or ""), folder.name
+
+
+def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str | None) -> Path:
+    """Fetch a file of a repository, or the weights of a folder of it, safetensors before others."""
+    is_file = inside.suffix in (".safetensors", *SUFFIXES)
+    below = inside.parent if is_file or inside.name.endswith(INDEX) else inside
+
+    def fetch(patterns: Sequence[str]) -> Path:
+        return fetch_repository(repository, [str(below / each) for each in (*patterns, *BESIDE)], cache, revision)
+
+    if is_file:
+        return fetch([inside.name])
+    folder = fetch(SAFE)
+    return folder if any((folder / below).glob(SAFE[0])) else fetch(PICKLED)
 
 
 def _in_folder(folder: Path, name: str) -> Path:

@@ -122,21 +122,16 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
     found = ReadTensors({}, [], [])
     read: set[str] = set()
     for rule in rules:
-        if isinstance(rule, Dropped):
-            read |= {_fill(rule.published, fields) for fields in _matches(rule.published, published)}
-        elif isinstance(rule, ZeroTensor | Kept):
-            names = [_fill(rule.ours, fields) for fields in _matches(rule.ours, shapes)]
-            if isinstance(rule, Kept):
-                found.kept.extend(names)
-            else:
-                found.tensors.update({name: torch.zeros(shapes[name]) for name in names})
+        if isinstance(rule, Rule):
+            for names, made in _applied(rule.published, rule.ours, rule.read, published):
+                found.tensors.update(made)
+                read.update(names if made else ())
+        elif isinstance(rule, Dropped):
+            read.update(_matching(rule.published, published))
+        elif isinstance(rule, Kept):
+            found.kept.extend(_matching(rule.ours, shapes))
         else:
-            for fields in _matches(rule.published[0], published):
-                names = [_fill(pattern, fields) for pattern in rule.published]
-                if all(name in published for name in names):
-                    made = rule.read([published[name] for name in names])
-                    found.tensors.update(zip((_fill(each, fields) for each in rule.ours), made, strict=True))
-                    read |= set(names)
+            found.tensors.update({name: torch.zeros(shapes[name]) for name in _matching(rule.ours, shapes)})
     found.unread.extend(name for name in published if name not in read)
     return found
 
@@ -149,23 +144,42 @@ def write_published(rules: Sequence[AnyRule], ours: Tensors, model: Mapping[str,
     found: dict[str, Tensor] = {}
     written: set[str] = set()
     for rule in rules:
-        if isinstance(rule, Dropped):
-            continue
-        patterns = (rule.ours,) if isinstance(rule, ZeroTensor | Kept) else rule.ours
-        for fields in _matches(patterns[0], ours):
-            names = [_fill(pattern, fields) for pattern in patterns]
-            if isinstance(rule, ZeroTensor) and ours[names[0]].any():
-                raise ValueError(f"{names[0]} is not zero, and the format has no place for it")
-            if isinstance(rule, Rule) and all(name in ours for name in names):
-                made = rule.write([ours[name] for name in names])
-                found.update(zip((_fill(each, fields) for each in rule.published), made, strict=True))
-            written |= set(names)
+        if isinstance(rule, Rule):
+            for names, made in _applied(rule.ours, rule.published, rule.write, ours):
+                found.update(made)
+                written.update(names)
+        elif not isinstance(rule, Dropped):
+            names = _matching(rule.ours, ours)
+            written.update(names)
+            if isinstance(rule, ZeroTensor):
+                _refuse_others(ours, names)
     if left := [name for name in ours if name not in written]:
         raise ValueError(f"{left[0]} ({len(left)} tensors in all) has no place in the format")
     for rule in rules:
         if isinstance(rule, Dropped) and rule.remake:
             found[rule.published] = rule.remake(model)
     return found
+
+
+def _refuse_others(ours: Tensors, zeros: Sequence[str]) -> None:
+    """Raise ValueError for a tensor of these names that is not zero."""
+    for name in zeros:
+        if ours[name].any():
+            raise ValueError(f"{name} is not zero, and the format has no place for it")
+
+
+def _applied(
+    sources: Sequence[str], targets: Sequence[str], change: Change, tensors: Tensors
+) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
+    """Yield the names that the patterns `sources` match, and what is made of their tensors; nothing unless all are
+    there."""
+    for fields in _matches(sources[0], tensors):
+        names = [_fill(pattern, fields) for pattern in sources]
+        if all(name in tensors for name in names):
+            made = change([tensors[name] for name in names])
+            yield names, dict(zip((_fill(pattern, fields) for pattern in targets), made, strict=True))
+        else:
+            yield names, {}
 
 
 @dataclass(frozen=True)
@@ -221,6 +235,10 @@ def _matches(pattern: str, names: Iterable[str]) -> Iterator[dict[str, str]]:
             if "next" in fields:
                 fields["n"] = str(int(fields.pop("next")) - 1)
             yield fields
+
+
+def _matching(pattern: str, names: Iterable[str]) -> list[str]:
+    return [_fill(pattern, fields) for fields in _matches(pattern, names)]
 
 
 def _fill(pattern: str, fields: Mapping[str, str]) -> str:

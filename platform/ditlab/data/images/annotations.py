@@ -9,10 +9,12 @@ from typing import Any
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import CONVERT, BadRecord, SourceFile, visible_name
-from ditlab.data.sources.records import read_records, text_problem
+from ditlab.data.sources.records import SourceRecord, read_records, text_problem
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import parse_json
 
+PATH = "it the image's path"
+"""Name, in the place of a flag's, of what a line's key of the path gives."""
 FILE_NAME = "file_name"
 """Key of a line that holds an image's path, as in Hugging Face's metadata.jsonl and metadata.csv."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -29,6 +31,10 @@ REMEDIES = {
 """Remedies for an image without a caption."""
 
 
+Line = tuple[str | None, str | None]
+"""Caption and class of an image."""
+
+
 @dataclass(frozen=True)
 class Annotations:
     """Rules that give an image its caption and its class."""
@@ -39,8 +45,10 @@ class Annotations:
     """`folder`, `inner`, `cls`, `column`; None for no classes."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Columns or keys of captions and classes, by the flag that names each."""
-    lines: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    lines: Mapping[str, Line] = field(default_factory=dict)
     """Caption and class by path below the source."""
+    tables: Sequence[str] = ()
+    """Paths or URIs of the files that the lines are of."""
     remedy: str = ""
     """Remedy for an image without a caption."""
     damaged: Sequence[BadRecord] = ()
@@ -64,42 +72,50 @@ class Annotations:
         `beside`: contents (or why they are not read) of the files of the same stem, by their ending. `problem`: reason
         why it cannot be read. Raises UserError for an image outside all class folders.
         """
-        caption, label = None, None
         contents = {ending: content for ending, content in beside.items() if isinstance(content, bytes)}
-        if unread := next((content for content in beside.values() if isinstance(content, str)), ""):
-            problem = problem or f"its caption or class: {unread}"
-        values: dict[str, Any] = {}
-        if ".json" in contents:
-            try:
-                values = parse_json(contents[".json"])
-            except ValueError as error:
-                problem = problem or f"its .json: {first_line(error)}"
-            if not isinstance(values, dict):
-                values, problem = {}, problem or "its .json holds no object"
-        if self.caption in ("folder", "stem"):
-            text = path.stem if self.caption == "stem" else path.parts[0] if len(path.parts) > 1 else None
-            caption = None if text is None else visible_name(text).replace("_", " ").encode()
-        elif self.caption in ("txt", "json"):
-            caption = contents.get(".txt")
-            if self.caption == "json":
-                try:
-                    caption = caption_bytes(values.get(self.keys[CAPTIONS]))
-                except TypeError as error:
-                    problem = problem or f"its .json holds a {error} in '{self.keys[CAPTIONS]}', no text"
-        elif (line := self.lines.get(str(path))) is not None:
-            caption, label = None if line[0] is None else line[0].encode(), line[1]
-        elif self.damaged:
-            problem = problem or "its caption may be in a damaged line"
-        if self.label in ("folder", "inner"):
-            label = self.label_of(path, place)
-        elif self.label == "cls":
-            label = class_name(contents.get(".cls", b"").decode(errors="replace").strip() or None)
-        elif self.label == "column" and ".json" in self.companions:
-            try:
-                label = class_name(values.get(self.keys[LABELS]))
-            except TypeError as error:
-                problem = problem or f"its .json holds a {error} in '{self.keys[LABELS]}', no class"
+        unread = next((content for content in beside.values() if isinstance(content, str)), "")
+        beside_problem = f"its caption or class: {unread}" if unread else ""
+        values, json_problem = _json_object(contents.get(".json"))
+        caption, caption_problem = self._caption(path, contents, values)
+        label, label_problem = self._label(path, place, contents, values)
+        problem = problem or beside_problem or json_problem or caption_problem or label_problem
         return CaptionedImage(place, None if problem else image, caption, label, problem, path.suffix.lower())
+
+    def _caption(
+        self, path: PurePosixPath, contents: Mapping[str, bytes], values: Mapping[str, Any]
+    ) -> tuple[bytes | None, str]:
+        """Return an image's caption, and the reason why it cannot be read; `values`: those of its .json."""
+        if self.caption == "stem":
+            return _name_as_caption(path.stem), ""
+        if self.caption == "folder":
+            return (_name_as_caption(path.parts[0]) if len(path.parts) > 1 else None), ""
+        if self.caption == "txt":
+            return contents.get(".txt"), ""
+        if self.caption == "json":
+            try:
+                return caption_bytes(values.get(self.keys[CAPTIONS])), ""
+            except TypeError as error:
+                return None, f"its .json holds a {error} in '{self.keys[CAPTIONS]}', no text"
+        line = self.lines.get(str(path))
+        if line is not None:
+            return caption_bytes(line[0]), ""
+        return None, "its caption may be in a damaged line" if self.damaged else ""
+
+    def _label(
+        self, path: PurePosixPath, place: str, contents: Mapping[str, bytes], values: Mapping[str, Any]
+    ) -> tuple[str | None, str]:
+        """Return an image's class, and the reason why it cannot be read. Raises UserError as `label_of` does."""
+        if self.label == "cls":
+            return contents.get(".cls", b"").decode(errors="replace").strip() or None, ""
+        if self.label != "column":
+            return self.label_of(path, place), ""
+        if ".json" not in self.companions:
+            line = self.lines.get(str(path))
+            return (line[1] if line else None), ""
+        try:
+            return class_name(values.get(self.keys[LABELS])), ""
+        except TypeError as error:
+            return None, f"its .json holds a {error} in '{self.keys[LABELS]}', no class"
 
     def label_of(self, path: PurePosixPath, place: str) -> str | None:
         """Return the class of an image by its folder; None without. Raises UserError for one outside all folders."""
@@ -114,6 +130,23 @@ class Annotations:
 
 
 CAPTIONS, LABELS = "--caption-column", "--label-column"
+
+
+def _json_object(content: bytes | None) -> tuple[dict[str, Any], str]:
+    """Return the values of an image's .json, none without one, and the reason why it cannot be read."""
+    if content is None:
+        return {}, ""
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        return {}, f"its .json: {first_line(error)}"
+    if not isinstance(values, dict):
+        return {}, "its .json holds no object"
+    return values, ""
+
+
+def _name_as_caption(name: str) -> bytes:
+    return visible_name(name).replace("_", " ").encode()
 
 
 def caption_text(value: Any) -> Any:
@@ -150,39 +183,29 @@ def class_table(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_lines(
-    files: Sequence[SourceFile], caption: str | None, label: str | None, option: str, beside: bool
-) -> tuple[dict[str, tuple[str | None, str | None]], list[BadRecord]]:
+    files: Sequence[SourceFile], keys: Mapping[str, str], option: str | None = None
+) -> tuple[dict[str, Line], list[BadRecord]]:
     """Read captions and classes by image path from tables of them, such as lines `{"file_name": "a/b.png", ...}`.
 
-    `caption`, `label`: their keys; None for none. `beside`: paths begin in the folder of the table's file, else below
-    the source. Returns lines of other forms too. Raises UserError, naming the line, where all lines are of another
-    form, and for an image that has two.
+    `keys`: those of captions and classes, by flag. `option`: the one that names the table, whose paths begin below the
+    source; None: paths begin in the folder of the table's file. Returns lines of other forms too. Raises UserError,
+    naming the line, where all lines are of another form, and for an image that has two.
     """
-    keys = {"it the image's path": FILE_NAME, CAPTIONS: caption, LABELS: label}
-    asked = {flag: key for flag, key in keys.items() if key is not None}
-    lines: dict[str, tuple[str | None, str | None]] = {}
+    asked = {PATH: FILE_NAME, **keys}
+    lines: dict[str, Line] = {}
     damaged: list[BadRecord] = []
     for file in files:
-        folder = PurePosixPath(file.name).parent if beside else PurePosixPath()
+        folder = PurePosixPath() if option else PurePosixPath(file.name).parent
         for record in read_records(InputBlock(0, (file,), file.suffix.removeprefix(".")), asked):
             if record.problem and record.problem.is_rest:
                 remedy = CONVERT if "UTF-8" in record.problem.reason else "name another file"
-                raise UserError(f"{file.place if beside else option} is {record.problem.reason}; {remedy}.")
-            found = dict(zip(asked, record.values or [None] * len(asked), strict=True))
-            name = found["it the image's path"]
-            problem = text_problem(record, "it the image's path", FILE_NAME, name)
-            caption_found = caption_text(found.get(CAPTIONS))
-            if caption is not None:
-                problem = problem or text_problem(record, CAPTIONS, caption, caption_found)
-            try:
-                values = (caption_found, class_name(found.get(LABELS)))
-            except TypeError as error:
-                reason = f"'{label}' holds a {error}, no class"
-                problem = problem or BadRecord.at(record.place, reason, "write text or a whole number there")
-            if problem:
-                problem.place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
-                damaged.append(problem)
+                raise UserError(f"{option or file.place} is {record.problem.reason}; {remedy}.")
+            line = _read_line(record, asked)
+            if isinstance(line, BadRecord):
+                line.place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
+                damaged.append(line)
                 continue
+            name, values = line
             path = str(folder / name.replace("\\", "/"))
             if path in lines:
                 raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")
@@ -190,3 +213,20 @@ def read_lines(
     if damaged and not lines:
         raise damaged[0]
     return lines, damaged
+
+
+def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line] | BadRecord:
+    """Return a line's path, with its caption and class, or what is wrong with it."""
+    if record.problem:
+        return record.problem
+    found = dict(zip(keys, record.values, strict=True))
+    if problem := text_problem(record, PATH, FILE_NAME, found[PATH]):
+        return problem
+    caption = caption_text(found.get(CAPTIONS))
+    if CAPTIONS in keys and (problem := text_problem(record, CAPTIONS, keys[CAPTIONS], caption)):
+        return problem
+    try:
+        return found[PATH], (caption, class_name(found.get(LABELS)))
+    except TypeError as error:
+        reason = f"'{keys[LABELS]}' holds a {error}, no class"
+        return BadRecord.at(record.place, reason, "write text or a whole number there")

@@ -88,7 +88,8 @@ class AspectBuckets:
     def score(self, image: ImageSize, bucket: ImageSize) -> float:
         """Return the mismatch of a bucket with an image, in [0, 1)."""
         mismatch = math.log(image.width / image.height) - math.log(bucket.width / bucket.height)
-        cropped, shortfall = 1 - math.exp(-abs(mismatch)), 1 - bucket.height * bucket.width / self.resolution**2
+        cropped = 1 - math.exp(-abs(mismatch))
+        shortfall = 1 - bucket.height * bucket.width / self.resolution**2
         return ASPECT_WEIGHT * cropped + (1 - ASPECT_WEIGHT) * shortfall
 
     @lru_cache(maxsize=65536)  # noqa: B019  few buckets, many images of one size
@@ -254,7 +255,8 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
     if buckets.fit == "crop":  # the part of the image that the bucket shows: cropping here saves scaling the rest
         shown_width = min(upright.width, upright.height * size.width / size.height)
         shown_height = min(upright.height, upright.width * size.height / size.width)
-        left, top = (upright.width - shown_width) / 2, (upright.height - shown_height) / 2
+        left = (upright.width - shown_width) / 2
+        top = (upright.height - shown_height) / 2
         box = (left, top, left + shown_width, top + shown_height)
     return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box), was_converted
 

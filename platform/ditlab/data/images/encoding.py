@@ -24,7 +24,7 @@ from ditlab.data.import_blocks import (
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, folder_name
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
 from ditlab.data.stores.receipt import read_list
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
@@ -71,6 +71,11 @@ class EncoderChoice:
         return bool(self.made)
 
     @property
+    def places(self) -> list[str]:
+        """Their folders, or names on the hub."""
+        return [place for place in (self.text, self.image, self.autoencoder) if place]
+
+    @property
     def made(self) -> tuple[str, ...]:
         """Columns that they make."""
         found = (*MEANING,)[:3] * bool(self.text) + ("image_features",) * bool(self.image)
@@ -86,11 +91,12 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
     from ditlab.encoders.text import FrozenTextEncoder
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text, image, length, patch = encoders.text, encoders.image, encoders.length, encoders.patch
-    return (
-        FrozenTextEncoder(text, None, length, device, option="--encode-text") if text else None,
-        FrozenImageEncoder(image, None, patch, device, option="--encode-images") if image else None,
-    )
+    text = image = None
+    if encoders.text:
+        text = FrozenTextEncoder(encoders.text, None, encoders.length, device, option="--encode-text")
+    if encoders.image:
+        image = FrozenImageEncoder(encoders.image, None, encoders.patch, device, option="--encode-images")
+    return text, image
 
 
 @lru_cache(maxsize=1)
@@ -138,7 +144,7 @@ class EncodingRules:
         shards = write_shards(part, block.prefix, self.columns(store.columns), batches())
         return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
 
-    def columns(self, own: Mapping[str, Column]) -> dict[str, Column]:
+    def columns(self, own: Columns) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
         from ditlab.encoders.features import image_shapes, latent_shapes, text_shapes
 
@@ -186,26 +192,16 @@ def encoded_blocks(
             for rows in _row_batches(store, range(len(store)), (CAPTION,))
         )
     rules = EncodingRules(encoders, tokens or 0)
-    blocks: list[InputBlock] = []
-    most = block_bytes(sum(store.size for store in parts.values()))
-    for part, store in sorted(parts.items()):
-        row_bytes = max(1, store.size // len(store))
-        rows_a_block = max(1, most // row_bytes)
-        for start in range(0, len(store), rows_a_block):
-            stop = min(start + rows_a_block, len(store))
-            size = row_bytes * (stop - start)
-            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
-            blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
-    places = (encoders.text, encoders.image, encoders.autoencoder)
-    folders = [place for place in places if place and Path(place).is_dir()]
+    folders = [place for place in encoders.places if Path(place).is_dir()]
     files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
     chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
-    chosen |= {"autoencoder": encoders.autoencoder} if encoders.autoencoder else {}
+    if encoders.autoencoder:
+        chosen["autoencoder"] = encoders.autoencoder
     columns = {part: rules.columns(store.columns) for part, store in parts.items()}
     with imported_blocks(
         path,
         "encode",
-        blocks,
+        _row_blocks(parts),
         chosen | {"files": files},
         rules,
         request.executor or ProcessExecutor(1, "encodes"),
@@ -217,6 +213,21 @@ def encoded_blocks(
         yield folder, receipts, columns
 
 
+def _row_blocks(parts: Mapping[str, Store]) -> list[InputBlock]:
+    """Cut the rows of stores into blocks, by part."""
+    blocks: list[InputBlock] = []
+    most = block_bytes(sum(store.size for store in parts.values()))
+    for part, store in sorted(parts.items()):
+        row_bytes = max(1, store.size // len(store))
+        rows_a_block = max(1, most // row_bytes)
+        for start in range(0, len(store), rows_a_block):
+            stop = min(start + rows_a_block, len(store))
+            size = row_bytes * (stop - start)
+            file = SourceFile(str(store.path), MANIFEST_NAME, size, f"sha256:{store.fingerprint}")
+            blocks.append(InputBlock(len(blocks), (file,), part, start, stop, start))
+    return blocks
+
+
 def encode_store(
     store: AnyStore, encoders: EncoderChoice, tokens: int | None, name: str | None, request: ImportRequest[Any]
 ) -> WrittenStore:
@@ -226,6 +237,42 @@ def encode_store(
     captions or images, or with such features, for encoders that do not fit, and for a folder that holds another kind of
     store.
     """
+    _check_columns(encoders, store)
+    open_features(encoders)
+    if encoders.autoencoder:
+        _check_sides(open_autoencoder(encoders.autoencoder), store)
+    if name is not None and folder_name(name) != name:
+        raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
+    path = request.out / (name or f"{store.name}-encoded")
+    if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
+        raise UserError(f"--name={path.name} is the store's own; name another one.")
+    names = " and ".join(Path(place).name for place in encoders.places)
+    what = "latents" if encoders.made == (LATENTS,) else "features"
+    added = f"{what} of {names} added to {store.name}"
+    manifest = store.manifest
+    note = f"{manifest.source.note}; {added}" if manifest.source.note else added
+    facts: dict[str, Any] = {
+        "description": manifest.description,
+        "source": manifest.source.model_copy(update={"note": note}),
+        "receipt": manifest.receipt,
+        "left_out": read_list(store.path, manifest.receipt),
+    }
+    if isinstance(store, BucketedStore):
+        refuse_plain_store(path)
+        sizes = {(bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets}
+        with encoded_blocks(path, store.by_size, encoders, tokens, request) as encoded:
+            stores = finish_parts(*encoded, facts["source"])
+            return place_buckets(path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts)
+    refuse_bucketed_store(path)
+    attachments = {name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments}
+    with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
+        return finish_import(
+            path, folder, receipts, columns["."], text=store.manifest.text, attachments=attachments, **facts
+        )
+
+
+def _check_columns(encoders: EncoderChoice, store: AnyStore) -> None:
+    """Raise UserError for a store that lacks what the encoders read, or holds what they make."""
     if not encoders:
         raise UserError("nothing to encode with; give --encode-text, --encode-images or --autoencoder.")
     if held := [name for name in encoders.made if name in store.columns]:
@@ -236,57 +283,15 @@ def encode_store(
             "it out, or import the data with captions."
         )
     image = store.columns.get("image")
-    by_image = {"--encode-images": encoders.image, "--autoencoder": encoders.autoencoder}
-    if image is None or image.dtype != "uint8" or len(image.shape) != 3 or image.shape[0] != 3:
-        held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
-        for option, place in by_image.items():
-            if place:
-                raise UserError(
-                    f"{option}={place} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave it out, "
-                    "or name another store."
-                )
-    open_features(encoders)
-    if encoders.autoencoder:
-        _check_sides(open_autoencoder(encoders.autoencoder), store)
-    if name is not None and folder_name(name) != name:
-        raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
-    path = request.out / (name or f"{store.name}-encoded")
-    if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
-        raise UserError(f"--name={path.name} is the store's own; name another one.")
-    names = " and ".join(Path(place).name for place in (encoders.text, encoders.image, encoders.autoencoder) if place)
-    what = "latents" if encoders.made == (LATENTS,) else "features"
-    note = "; ".join(filter(None, [store.manifest.source.note, f"{what} of {names} added to {store.name}"]))
-    source = store.manifest.source.model_copy(update={"note": note})
-    receipt: dict[str, Any] = {
-        "receipt": store.manifest.receipt,
-        "left_out": read_list(store.path, store.manifest.receipt),
-    }
-    if isinstance(store, BucketedStore):
-        refuse_plain_store(path)
-        manifest = store.manifest
-        with encoded_blocks(path, store.by_size, encoders, tokens, request) as encoded:
-            stores = finish_parts(*encoded, source)
-            return place_buckets(
-                path,
-                {(bucket.height, bucket.width): stores[bucket.size] for bucket in manifest.buckets},
-                name=path.name,
-                description=manifest.description,
-                source=source,
-                **receipt,
+    if image is not None and image.dtype == "uint8" and len(image.shape) == 3 and image.shape[0] == 3:
+        return
+    held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
+    for option, place in {"--encode-images": encoders.image, "--autoencoder": encoders.autoencoder}.items():
+        if place:
+            raise UserError(
+                f"{option}={place} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave it out, "
+                "or name another store."
             )
-    refuse_bucketed_store(path)
-    with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
-        return finish_import(
-            path,
-            folder,
-            receipts,
-            columns["."],
-            description=store.manifest.description,
-            source=source,
-            text=store.manifest.text,
-            **receipt,
-            attachments={name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments},
-        )
 
 
 def _check_sides(autoencoder: FrozenAutoencoder, store: AnyStore) -> None:

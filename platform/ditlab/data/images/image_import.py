@@ -7,13 +7,14 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +33,25 @@ from ditlab.data.import_blocks import (
     RefusedSource,
     finish_parts,
     imported_blocks,
+    listed_of,
     shards_of,
+    sums_of,
+    tally_of,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import source_name, visible_name
 from ditlab.data.stores.block_index import block_rows
+from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, class_warnings, make_receipt
+from ditlab.data.stores.receipt import (
+    DAMAGED,
+    LeftOutTally,
+    ReceiptLevel,
+    SourceReceipt,
+    class_warnings,
+    make_receipt,
+)
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
@@ -65,7 +77,9 @@ def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
     one size keep the source's order, whatever the number of processes; what is damaged costs itself alone.
     Raises UserError, with no store left, for a source without a usable image, and for what the options refuse to skip.
     """
-    options, before, written = request.options, request.grown, list[WrittenStore]()
+    options = request.options
+    before = request.grown
+    written = list[WrittenStore]()
     if before:
         options = continued_options(options, before)
         request = replace(request, options=options)
@@ -91,103 +105,157 @@ def _import_sizes(
     request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets, path: Path
 ) -> WrittenStore:
     """Write the store of one resolution into a folder."""
-    import PIL
-
-    options, annotations, before = request.options, source.annotations, request.grown
-    has_captions = annotations.caption != "none"
-    if options.encode_text and not has_captions:
+    options = request.options
+    annotations = source.annotations
+    before = request.grown
+    if options.encode_text and annotations.caption == "none":
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
-    source_label = visible_name(source_name(options.source))
     refuse_plain_store(path)
-    classes = source.classes
-    if before:
-        classes = all_classes(before, classes, has_captions, options.into or "")
-    decoding = DecodingRules(
-        buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels, options.grey
-    )
-    grown = before.path if before else None
-    rules = ImageRules(options, annotations, decoding, classes, grown, request.first)
+    rules = _image_rules(request, source, buckets)
     damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
     for line in damaged:
         rules.check(line)
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
-    if encoders and request.first is None:
+    encodes = bool(encoders) and request.first is None
+    if encodes:
         open_features(encoders)  # refuses those that cannot be used before an image is decoded
-    texts = sorted(annotations.lines.items())
-    described = {
-        **options.model_dump(mode="json", exclude=IRRELEVANT),
-        "resolution": buckets.resolution,
-        "lines": hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else "",
-        "classes": list(classes),
-        "pillow": PIL.__version__,
-        "into": before.fingerprint if before else "",
-    }
+    described = _described(rules, before)
     executor = request.executor or ProcessExecutor(options.processes)
     with imported_blocks(
         path, "images", source.blocks, described, rules, executor, request.progress, "decoding", "images", source.num
     ) as (folder, receipts):
-        listed = [*damaged, *(each for receipt in receipts for each in receipt.listed)]
-        counts = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
-        rows = sum(receipt.rows for receipt in receipts)
-        told = [f"{each.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "") for each in listed]
-        levels = _levels(source, receipts, damaged, counts[BESIDE], request.first is None)
-        if not rows:
-            if not told:
-                raise RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
-            left_out = Counter(each.reason for each in listed)
-            reasons = ", ".join(f"{left_out[word]:,} {word}" for word in sorted(left_out))
-            side, smaller = max(each.side for each in listed), ""
-            if side >= SMALLEST_RESOLUTION:
-                patch = _fitting_patch(side)
-                smaller = f", or give --resolution {side - side % patch} --patch {patch}"
-            raise RefusedSource(
-                f"--source={options.source} holds no image that can be used ({reasons}), the first being {told[0]}; "
-                f"name other files{smaller}."
-            )
+        receipt, left_out = _receipt(request, source, rules, receipts, damaged)
         old = before.by_size if before else {}
-        parts = {*old, *chain(*(each.parts for each in receipts))}
+        parts = {*old, *chain.from_iterable(block.parts for block in receipts)}
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
-        pixels = sum(
-            math.prod(size) * each.shard.rows for part, size in sizes.items() for each in shards_of(receipts, part)
+        origin = Source(
+            kind="images",
+            license="not stated",
+            note=_note(options, buckets, receipts, sizes, before),
+            options=kept_options(options, buckets.resolution),
         )
-        note = f"read from {source_label}; {pixels * (1 if options.grey else 3):,} bytes of decoded pixels, areas of "
-        note += f"at most {buckets.resolution}x{buckets.resolution}"
-        class_rows = _class_rows(receipts)
-        if before:
-            note = f"{len(before):,} rows of {before.name}@{before.fingerprint[:12]}, and {rows:,} {note}"
-            rows += len(before)
-            if LABEL in before.columns:
-                counted = before.columns[LABEL].statistics.class_counts or ()
-                class_rows = [sum(pair) for pair in zip_longest(class_rows, counted, fillvalue=0)]
-        kept = kept_options(options, buckets.resolution)
-        origin = Source(kind="images", license="not stated", note=note, options=kept)
-        words = [f"{rows:,} images", *(["with captions"] if has_captions else [])]
-        if num := len(classes):
-            words.append(f"of {num:,} class{'es' if num > 1 else ''}")
-        words.append(f"in {len(sizes)} size{'s' if len(sizes) > 1 else ''}")
-        warnings = [*source.warnings]
-        if request.first is None:
-            warnings += class_warnings(dict(zip(classes, class_rows, strict=False)))
-        elif encoders:
-            warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
-        changed = {what: counts[what] for what in (CUT, CONVERTED)}
-        earlier = (before.path, before.manifest.receipt) if before and before.manifest.receipt else None
-        receipt, list_content = make_receipt(levels, [*source.files_left_out, *told], changed, warnings, earlier)
         columns = {part: rules.columns(size) for part, size in sizes.items()}
         stores = finish_parts(folder, receipts, columns, origin, old)
         with ExitStack() as encoding:
-            if encoders and request.first is None:
+            if encodes:
                 encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
                 stores = finish_parts(*encoded, origin)
             return place_buckets(
                 path,
                 {sizes[part]: store for part, store in stores.items()},
                 name=path.name,
-                description=" ".join(words),
+                description=_description(rules, sum(map(len, stores.values())), len(sizes)),
                 source=origin,
                 receipt=receipt,
-                left_out=list_content,
+                left_out=left_out,
             )
+
+
+def _image_rules(request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets) -> ImageRules:
+    """Return the rules of one resolution. Raises UserError as `all_classes` does."""
+    options = request.options
+    annotations = source.annotations
+    before = request.grown
+    has_captions = annotations.caption != "none"
+    decoding = DecodingRules(
+        buckets, options.caption_length, has_captions, bool(annotations.label), options.max_pixels, options.grey
+    )
+    classes = source.classes
+    if before:
+        classes = all_classes(before, classes, has_captions, options.into or "")
+    return ImageRules(options, annotations, decoding, classes, before.path if before else None, request.first)
+
+
+def _described(rules: ImageRules, before: BucketedStore | None) -> dict[str, Any]:
+    """Return all that changes the images of a store beside its blocks, as values of JSON."""
+    import PIL
+
+    texts = sorted(rules.annotations.lines.items())
+    return {
+        **rules.options.model_dump(mode="json", exclude=IRRELEVANT),
+        "resolution": rules.decoding.buckets.resolution,
+        "lines": hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else "",
+        "classes": list(rules.classes),
+        "pillow": PIL.__version__,
+        "into": before.fingerprint if before else "",
+    }
+
+
+def _receipt(
+    request: ImportRequest[ImagesOptions],
+    source: ImageSource,
+    rules: ImageRules,
+    receipts: Sequence[BlockReceipt],
+    damaged: Sequence[LeftOut],
+) -> tuple[SourceReceipt, bytes]:
+    """Return an import's receipt, and the file that lists what was left out. Raises RefusedSource without an image."""
+    before = request.grown
+    is_whole = request.first is None
+    listed = [*damaged, *listed_of(receipts)]
+    if not any(receipt.rows for receipt in receipts):
+        raise _refusal(request.options.source, listed)
+    counts = sums_of(receipts)
+    warnings = [*source.warnings]
+    if is_whole:
+        class_rows = _class_rows(receipts, before)
+        warnings += class_warnings(dict(zip(rules.classes, class_rows, strict=False)))
+    elif request.options.encode_text or request.options.encode_images:
+        warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
+    return make_receipt(
+        _levels(source, receipts, damaged, counts[BESIDE], is_whole),
+        [*source.files_left_out, *map(str, listed)],
+        {what: counts[what] for what in (CUT, CONVERTED)},
+        warnings,
+        (before.path, before.manifest.receipt) if before and before.manifest.receipt else None,
+    )
+
+
+def _refusal(source: str, listed: Sequence[LeftOut]) -> RefusedSource:
+    """Return the error for a source without a usable image."""
+    if not listed:
+        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
+    numbers = Counter(each.reason for each in listed)
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(numbers.items()))
+    side = max(each.side for each in listed)
+    smaller = ""
+    if side >= SMALLEST_RESOLUTION:
+        patch = _fitting_patch(side)
+        smaller = f", or give --resolution {side - side % patch} --patch {patch}"
+    return RefusedSource(
+        f"--source={source} holds no image that can be used ({reasons}), the first being {listed[0]}; "
+        f"name other files{smaller}."
+    )
+
+
+def _note(
+    options: ImagesOptions,
+    buckets: AspectBuckets,
+    receipts: Sequence[BlockReceipt],
+    sizes: Mapping[str, ImageSize],
+    before: BucketedStore | None,
+) -> str:
+    """Return a sentence on where the rows of a store are from."""
+    pixels = sum(
+        math.prod(size) * written.shard.rows for part, size in sizes.items() for written in shards_of(receipts, part)
+    )
+    note = (
+        f"read from {visible_name(source_name(options.source))}; {pixels * (1 if options.grey else 3):,} bytes of "
+        f"decoded pixels, areas of at most {buckets.resolution}x{buckets.resolution}"
+    )
+    if not before:
+        return note
+    rows = sum(receipt.rows for receipt in receipts)
+    return f"{len(before):,} rows of {before.name}@{before.fingerprint[:12]}, and {rows:,} {note}"
+
+
+def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:
+    words = [f"{rows:,} images"]
+    if rules.decoding.captions:
+        words.append("with captions")
+    if num := len(rules.classes):
+        words.append(f"of {num:,} class{'es' if num > 1 else ''}")
+    words.append(f"in {num_sizes} size{'s' if num_sizes > 1 else ''}")
+    return " ".join(words)
 
 
 def _levels(
@@ -197,33 +265,35 @@ def _levels(
 
     `is_whole`: False where only the beginning was looked at, which then has a level of its own.
     """
-    tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
-    rows = sum(receipt.rows for receipt in receipts)
-    num = tally.counts.total()
-    if source.blocks[0].kind == "images" and is_whole:
-        tally.merge(source.files.left_out)
-        used = source.files.used | {"images": rows}
-        levels = [ReceiptLevel(unit=source.files.unit, found=source.files.found, used=used, left_out=tally.groups())]
+    tally = tally_of(receipts)
+    used = {"images": sum(receipt.rows for receipt in receipts)}
+    kind = source.blocks[0].kind
+    files = source.files
+    if kind == "images" and is_whole:
+        tally.merge(files.left_out)
+        left_out = tally.groups()
+        levels = [ReceiptLevel(unit=files.unit, found=files.found, used=files.used | used, left_out=left_out)]
     else:
-        unit = {"images": "images", "tar": "members"}.get(source.blocks[0].kind, "rows")
-        used = {"images": rows} | ({BESIDE: beside} if beside else {})
-        inner = ReceiptLevel(unit=unit, found=rows + beside + num, used=used, left_out=tally.groups())
-        levels = [source.files, inner]
+        if beside:
+            used[BESIDE] = beside
+        levels = [files, tally.level({"images": "images", "tar": "members"}.get(kind, "rows"), used)]
     if damaged or source.num_lines:
         lines = LeftOutTally()
         for line in damaged:
             lines.add(line.reason, "", line.place)
-        found, used = source.num_lines + len(damaged), {"read": source.num_lines}
-        levels.append(ReceiptLevel(unit="lines", found=found, used=used, left_out=lines.groups()))
+        levels.append(lines.level("lines", {"read": source.num_lines}))
     return levels
 
 
-def _class_rows(receipts: Sequence[BlockReceipt]) -> list[int]:
-    """Return the number of rows of each class."""
+def _class_rows(receipts: Sequence[BlockReceipt], before: BucketedStore | None) -> list[int]:
+    """Return the number of rows of each class, with those of the store that grows."""
     counts: Counter[int] = Counter()
+    if before and LABEL in before.columns:
+        counts.update(dict(enumerate(before.columns[LABEL].statistics.class_counts or ())))
     for shards in (each for receipt in receipts for each in receipt.parts.values()):
         for shard in shards:
-            counts.update(dict(enumerate(shard.moments[LABEL].class_counts or ())) if LABEL in shard.moments else {})
+            if LABEL in shard.moments:
+                counts.update(dict(enumerate(shard.moments[LABEL].class_counts or ())))
     return [counts[number] for number in range(max(counts, default=-1) + 1)]
 
 
@@ -275,7 +345,9 @@ class ImageRules:
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
         skipped: list[LeftOut] = []
-        counts, tally, rows = Counter[str](), LeftOutTally(), 0
+        counts = Counter[str]()
+        tally = LeftOutTally()
+        rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
             items = read_images(block, self.annotations, self.options)
@@ -293,7 +365,8 @@ class ImageRules:
                     skipped.append(image)
                     continue
                 if image.size not in series:
-                    columns, part = self.columns(image.size), folder / "{}x{}".format(*image.size)
+                    columns = self.columns(image.size)
+                    part = folder / "{}x{}".format(*image.size)
                     part.mkdir(parents=True, exist_ok=True)
                     rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
                     series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)

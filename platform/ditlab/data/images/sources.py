@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import groupby, product
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from ditlab.data.images.annotations import (
     METADATA,
     REMEDIES,
     Annotations,
+    Line,
     caption_bytes,
     class_name,
     class_table,
@@ -44,10 +45,17 @@ from ditlab.data.source_files import (
     visible_name,
     with_suffix,
 )
-from ditlab.data.sources.records import NOT_READ, files_level, read_records, record_blocks, record_files
+from ditlab.data.sources.records import (
+    NOT_READ,
+    RecordFile,
+    files_level,
+    read_records,
+    record_blocks,
+    record_files,
+)
 from ditlab.data.sources.tables import named_classes, other_columns, parquet_rows, table_schema
 from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.plain_files import MIB
 
@@ -61,6 +69,8 @@ KINDS = {
     "mds": "MDS shards",
 }
 """Kinds of blocks, and their names for people."""
+IMAGES = "--image-column"
+"""Flag that names a table's column of images."""
 TABLES = ("parquet", "arrow", "mds")
 """Kinds whose captions lie in a column."""
 AT_ONCE = 16
@@ -108,169 +118,227 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
 
     Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
     """
-    source = options.source
-    listing = list_source(source, beside=(".txt", ".json", ".cls"))
+    listing = list_source(options.source, beside=(".txt", ".json", ".cls"))
     files = [file for file in listing if not file.set_aside]
-    images, tars = with_suffix(files, *IMAGE_SUFFIXES), with_suffix(files, ".tar")
+    images = with_suffix(files, *IMAGE_SUFFIXES)
+    tars = with_suffix(files, ".tar")
     metadata = [file for file in files if file.name.rpartition("/")[2].lower() in METADATA] if images else []
-    tables = [each for each in record_files(source, files) if each.kind in TABLES and each.file not in metadata]
-    found = {"images": images, "tar": tars} | {kind: [each for each in tables if each.kind == kind] for kind in TABLES}
-    held = [kind for kind, those in found.items() if those]
+    tables = [each for each in record_files(options.source, files) if each.kind in TABLES and each.file not in metadata]
+    held = {each.kind for each in tables}
+    if images:
+        held.add("images")
+    if tars:
+        held.add("tar")
+    kind = _only_kind(held, options.source, listing)
+    annotations = _annotations(options, kind, metadata)
+    if kind == "images":
+        return _image_files(listing, images, annotations, options)
+    if kind == "tar":
+        return _tar_files(listing, tars, annotations)
+    return _table_files(listing, tables, annotations)
+
+
+def _only_kind(held: Collection[str], source: str, listing: Sequence[SourceFile]) -> str:
+    """Return the kind of a source's files. Raises UserError for none and for several."""
     if not held:
         raise UserError(
             f"--source={source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file, no saved datasets folder "
             f"and no MDS index ({endings(listing)}); name one that does."
         )
     if len(held) > 1:
-        names = " and ".join(KINDS[kind] for kind in held)
+        names = " and ".join(name for kind, name in KINDS.items() if kind in held)
         raise UserError(f"--source={source} holds {names}; name a folder of one kind, or a single file.")
     (kind,) = held
-    annotations = _annotations(options, kind, metadata)
-    if kind == "images":
-        return _image_files(listing, files, images, annotations, options, metadata)
-    if kind == "tar":
-        labels: set[str] = set()
-        if annotations.label is not None:
-            with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
-                labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
-        blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
-        counted = files_level(listing, {"read": tars})
-        return ImageSource(annotations, blocks, None, class_table(labels), *counted, len(annotations.lines))
-    num = None  # where it would take a request for each file
-    if kind == "mds":
-        num = sum(int(each.detail["samples"]) for each in tables)
-    elif kind == "parquet" and not tables[0].file.is_remote:
-        with suppress(BadRecord):
-            num = sum(sum(parquet_rows(each.file)) for each in tables)
-    blocks = record_blocks(tables, block_bytes(sum(each.file.size for each in tables)))
-    named: Mapping[str, Sequence[str]] = {}
-    if kind != "mds":
-        with suppress(BadRecord):  # told as its rows are read
-            named = named_classes(table_schema(tables[0].file, kind))
-    classes = _column_classes(blocks, annotations.keys[LABELS], named) if annotations.label else ()
-    warnings = []
-    if not annotations.label and named:
-        name = next(iter(named))
-        warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
-    annotations = replace(annotations, numbered=tuple(named.get(annotations.keys.get(LABELS, ""), ())))
-    level, lines = files_level(listing, {"read": [each.file for each in tables]})
-    return ImageSource(annotations, blocks, num, classes, level, lines, warnings=warnings)
+    return kind
 
 
 def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
     """Read the rules for a kind of source: its captions lie in a column, in files beside the images, or in tables."""
-    of_table = kind in TABLES
-    default = "column" if of_table else "metadata" if metadata else "txt"
     label: str | None = options.label_from
+    if label and kind in TABLES:
+        raise UserError(f"--label-from={label}: --source={options.source} holds {KINDS[kind]}; give --label-column.")
+    keys = {}
     if options.label_column:
         label = "column"
-    elif label and of_table:
-        raise UserError(f"--label-from={label}: --source={options.source} holds {KINDS[kind]}; give --label-column.")
-    chosen = options.caption_from or ("none" if label and default == "txt" else default)
+        keys[LABELS] = options.label_column
+    caption = _caption_origin(options, kind, label, metadata)
+    if caption != "none":
+        keys = {CAPTIONS: options.caption_column, **keys}
+    remedy = REMEDIES.get(caption, "").format(lines=options.caption_from, column=options.caption_column)
+    if kind == "tar" and caption == "txt":
+        remedy = "write one into a .txt member of the same key beside it"
+    tables = metadata
+    lines: Mapping[str, Line] = {}
+    damaged: Sequence[BadRecord] = ()
+    if caption == "lines":
+        tables = [local_file(Path(options.caption_from or ""))]
+        lines, damaged = read_lines(tables, keys, f"--caption-from={options.caption_from}")
+    elif caption == "metadata":
+        lines, damaged = read_lines(tables, keys)
+    elif label == "column":
+        lines, damaged = read_lines(tables, {LABELS: keys[LABELS]})
+    places = [file.place for file in tables] if lines else []
+    return Annotations(caption, label, keys, lines, places, remedy, damaged)
+
+
+def _caption_origin(options: ImagesOptions, kind: str, label: str | None, metadata: Sequence[SourceFile]) -> str:
+    """Return `Annotations.caption`. Raises UserError for an origin that this kind of source does not have."""
+    chosen = options.caption_from
+    if chosen is None:
+        if kind in TABLES:
+            return "column"
+        if metadata:
+            return "metadata"
+        return "none" if label else "txt"
     caption = "lines" if chosen.endswith(LINES) else chosen
-    if (caption == "column") != of_table and caption != "none":
-        right = "column, or none" if of_table else f"txt, json, folder, stem, metadata, FILE{LINES[1]} or none"
-        what = KINDS[kind] if of_table else "no .parquet files"
+    if caption != "none" and (caption == "column") != (kind in TABLES):
+        right = f"txt, json, folder, stem, metadata, FILE{LINES[1]} or none"
+        what = "no .parquet files"
+        if kind in TABLES:
+            right = "column, or none"
+            what = KINDS[kind]
         raise UserError(f"--caption-from={chosen}: --source={options.source} holds {what}; give {right}.")
     if caption == "metadata" and not metadata:
         raise UserError(
             f"--caption-from=metadata: --source={options.source} holds no {', '.join(METADATA)}; give txt, or the file."
         )
-    remedy = REMEDIES.get(caption, "").format(lines=chosen, column=options.caption_column)
-    if kind == "tar" and caption == "txt":
-        remedy = "write one into a .txt member of the same key beside it"
-    keys = {CAPTIONS: options.caption_column} if caption != "none" else {}
-    if label == "column":
-        keys[LABELS] = options.label_column or ""
-    lines: Mapping[str, Sequence[str | None]] = {}
-    damaged: list[BadRecord] = []
-    if caption in ("lines", "metadata") or (label == "column" and metadata):
-        files = metadata if caption != "lines" else [local_file(Path(chosen))]
-        place = f"--caption-from={chosen}" if caption == "lines" else files[0].place
-        asked = keys.get(CAPTIONS) if caption in ("lines", "metadata") else None
-        lines, damaged = read_lines(files, asked, keys.get(LABELS), place, beside=caption != "lines")
-    return Annotations(caption, label, keys, lines, remedy, damaged)
+    return caption
+
+
+def _tar_files(listing: Sequence[SourceFile], tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
+    """Cut tars into blocks; their classes are read from all of them."""
+    labels: set[str] = set()
+    if annotations.label is not None:
+        with ThreadPoolExecutor(AT_ONCE if tars[0].is_remote else 1) as pool:
+            labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
+    blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
+    level, left_out = files_level(listing, {"read": tars})
+    return ImageSource(annotations, blocks, None, class_table(labels), level, left_out, len(annotations.lines))
+
+
+def _table_files(listing: Sequence[SourceFile], tables: Sequence[RecordFile], annotations: Annotations) -> ImageSource:
+    """Cut tables of one kind into blocks; their classes are the column's names, or its values."""
+    files = [each.file for each in tables]
+    blocks = record_blocks(tables, block_bytes(sum(file.size for file in files)))
+    named: Mapping[str, Sequence[str]] = {}
+    if tables[0].kind != "mds":
+        with suppress(BadRecord):  # told as its rows are read
+            named = named_classes(table_schema(files[0], tables[0].kind))
+    classes: Sequence[str] = ()
+    warnings = []
+    if annotations.label:
+        column = annotations.keys[LABELS]
+        names = tuple(named.get(column, ()))
+        classes = names or _column_classes(blocks, column)
+        annotations = replace(annotations, numbered=names)
+    elif named:
+        name = next(iter(named))
+        warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
+    level, left_out = files_level(listing, {"read": files})
+    return ImageSource(annotations, blocks, _num_rows(tables), classes, level, left_out, warnings=warnings)
+
+
+def _num_rows(tables: Sequence[RecordFile]) -> int | None:
+    """Return the rows of tables; None where a file is damaged, or where it would take a request for each."""
+    if tables[0].kind == "mds":
+        return sum(int(each.detail["samples"]) for each in tables)
+    if tables[0].kind == "parquet" and not tables[0].file.is_remote:
+        with suppress(BadRecord):
+            return sum(sum(parquet_rows(each.file)) for each in tables)
+    return None
 
 
 def _image_files(
-    listing: Sequence[SourceFile],
-    files: Sequence[SourceFile],
-    images: Sequence[SourceFile],
-    annotations: Annotations,
-    options: ImagesOptions,
-    metadata: Sequence[SourceFile],
+    listing: Sequence[SourceFile], images: Sequence[SourceFile], annotations: Annotations, options: ImagesOptions
 ) -> ImageSource:
-    """Cut image files into blocks. `files`: those of the listing that are not set aside; `images` among them."""
-    lines, names = annotations.lines, {file.shown for file in images}
+    """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
     # refuses images outside all folders before one is decoded
     labels = {annotations.label_of(PurePosixPath(file.shown), file.shown) for file in images if annotations.label}
-    if unknown := [visible_name(name) for name in lines if name not in names]:
-        more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        origin, begin = f"--caption-from={options.caption_from}", "below --source"
-        if annotations.caption != "lines":
-            origin, begin = metadata[0].place, "beside that file"
-        raise UserError(
-            f"{origin} names {unknown[0]}{more}, which --source={options.source} does not hold; correct the paths, "
-            f"which begin {begin}, or remove the lines."
-        )
+    _refuse_other_lines(annotations, images, options)
+    files = [file for file in listing if not file.set_aside]
     beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
     stems = {file.stem for file in images}
-    if annotations.caption == "lines":
-        chosen = Path(options.caption_from or "").absolute()
-        metadata = [file for file in files if file.has_path and file.path == chosen]
-    level, left_out = files_level(
-        listing,
-        {
-            "images": images,
-            BESIDE: [file for (stem, _), file in beside.items() if stem in stems],
-            "metadata": metadata if annotations.lines else [],
-        },
-        {file.name: ALONE for (stem, _), file in beside.items() if stem not in stems},
-    )
-    blocks: list[InputBlock] = []
-    for group in group_files(images):
-        of_group = dict.fromkeys(file.stem for file in group)
-        own = {file.shown: lines[file.shown] for file in group if file.shown in lines}
-        files_beside = tuple(
-            beside[stem, ending]
-            for stem in of_group
-            for ending in sorted(annotations.companions)
-            if (stem, ending) in beside
-        )
-        blocks.append(InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None))
-    own_rules = replace(annotations, lines={})
+    tables = set(annotations.tables)
+    used = {
+        "images": images,
+        BESIDE: [file for file in beside.values() if file.stem in stems],
+        "metadata": [file for file in files if file.place in tables],
+    }
+    level, left_out = files_level(listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE))
+    blocks = _image_blocks(images, beside, annotations)
     warnings: list[str] = []
     if annotations.label == "folder":
-        labels |= {visible_name(file.name.split("/")[0]) for file in files if "/" in file.name}
-        labels |= set(_folders(options.source)) - {file.shown for file in listing}  # which has links in a circle
-        inner = {PurePosixPath(file.shown).parts[1] for file in images if file.shown.count("/") > 1}
-        if 1 < len(inner) < len(images) and all(file.shown.count("/") > 1 for file in images):
-            warnings.append(
-                f"Every image lies in a folder of a folder ({sorted(labels, key=str)[0]}/{sorted(inner)[0]}): classes "
-                "are the outer ones; give --label-from inner for the inner ones."
-            )
-    elif annotations.label == "column":
-        labels = {line[1] for line in lines.values()} if lines else _companion_classes(beside.values(), annotations)
-    elif annotations.label == "cls":
+        labels |= _outer_folders(options.source, listing)
+        warnings = _inner_folder_warnings(images, min(map(str, labels)))
+    elif annotations.label in ("column", "cls"):
         labels = _companion_classes(beside.values(), annotations)
     classes = class_table(filter(None, labels))
-    return ImageSource(own_rules, blocks, len(images), classes, level, left_out, len(lines), warnings)
+    num_lines = len(annotations.lines)
+    annotations = replace(annotations, lines={})
+    return ImageSource(annotations, blocks, len(images), classes, level, left_out, num_lines, warnings)
 
 
-def _folders(source: str) -> list[str]:
-    """Return the folders directly below a source of this machine, those without a file too."""
-    if not Path(source).is_dir():
+def _image_blocks(
+    images: Sequence[SourceFile], beside: Mapping[tuple[str, str], SourceFile], annotations: Annotations
+) -> list[InputBlock]:
+    """Cut image files into blocks, each with the files of its stems (`beside`, by stem and ending) and its lines."""
+    blocks: list[InputBlock] = []
+    for group in group_files(images):
+        own = {file.shown: annotations.lines[file.shown] for file in group if file.shown in annotations.lines}
+        names = product(dict.fromkeys(file.stem for file in group), sorted(annotations.companions))
+        files_beside = tuple(beside[name] for name in names if name in beside)
+        blocks.append(InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None))
+    return blocks
+
+
+def _refuse_other_lines(annotations: Annotations, images: Sequence[SourceFile], options: ImagesOptions) -> None:
+    """Raise UserError for lines of captions and classes that name images which the source does not hold."""
+    names = {file.shown for file in images}
+    unknown = [visible_name(name) for name in annotations.lines if name not in names]
+    if not unknown:
+        return
+    if annotations.caption == "lines":
+        origin = f"--caption-from={options.caption_from}"
+        begin = "below --source"
+    else:
+        origin = annotations.tables[0]
+        begin = "beside that file"
+    raise UserError(
+        f"{origin} names {shortened(unknown, 1)}, which --source={options.source} does not hold; correct the paths, "
+        f"which begin {begin}, or remove the lines."
+    )
+
+
+def _inner_folder_warnings(images: Sequence[SourceFile], outer: str) -> list[str]:
+    """Return a sentence where each image lies in a folder of a folder, so that the inner ones may be the classes."""
+    if any(file.shown.count("/") < 2 for file in images):
         return []
+    inner = {PurePosixPath(file.shown).parts[1] for file in images}
+    if not 1 < len(inner) < len(images):
+        return []
+    return [
+        f"Every image lies in a folder of a folder ({outer}/{min(inner)}): classes are the outer ones; give "
+        "--label-from inner for the inner ones."
+    ]
+
+
+def _outer_folders(source: str, listing: Sequence[SourceFile]) -> set[str]:
+    """Return the folders directly below a source; of this machine those without a file too."""
+    found = {visible_name(file.name.split("/")[0]) for file in listing if "/" in file.name and not file.set_aside}
+    if not Path(source).is_dir():
+        return found
+    links = {file.shown for file in listing}  # in a circle
     with os.scandir(source) as entries:
-        return [
-            visible_name(entry.name)
-            for entry in entries
-            if entry.is_dir() and not entry.name.startswith(".") and entry.name not in SYSTEM_NAMES
-        ]
+        for entry in entries:
+            if entry.is_dir() and not entry.name.startswith(".") and entry.name not in SYSTEM_NAMES:
+                found |= {visible_name(entry.name)} - links
+    return found
 
 
 def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) -> set[str | None]:
-    """Return the classes that files beside images name."""
+    """Return the classes that lines, or files beside images, name."""
+    if annotations.label == "column" and annotations.lines:
+        return {line[1] for line in annotations.lines.values()}
     found: set[str | None] = set()
     for file in files:
         with suppress(OSError):  # told where its image is read
@@ -279,10 +347,8 @@ def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) ->
     return found
 
 
-def _column_classes(blocks: Sequence[InputBlock], column: str, named: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Return the classes of a column: names that Hugging Face's ClassLabel gives, or the values that it holds."""
-    if names := named.get(column):
-        return names
+def _column_classes(blocks: Sequence[InputBlock], column: str) -> Sequence[str]:
+    """Return the classes of a column: the values that it holds."""
     found: set[str] = set()
     for block in blocks:
         for record in read_records(block, {LABELS: column}, 4096):
@@ -307,42 +373,56 @@ def read_images(
     if block.kind == "tar":
         for file in block.files:
             yield from tar_images(file, annotations)
-        return
-    if block.kind == "images":
+    elif block.kind == "images":
         yield from _read_image_files(block, annotations, most_image_bytes(options.max_pixels))
-        return
-    columns = {"--image-column": options.image_column, **annotations.keys}
+    else:
+        yield from _read_tables(block, annotations, options.image_column)
+
+
+def image_bytes(value: Any) -> bytes | None:
+    """Return an image's file as it is; None for null. Raises TypeError for another type."""
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError(type(value).__name__)
+
+
+COLUMNS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    IMAGES: (image_bytes, "image bytes", "bytes or of {bytes, path}"),
+    CAPTIONS: (caption_bytes, "text", "text, or of lists of text"),
+    LABELS: (class_name, "class", "whole numbers or text"),
+}
+"""Conversion of a column's values, what they are, and what its column is one of, by the flag that names the column."""
+
+
+def _read_tables(block: InputBlock, annotations: Annotations, image_column: str) -> Iterator[CaptionedImage]:
+    """Iterate over the rows of tables."""
+    columns = {IMAGES: image_column, **annotations.keys}
     for record in read_records(block, columns, ROWS):
         name = ", ".join(filter(None, [record.file.shown, record.where]))
         if record.problem:
             yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.problem.is_rest)
             continue
         values = dict(zip(columns, record.values, strict=True))
-        image, problem = values["--image-column"], ""
+        image = values[IMAGES]
+        problem = ""
         if isinstance(image, dict) and "bytes" in image:
-            problem = f"its bytes are null, and its path is {image.get('path')}" if image["bytes"] is None else ""
-            image = image["bytes"]
-        read: dict[str, Any] = {}
-        for flag, convert, what, form in (
-            ("--image-column", lambda value: value, "image bytes", "bytes or of {bytes, path}"),
-            (CAPTIONS, caption_bytes, "text", "text, or of lists of text"),
-            (LABELS, class_name, "class", "whole numbers or text"),
-        ):
-            value = image if flag == "--image-column" else values.get(flag)
+            values[IMAGES] = image["bytes"]
+            if image["bytes"] is None:
+                problem = f"its bytes are null, and its path is {image.get('path')}"
+        for flag, (convert, what, form) in COLUMNS.items():
+            value = values.get(flag)
             try:
-                if flag == "--image-column" and value is not None and not isinstance(value, bytes):
-                    raise TypeError
-                read[flag] = convert(value)
+                values[flag] = convert(value)
             except TypeError:
                 raise UserError(
                     f"{record.file.place}: '{columns[flag]}' holds {type(value).__name__}, no {what}; give {flag} "
                     f"with a column of {form} ({other_columns(block, columns[flag])})."
                 ) from None
-        label = read[LABELS]
+        label = values[LABELS]
         if annotations.numbered and label is not None:
             number = int(label)
             label = annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
-        yield CaptionedImage(name, read["--image-column"], read[CAPTIONS], label, problem)
+        yield CaptionedImage(name, values[IMAGES], values[CAPTIONS], label, problem)
 
 
 def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: int) -> Iterator[CaptionedImage]:
@@ -353,7 +433,8 @@ def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: i
     annotations = replace(annotations, lines=block.detail or {})
 
     def read(file: SourceFile) -> CaptionedImage:
-        path, problem = PurePosixPath(file.shown), ""
+        path = PurePosixPath(file.shown)
+        problem = ""
         contents: dict[str, bytes | str] = {}
         image: bytes | Path | None = None
         for companion in beside.get(file.stem, []):
@@ -392,8 +473,7 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
         members: dict[str, bytes | str | None] = {}
         for name, content in group:
             if name in members:
-                path = PurePosixPath(visible_name(name))
-                yield LeftOut(place=f"{file.shown}: {path}", reason=TWICE, detail="", ending=path.suffix.lower())
+                yield _left_out(file, name, TWICE)
             else:
                 members[name] = content
         is_cut = bool(damage)  # known with the last sample
@@ -403,63 +483,99 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
     yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
 
 
+@dataclass
+class SampleMembers:
+    """Names of the members of one key, by what each is to the sample."""
+
+    images: list[str] = field(default_factory=list)
+    """Pictures of the sample."""
+    others: list[str] = field(default_factory=list)
+    """Pictures that are about another sample."""
+    beside: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Captions and classes, by stem and ending."""
+    of_system: list[str] = field(default_factory=list)
+    """Hidden ones, and those that systems leave."""
+    not_read: list[str] = field(default_factory=list)
+    """Names that no reader takes."""
+
+    def beside_image(self, name: str) -> dict[str, str]:
+        """Return what is of an image's stem, by ending; of a sample's only image, what is of its key."""
+        own = self.beside.get(PurePosixPath(name).stem, {})
+        if own or len(self.images) > 1:
+            return own
+        return self.beside.get(_key(name).name, {})
+
+
+def _sorted_members(names: Iterable[str], companions: Collection[str]) -> SampleMembers:
+    """Sort the members of one key. A picture with a dot in its stem is the sample's where it cannot be another's."""
+    members = SampleMembers()
+    pictures: dict[str, str] = {}  # stems by name
+    for name in names:
+        path = PurePosixPath(name)
+        ending = path.suffix.lower()
+        if SourceFile("", name, 0, "").set_aside:
+            members.of_system.append(name)
+        elif ending in IMAGE_SUFFIXES:
+            pictures[name] = path.stem
+        elif ending in companions:
+            members.beside.setdefault(path.stem, {})[ending] = name
+        else:
+            members.not_read.append(name)
+    has_plain = any("." not in stem for stem in pictures.values())
+    for name, stem in pictures.items():
+        _, dot, behind = stem.partition(".")
+        is_version = not has_plain and any(letter.isdigit() for letter in behind)
+        if not dot or stem in members.beside or is_version:
+            members.images.append(name)
+        else:
+            members.others.append(name)
+    return members
+
+
+def _left_out(file: SourceFile, name: str, reason: str, detail: str = "") -> LeftOut:
+    path = PurePosixPath(visible_name(name))
+    return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+
+
 def _sample(
-    file: SourceFile, members: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
+    file: SourceFile, contents: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
 ) -> Iterator[CaptionedImage | LeftOut]:
     """Iterate over the images of neighbours of one key, and over those that are none of their own.
 
     `is_cut`: the tar is damaged behind them.
     """
 
-    def left_out(name: str, reason: str, detail: str = "") -> LeftOut:
-        path = PurePosixPath(visible_name(name))
-        return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+    def left_out(names: Iterable[str], reason: str, detail: str = "") -> Iterator[LeftOut]:
+        return (_left_out(file, name, reason, detail) for name in names)
 
-    paths = {name: PurePosixPath(name) for name in members}
-    system = [name for name in members if SourceFile("", name, 0, "").set_aside]
-    yield from (left_out(name, SYSTEM) for name in system)
-    images = [name for name, path in paths.items() if path.suffix.lower() in IMAGE_SUFFIXES and name not in system]
-    beside: dict[str, dict[str, str]] = {}  # names by stem and ending
-    for name, path in paths.items():
-        if path.suffix.lower() in annotations.companions and name not in system:
-            beside.setdefault(path.stem, {})[path.suffix.lower()] = name
-        elif name not in images and name not in system:
-            yield left_out(name, NOT_READ)
-    plain = [name for name in images if "." not in paths[name].stem]
-    own = [
-        name
-        for name in images
-        if name in plain
-        or paths[name].stem in beside
-        or (not plain and any(letter.isdigit() for letter in paths[name].stem.partition(".")[2]))
-    ]
-    yield from (
-        left_out(name, "about another sample", "a dot in its name: rename it, or write a caption of its stem beside it")
-        for name in images
-        if name not in own
-    )
+    members = _sorted_members(contents, annotations.companions)
+    yield from left_out(members.of_system, SYSTEM)
+    yield from left_out(members.not_read, NOT_READ)
+    remedy = "a dot in its name: rename it, or write a caption of its stem beside it"
+    yield from left_out(members.others, "about another sample", remedy)
     used: set[str] = set()
-    for name in own:
-        path = paths[name]
-        named = beside.get(path.stem) or (beside.get(_key(name).name, {}) if len(own) == 1 else {})
-        num_beside = len({*named.values()} - used)
-        used.update(named.values())
+    for name in members.images:
+        named = members.beside_image(name)
+        newly_used = {*named.values()} - used
+        used |= newly_used
         if is_cut and annotations.companions and not named:
-            yield left_out(name, DAMAGED, BEHIND)
+            yield from left_out([name], DAMAGED, BEHIND)
             continue
-        content, inside = members[name], PurePosixPath(visible_name(name))
-        problem = content if isinstance(content, str) else ""
-        contents = {ending: members[other] for ending, other in named.items()}
+        content = contents[name]
+        inside = PurePosixPath(visible_name(name))
         image = annotations.annotate(
             inside,
             f"{file.shown}: {inside}",
             content,
-            {ending: content for ending, content in contents.items() if content is not None},
-            problem,
+            {ending: beside for ending, other in named.items() if (beside := contents[other]) is not None},
+            content if isinstance(content, str) else "",
         )
-        yield replace(image, beside=num_beside)
-    for name in (name for names in beside.values() for name in names.values() if name not in used):
-        yield left_out(name, *((DAMAGED, BEHIND) if is_cut and not own else (ALONE,)))
+        yield replace(image, beside=len(newly_used))
+    unused = [name for names in members.beside.values() for name in names.values() if name not in used]
+    if is_cut and not members.images:
+        yield from left_out(unused, DAMAGED, BEHIND)
+    else:
+        yield from left_out(unused, ALONE)
 
 
 def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:

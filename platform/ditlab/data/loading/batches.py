@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Columns
 from ditlab.data.stores.view import View
 from ditlab_models.contract import BatchField
 
 
 def to_device(
-    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Mapping[str, Column], device: torch.device | str
+    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Columns, device: torch.device | str
 ) -> dict[str, Tensor]:
     """Convert a batch to a model's fields: moved in the store's dtype, then converted on the device.
 
@@ -23,7 +23,8 @@ def to_device(
     converted = {}
     for field in fields:
         moved = batch[field.name].to(device, non_blocking=True)
-        source, target = columns[field.name].value_range, field.value_range
+        source = columns[field.name].value_range
+        target = field.value_range
         if target is None or source is None:
             moved = moved.to(getattr(torch, field.dtype))
         else:

@@ -53,21 +53,27 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
     shapes = {part.name: part.columns[field.name].shape for part in view.store.parts}
     sizes = [shape[axis] for shape in shapes.values() for axis in axes]
     for bucket, shape in shapes.items():
-        held = f"holds {field.name} {shape}" + (f" in bucket {bucket}" if len(shapes) > 1 else "")
-        for size in (shape[axis] for axis in axes):
-            if size % field.multiple_of:
-                option = f"{field.options.multiple_of}=" if field.options.multiple_of and settable else ""
-                fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
-                return (
-                    f"{held}, and {size} is not divisible by {option}{field.multiple_of}; "
-                    f"{f'set {option}{fits}, or ' if option and fits > 1 else ''}import the data with sizes that are."
-                )
-            if field.at_most is not None and size > field.at_most:
-                option = f"{field.options.at_most}=" if field.options.at_most and settable else ""
-                return (
-                    f"{held}, and {size} is over {option}{field.at_most}, the most that the model takes; "
-                    f"{f'set {option}{max(sizes)}, or ' if option else ''}import the data with smaller sizes."
-                )
+        place = f" in bucket {bucket}" if len(shapes) > 1 else ""
+        for axis in axes:
+            if misfit := _size_misfit(field, shape[axis], sizes, settable):
+                return f"holds {field.name} {shape}{place}, and {misfit}"
+    return ""
+
+
+def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: bool) -> str:
+    """Return why a field takes no axis of a size, with a setting that fits all `sizes`; empty where it does."""
+    if size % field.multiple_of:
+        option = f"{field.options.multiple_of}=" if field.options.multiple_of and settable else ""
+        fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
+        setting = f"set {option}{fits}, or " if option and fits > 1 else ""
+        return f"{size} is not divisible by {option}{field.multiple_of}; {setting}import the data with sizes that are."
+    if field.at_most is not None and size > field.at_most:
+        option = f"{field.options.at_most}=" if field.options.at_most and settable else ""
+        setting = f"set {option}{max(sizes)}, or " if option else ""
+        return (
+            f"{size} is over {option}{field.at_most}, the most that the model takes; {setting}import the data with "
+            "smaller sizes."
+        )
     return ""
 
 
@@ -83,13 +89,16 @@ def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
             f"holds {field.name} without a value_range, but the model takes it in the range {field.value_range}; "
             "import the data with a value_range."
         )
-    theirs, ours, option = column.num_classes, field.num_classes, field.options.num_classes
+    theirs = column.num_classes
+    ours = field.num_classes
+    option = field.options.num_classes
     if field.shape and None not in (theirs, ours) and theirs != ours:
         remedy = "import the data with the model's own tokeniser."
         if option and settable:
             remedy = f"set {option} to {theirs} or import the data with another tokeniser."
         return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
-    low, high = column.statistics.min, column.statistics.max
+    low = column.statistics.min
+    high = column.statistics.max
     if ours is None or (low >= 0 and high < ours):
         return ""
     setting = f"set {option} to {high + 1:.0f} or " if option else ""

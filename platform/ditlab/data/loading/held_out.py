@@ -42,7 +42,11 @@ WINDOW_BLOCKS = 64
 """Blocks of a window of shuffled rows: as many as a few hundred rows are a sample of."""
 
 
-def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray, np.ndarray]:
+RowSplit = tuple[np.ndarray, np.ndarray]
+"""Training rows and held-out rows of a store, int64."""
+
+
+def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
     """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours are never parted.
 
     A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
@@ -58,14 +62,14 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> tuple[np.ndarray
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def _cut(order: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def _cut(order: np.ndarray, share: float) -> RowSplit:
     num = max(1, round(len(order) * share)) if share > 0 else 0
     is_train = np.ones(len(order), bool)
     is_train[order[:num]] = False
     return np.flatnonzero(is_train), order[:num]
 
 
-def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_runs(length: int, share: float) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a text store, held out in runs of neighbours.
 
     Neighbours share documents: of rows held out at random nearly every one would have both in training, of a run of n,
@@ -77,7 +81,7 @@ def hold_out_runs(length: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_evenly(lengths: Sequence[int], share: float) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share of each.
 
     The k-th of n rows of a bucket, in an order of its own, is placed at (k + 1/2)/n; rows of lowest place are held out.
@@ -89,7 +93,7 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> tuple[np.ndarray, n
     return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
 
 
-def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> tuple[np.ndarray, np.ndarray]:
+def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
     """Return (training rows, held-out rows) of a store, int64; rows of any class in `classes` are held out.
 
     Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no class indices, for
@@ -109,7 +113,8 @@ def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> tuple[np.ndar
 
 def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
     """Return True for the rows of the classes, (rows,). Raises UserError for classes without any."""
-    option, column = f"data.hold_out.column={classes.column}", store.columns.get(classes.column)
+    option = f"data.hold_out.column={classes.column}"
+    column = store.columns.get(classes.column)
     if column is None or column.num_classes is None or column.shape:
         indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
         raise UserError(
@@ -189,9 +194,11 @@ class BlockRows:
 
     def __init__(self, layout: BlockLayout, blocks: HeldOutBlocks, held_out: bool):
         """Take the blocks of a layout (`hold_out_layout`) that are held out, or the others."""
-        self._blocks, self._held_out = blocks, held_out
+        self._blocks = blocks
+        self._held_out = held_out
         self._block_rows = layout.block_rows
-        self._shard_first_row, self._shard_first_block = layout.first_rows, layout.first_blocks
+        self._shard_first_row = layout.first_rows
+        self._shard_first_block = layout.first_blocks
         self._before = self._num_before_blocks(np.append(self._shard_first_block, layout.num_blocks))
         """Selected blocks before each shard, int64 (shards + 1,)."""
         last = self._shard_first_block + layout.shard_blocks - 1
@@ -246,7 +253,8 @@ class ComputedRows(RowSequence):
 
     def __init__(self, parts: Sequence[BlockRows], layouts: Sequence[BlockLayout]):
         """Join rows of each of a store's parts, whose layouts these are."""
-        self.parts, self._layouts = tuple(parts), tuple(layouts)
+        self.parts = tuple(parts)
+        self._layouts = tuple(layouts)
         self.bucket_counts = np.array([len(part) for part in parts])
         self.key = "; ".join(part.key for part in parts)
         self._ends = np.cumsum(self.bucket_counts)
@@ -262,7 +270,8 @@ class ComputedRows(RowSequence):
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         if len(self.parts) == 1:
             return self.parts[0][places]
-        found, part_of_place = np.empty_like(places), np.searchsorted(self._ends, places, side="right")
+        found = np.empty_like(places)
+        part_of_place = np.searchsorted(self._ends, places, side="right")
         for part in np.unique(part_of_place).tolist():
             here = part_of_place == part
             found[here] = self.store_first[part] + self.parts[part][places[here] - self.first_of[part]]
@@ -278,9 +287,11 @@ class ComputedRows(RowSequence):
         """Yield (bucket, its blocks that rows of ranges lie in, in order); a range lies in one bucket."""
         part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
         for part in np.unique(part_of_range).tolist():
-            rows, layout = self.parts[part], self._layouts[part]
+            rows = self.parts[part]
+            layout = self._layouts[part]
             own = ranges[part_of_range == part] - self.first_of[part]
-            first, last = layout.blocks_of(rows[own[:, 0]]), layout.blocks_of(rows[own[:, 1] - 1])
+            first = layout.blocks_of(rows[own[:, 0]])
+            last = layout.blocks_of(rows[own[:, 1] - 1])
             counts = last + 1 - first
             blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
             num = rows.num_before(layout.first_row(blocks + 1)) - rows.num_before(layout.first_row(blocks))
@@ -295,8 +306,10 @@ class ShuffledRows(RowSequence):
 
     def __init__(self, rows: ComputedRows, text: str, numbers: Sequence[int] | None = None):
         """Shuffle rows by a text, and by the numbers of their buckets (None: all of a store's)."""
-        self._rows, self._text = rows, text
-        self.bucket_counts, self.key = rows.bucket_counts, f"{text}: {rows.key}"
+        self._rows = rows
+        self._text = text
+        self.bucket_counts = rows.bucket_counts
+        self.key = f"{text}: {rows.key}"
         self._numbers = range(len(rows.parts)) if numbers is None else numbers
 
     def __len__(self) -> int:

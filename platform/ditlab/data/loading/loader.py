@@ -58,7 +58,9 @@ class Loader:
         if depth < 1:
             raise ValueError(f"depth={depth} must be at least 1")
         pin = torch.cuda.is_available() if pin is None else pin
-        self._batches, self._depth, self._pin = batches, depth, pin
+        self._batches = batches
+        self._depth = depth
+        self._pin = pin
         self._steps: deque[tuple[StepBatches, list[np.ndarray]]] = deque()
         self.row_ids: list[np.ndarray] = []
         """Rows of the store in the step handed out last, int64 (micro_size,) for each of its micro-batches."""
@@ -112,7 +114,8 @@ class Loader:
                 self.close()
                 raise
             self._fill(self._depth)
-            num, size = len(self._batches.micro_indices), self._batches.micro_size
+            num = len(self._batches.micro_indices)
+            size = self._batches.micro_size
             micros = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
             batches = [dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)]
             ids = list(row_ids.reshape(-1, size))
@@ -159,7 +162,8 @@ class Loader:
         part, part_rows = self._batches.view.store.locate(rows)
         block: dict[str, Tensor] = {}
         for name in self._batches.columns:
-            shape, dtype = (len(rows), *part.columns[name].shape), getattr(torch, part.columns[name].dtype)
+            shape = (len(rows), *part.columns[name].shape)
+            dtype = getattr(torch, part.columns[name].dtype)
             out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
             block[name] = part.gather(name, part_rows, out)
         if changes := self._batches.view.changes:
@@ -226,7 +230,9 @@ class BufferPool:
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, num: int):
-        self._elements, self._dtype, self._num = elements, torch.empty(0, dtype=dtype).numpy().dtype, num
+        self._elements = elements
+        self._dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        self._num = num
         self._buffers: list[np.ndarray] = []
         self._lock = threading.Lock()
 

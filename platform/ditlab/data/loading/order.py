@@ -88,7 +88,8 @@ class EpochCache:
 
     def __init__(self, make: Callable[..., Any]) -> None:
         """Keep what `make(epoch, *more)` returns."""
-        self._make, self._lock = make, threading.Lock()
+        self._make = make
+        self._lock = threading.Lock()
         self._made: dict[tuple[int, ...], Any] = {}
 
     def __call__(self, *key: int) -> Any:
@@ -112,7 +113,8 @@ def first_run(numbers: np.ndarray) -> tuple[int, int]:
 def check_fills_a_batch(lengths: Iterable[int], batch_size: int) -> None:
     """Raise UserError where no bucket of these many training samples fills a batch."""
     lengths = list(lengths)
-    largest, total = max(lengths, default=0), sum(lengths)
+    largest = max(lengths, default=0)
+    total = sum(lengths)
     if largest >= batch_size:
         return
     if total < batch_size:
@@ -148,7 +150,11 @@ class FullOrder(Order):
         `buckets`: indices into the view by bucket, (samples of the bucket,) each, by image area; () where all have one
         shape. `parts`: number in the store's `parts` of each bucket.
         """
-        self.length, self.batch_size, self.seed, self.buckets, self.parts = length, batch_size, seed, buckets, parts
+        self.length = length
+        self.batch_size = batch_size
+        self.seed = seed
+        self.buckets = buckets
+        self.parts = parts
         self._lengths = [len(bucket) for bucket in buckets] or [length]
         check_fills_a_batch(self._lengths, batch_size)
         self.batches_per_epoch = sum(each // batch_size for each in self._lengths)
@@ -164,7 +170,8 @@ class FullOrder(Order):
         return cls(int(counts.sum()), batch_size, seed, split, parts or (0,))
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        pieces, stop = [], first + count
+        pieces = []
+        stop = first + count
         while first < stop:
             epoch, number = divmod(first, self.batches_per_epoch)
             here = min(stop - first, self.batches_per_epoch - number)

@@ -48,7 +48,9 @@ class ShardedOrder(Order):
         """Order the samples of buckets. Raises UserError where these cannot fill one batch of a multiple of `lanes`."""
         assert batch_size % lanes == 0, (batch_size, lanes)
         check_fills_a_batch(map(len, buckets), batch_size)
-        self.batch_size, self.seed, self.lanes = batch_size, seed, lanes
+        self.batch_size = batch_size
+        self.seed = seed
+        self.lanes = lanes
         self._buckets = tuple(buckets)
         self._slice = batch_size // lanes
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
@@ -56,7 +58,8 @@ class ShardedOrder(Order):
         self.left_out = sum(map(len, buckets)) - self.batches_per_epoch * batch_size
 
         def shuffle(epoch: int, bucket: int) -> WindowedShuffle:
-            units, text = self._buckets[bucket], f"ditlab.lanes/{seed}/{epoch}/{bucket}"
+            units = self._buckets[bucket]
+            text = f"ditlab.lanes/{seed}/{epoch}/{bucket}"
             return WindowedShuffle(units.starts, text, lanes, units.window_rows)
 
         self._shuffle = EpochCache(shuffle)
@@ -73,10 +76,12 @@ class ShardedOrder(Order):
         Units are runs of blocks, of the least power of two with at most MOST_UNITS of them in a part. Blocks are never
         parted, so that each is fetched once, unless there are hardly any.
         """
-        rows, units = view.rows, []
+        rows = view.rows
+        units = []
         assert isinstance(rows, ComputedRows), "lanes are of computed rows"
         for part, layout in enumerate(part.layout for part in view.store.parts):
-            blocks, cut = 1, layout
+            blocks = 1
+            cut = layout
             while -(-layout.num_blocks // blocks) > MOST_UNITS:
                 blocks *= 2
             if layout.num_blocks < 2 * lanes:
@@ -131,7 +136,8 @@ class ShardedOrder(Order):
         ranges = []
         for ahead in range(1 + max(further)):
             for bucket, window in enumerate(windows):
-                shuffle, at = shuffles[bucket], window + ahead
+                shuffle = shuffles[bucket]
+                at = window + ahead
                 if at >= shuffle.windows:  # the next window is the first one of the next epoch
                     shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
                 if ahead <= further[bucket] and at < shuffle.windows:

@@ -24,7 +24,8 @@ class CudaCopyStream:
     """Stream of a CUDA device on which copies run beside what is computed."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
 
     def start(self, rows: Mapping[str, Tensor]) -> StartedCopy:
         """Begin to copy rows from pinned memory, without waiting."""
@@ -80,7 +81,9 @@ class TransferredSteps:
 
     def __init__(self, loader: Loader, columns: Collection[str], stream: CudaCopyStream | None) -> None:
         """Copy `columns` of each micro-batch; `stream` None: none."""
-        self._loader, self._columns, self._stream = loader, columns, stream
+        self._loader = loader
+        self._columns = columns
+        self._stream = stream
         self._in_use: MicroBatch | None = None
         self._waiting: deque[MicroBatch] = deque()
         """Micro-batches of the present step behind the one in use."""
@@ -91,7 +94,8 @@ class TransferredSteps:
 
     def __next__(self) -> list[MicroBatch]:
         step = self._next_step or self._take_step()
-        self._next_step, self._waiting = [], deque(step)
+        self._next_step = []
+        self._waiting = deque(step)
         return step
 
     def use(self, batch: MicroBatch) -> Mapping[str, Tensor]:
@@ -115,7 +119,8 @@ class TransferredSteps:
 
     def close(self) -> None:
         """Close the loader, and drop all copies."""
-        self._next_step, self._in_use = [], None
+        self._next_step = []
+        self._in_use = None
         self._waiting.clear()
         self._loader.close()
 

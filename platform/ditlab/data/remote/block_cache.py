@@ -41,10 +41,12 @@ class BlockCache:
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Open or make the cache, and evict what is over the limit. Raises UserError for a folder that is unusable."""
-        self.limit_bytes, self._folder = limit_bytes, folder
+        self.limit_bytes = limit_bytes
+        self._folder = folder
         self.problem: OSError | None = None
         """Latest reason for which a block was not kept; None for none."""
-        self._users, self._counted = (1, limit_bytes), 0.0
+        self._users = (1, limit_bytes)
+        self._counted = 0.0
         try:
             (folder / "users").mkdir(parents=True, exist_ok=True)
             with self._locked() as lock:
@@ -144,7 +146,8 @@ class BlockCache:
     def _reserve(self, claim: int, size: int) -> bool:
         """Count a block, and give its empty file `size` bytes; False where the blocks in use leave no room."""
         with self._locked() as lock:
-            text, limit = os.pread(lock, SUM_BYTES, 0), self._count_users()[1] - SUM_BYTES
+            text = os.pread(lock, SUM_BYTES, 0)
+            limit = self._count_users()[1] - SUM_BYTES
             held = int(text) if text.isdigit() else self._evict(limit)
             if held + size > limit:
                 held = self._evict(limit - size - int(limit * SPARE_SHARE))
@@ -158,7 +161,8 @@ class BlockCache:
 
     def _evict(self, most: int) -> int:
         """Delete what killed processes left, and the oldest blocks beyond `most` bytes; return the rest's bytes."""
-        held, blocks = 0, []
+        held = 0
+        blocks = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # renamed or deleted meanwhile
                 state = entry.stat(follow_symlinks=False)
@@ -184,7 +188,8 @@ class BlockCache:
             for path in (self._folder / "users").iterdir():
                 if not _delete_unlocked(path):
                     limits.append(int(path.name.partition("-")[0]))
-        self._users, self._counted = (max(1, len(limits)), min([self.limit_bytes, *limits])), time.monotonic()
+        self._users = (max(1, len(limits)), min([self.limit_bytes, *limits]))
+        self._counted = time.monotonic()
         return self._users
 
 

@@ -111,7 +111,9 @@ class BlockLoader:
 
     def __init__(self, files: RemoteFiles, cache: BlockCache, wait: float | None, notify: Notify) -> None:
         """Load below `files`, asked for `wait` seconds; None: DITLAB_STORAGE_WAIT (UserError for no number)."""
-        self.cache, self._files, self._notify = cache, files, notify
+        self.cache = cache
+        self._files = files
+        self._notify = notify
         text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
         try:
             self._wait = float(text) if wait is None else wait
@@ -120,7 +122,9 @@ class BlockLoader:
         if not 0 <= self._wait < float("inf"):
             raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
         self._place = f"{files.knob}={files.location}"
-        self._lock, self._renewed, self._noticed = threading.Lock(), time.monotonic(), False
+        self._lock = threading.Lock()
+        self._renewed = time.monotonic()
+        self._noticed = False
         self._former: list[Any] = []
         """File systems that were renewed: the end of one waits for its requests, and all of Python with it."""
         self._use(files)
@@ -161,12 +165,15 @@ class BlockLoader:
 
     def _fetched(self, request: BlockRequest) -> bytes | None:
         """Fetch a block until it is right; None once the loader is closed. Raises as `load` does."""
-        num, since, altered = 0, time.monotonic(), b""
+        num = 0
+        since = time.monotonic()
+        altered = b""
         while not self.closed.is_set():
             content, reason = self._attempt(request, num)
             if content and request.is_right(content):
                 with self._lock:
-                    was_noticed, self._noticed = self._noticed, False
+                    was_noticed = self._noticed
+                    self._noticed = False
                 if was_noticed:
                     self._notify(f"{self._place} answers again.")
                 return content
@@ -186,7 +193,8 @@ class BlockLoader:
                 )
             if seconds > NOTICE:
                 with self._lock:
-                    is_new, self._noticed = not self._noticed, True
+                    is_new = not self._noticed
+                    self._noticed = True
                 if is_new:
                     self._notify(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
             with suppress(Exception):  # of any of fsspec's libraries: the next attempt fails, too, and says why
@@ -204,13 +212,15 @@ class BlockLoader:
         try:
             content = b""
             for end in ends:
-                first, length = request.offset + len(content), end - len(content)
+                first = request.offset + len(content)
+                length = end - len(content)
                 read = partial(self._read, request.path, first, length)
                 content += call_within(read, REQUEST_TIMEOUT + length / SLOWEST)
             if len(content) == request.length:
                 return content, "content without the manifest's hash"
             self._open.cache_clear()  # the file's size may have been told wrongly
-            size, needed = None, request.offset + request.length
+            size = None
+            needed = request.offset + request.length
             if num + 1 >= SHORT_ANSWERS:
                 path = f"{self._files.path}/{request.path}"
                 size = call_within(lambda: self._filesystem.get_file_info(path).size, REQUEST_TIMEOUT)
@@ -265,7 +275,8 @@ class BlockFetcher:
         self, files: RemoteFiles, cache: BlockCache, *, wait: float | None = None, notify: Notify = write_to_stderr
     ) -> None:
         """Fetch below `files` as `BlockLoader` does; the node's `cache` is closed with the fetcher."""
-        self.cache, self._loader = cache, BlockLoader(files, cache, wait, notify)
+        self.cache = cache
+        self._loader = BlockLoader(files, cache, wait, notify)
         self._changed = threading.Condition()
         self._answers: dict[str, Future[pa.Buffer]] = {}
         """Blocks that are being loaded, or wait for it because they are needed now."""
@@ -280,7 +291,8 @@ class BlockFetcher:
         """Verified blocks that someone in this process still holds."""
         self._bytes_mapped, self._bytes_in_memory = 0, 0
         """Bytes of the kept blocks by where they are."""
-        self._num_ahead, self._bytes_ahead = 0, 0
+        self._num_ahead = 0
+        self._bytes_ahead = 0
         for _ in range(THREADS):
             threading.Thread(target=self._work, name="ditlab-blocks", daemon=True).start()
 
@@ -290,7 +302,8 @@ class BlockFetcher:
         Raises UserError for a block that the store holds altered or not at all, StorageOutage where the store does not
         answer, RuntimeError once the fetcher is closed.
         """
-        found, answers = dict[str, pa.Buffer](), dict[str, Future[pa.Buffer]]()
+        found = dict[str, pa.Buffer]()
+        answers = dict[str, Future[pa.Buffer]]()
         with self._changed:
             if self._loader.closed.is_set():
                 raise RuntimeError("the fetcher is closed")
@@ -314,7 +327,10 @@ class BlockFetcher:
         """
         with self._changed:
             self._hint = {request.key for request in requests}
-            before, self._kept, self._bytes_mapped, self._bytes_in_memory = self._kept, {}, 0, 0
+            before = self._kept
+            self._kept = {}
+            self._bytes_mapped = 0
+            self._bytes_in_memory = 0
             for request in requests:
                 # another process may share the cache now
                 if request.key in before and (not self._kept or self._room_ahead() > request.length):
@@ -350,14 +366,16 @@ class BlockFetcher:
     def _work(self) -> None:
         while (task := self._next()) is not None:
             request, is_ahead = task
-            block, error = None, None
+            block = None
+            error = None
             try:
                 block = self._loader.load(request)
             except Exception as raised:  # raised where the block is asked for
                 error = raised
             with self._changed:
                 if is_ahead:
-                    self._num_ahead, self._bytes_ahead = self._num_ahead - 1, self._bytes_ahead - request.length
+                    self._num_ahead = self._num_ahead - 1
+                    self._bytes_ahead = self._bytes_ahead - request.length
                 answer = self._answers.pop(request.key)
                 if block is not None:
                     self._held[request.key] = block
@@ -379,7 +397,8 @@ class BlockFetcher:
                     return self._needed.popleft(), False
                 if (request := self._next_ahead()) is not None:
                     self._answers[request.key] = Future()
-                    self._num_ahead, self._bytes_ahead = self._num_ahead + 1, self._bytes_ahead + request.length
+                    self._num_ahead = self._num_ahead + 1
+                    self._bytes_ahead = self._bytes_ahead + request.length
                     return request, True
                 self._changed.wait(AHEAD_POLL if self._expected else None)
             return None

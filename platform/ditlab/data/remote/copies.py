@@ -210,7 +210,8 @@ def fetch_copy(
     The folder also has `.places`, the name of each URI's copy. `is_copied` chooses files beside the manifests; `repair`
     compares and mends them.
     """
-    place, record = f"{knob}={uri}", folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
+    place = f"{knob}={uri}"
+    record = folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
     recorded = ""
     with suppress(OSError):  # none, or a damaged one: it is written below
         recorded = read_plain(record, MIB).decode(errors="replace")
@@ -262,17 +263,20 @@ def _copy(
     A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is continued.
     Raises UserError for files that are missing there or differ, OSError where the disk refuses.
     """
-    place, started = f"{files.knob}={files.location}", time.monotonic()
+    place = f"{files.knob}={files.location}"
+    started = time.monotonic()
     with files.translating_errors("cannot be read", READ_REMEDY):
         contents = read_contents(files.read, root, place)
     contents = replace(contents, files=tuple(filter(is_copied, contents.files)))
-    size, where = format_bytes(contents.size), f"{copy} on {socket.gethostname()}"
+    size = format_bytes(contents.size)
+    where = f"{copy} on {socket.gethostname()}"
     if contents.size >= ANNOUNCED_BYTES:
         notify(f"{place}: copying {size} to {where} ...")
     for part in contents.manifests:
         (copy / part.folder).mkdir(parents=True, exist_ok=True)
     missing = [file for file in contents.files if not _is_there(copy / file.path, file)]
-    needed, free = sum(file.size or 0 for file in missing), shutil.disk_usage(copy).free
+    needed = sum(file.size or 0 for file in missing)
+    free = shutil.disk_usage(copy).free
     if needed > free:
         raise UserError(
             f"{place} needs {format_bytes(needed)} in {copy}, where {format_bytes(free)} are free; make room there, or "
@@ -302,8 +306,11 @@ def _is_there(path: Path, file: StoreFile) -> bool:
 
 
 def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path, stop: threading.Event) -> None:
-    place, most = f"{files.knob}={files.location}: {file.path}", UNSIZED_BYTES if file.size is None else file.size
-    digest, size, partial = hashlib.sha256(), 0, target.with_name(f".{target.name}.partial")
+    place = f"{files.knob}={files.location}: {file.path}"
+    most = UNSIZED_BYTES if file.size is None else file.size
+    digest = hashlib.sha256()
+    size = 0
+    partial = target.with_name(f".{target.name}.partial")
     remedy = "check the network and the credentials in the environment"
     try:
         with partial.open("wb") as sink:

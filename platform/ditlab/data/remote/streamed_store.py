@@ -45,7 +45,8 @@ class StreamedStore(Store):
         fetcher are shared by the buckets of a store.
         """
         super().__init__(path, manifest)
-        self._ahead, self._folder = ahead, folder
+        self._ahead = ahead
+        self._folder = folder
         self._loaded: OrderedDict[int, StoredBlock] = OrderedDict()
         self._lock = threading.Lock()
 

@@ -29,7 +29,8 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
 
     Raises UserError where another store lies there, and where nothing can be written there.
     """
-    remote, local = open_files(KNOB, uri), LocalFiles(store.path, KNOB)
+    remote = open_files(KNOB, uri)
+    local = LocalFiles(store.path, KNOB)
     root = read_root(local.read, str(store.path))
     assert root is not None, "an open store has a manifest"
     contents = read_contents(local.read, root, str(store.path))

@@ -148,7 +148,8 @@ def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:
     """Split a sample into its values."""
     num = sum(not size for size in sizes)
     free = iter(np.frombuffer(sample, "<u4", num).tolist())
-    values, place = [], 4 * num
+    values = []
+    place = 4 * num
     for size in sizes:
         end = place + (size or next(free))
         values.append(sample[place:end])

@@ -58,18 +58,10 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
     Raises UserError for an index or folder that is not whole, and for a folder of several splits.
     """
     files = {file.name: file for file in listing}
-    content = read_json(files[SPLITS]) if SPLITS in files else None
-    names = content.get("splits") if isinstance(content, dict) else None
-    if isinstance(names, list) and names:
-        one, listed = f"{source.rstrip('/')}/{names[0]}", ", ".join(map(str, names))
-        raise UserError(f"--source={source} holds splits ({listed}); name one of them, such as --source={one}.")
-    indexed: dict[str, list[RecordFile]] = {}  # by the name of the index
-    owned: set[str] = set()
-    for file in sorted(listing, key=lambda each: each.name.count("/")):
-        if (found := _of_index(file, files)) is not None:
-            # those of an index above are the same: the library merges the indices of folders into one over them
-            indexed[file.name] = [each for each in found if each.file.name not in owned]
-            owned.update(each.file.name for each in found)
+    if SPLITS in files:
+        _refuse_splits(source, read_json(files[SPLITS]))
+    indexed = _of_indices(files)
+    owned = {each.file.name for found in indexed.values() for each in found}
     chosen: list[RecordFile] = []
     for file in sorted(listing, key=lambda each: each.name.split("/")):
         kind = file.suffix.removeprefix(".")
@@ -78,6 +70,15 @@ def record_files(source: str, listing: Sequence[SourceFile], kinds: Sequence[str
         elif file.name not in owned and kind != "mds" and (kind in UNPACKED or not file.compression):
             chosen.append(RecordFile(kind, file))
     return [each for each in chosen if each.kind in kinds]
+
+
+def _refuse_splits(source: str, content: Any) -> None:
+    """Raise UserError for the content of a file that names several splits of a data set."""
+    names = content.get("splits") if isinstance(content, dict) else None
+    if isinstance(names, list) and names:
+        one = f"{source.rstrip('/')}/{names[0]}"
+        listed = ", ".join(map(str, names))
+        raise UserError(f"--source={source} holds splits ({listed}); name one of them, such as --source={one}.")
 
 
 def files_level(
@@ -89,7 +90,8 @@ def files_level(
     for each of the first that are left out.
     """
     purposes = {file: what for what, files in used.items() for file in files}
-    tally, counts = LeftOutTally(), Counter(dict.fromkeys(used, 0))
+    tally = LeftOutTally()
+    counts = Counter(dict.fromkeys(used, 0))
     lines: list[str] = []
     for file in listing:
         if file in purposes:
@@ -104,7 +106,19 @@ def files_level(
     return ReceiptLevel(unit=unit, found=len(listing), used=dict(counts), left_out=tally.groups()), lines
 
 
-def _of_index(file: SourceFile, files: dict[str, SourceFile]) -> list[RecordFile] | None:
+def _of_indices(files: Mapping[str, SourceFile]) -> dict[str, list[RecordFile]]:
+    """Return the files that each index names, by its name, but for those that an index of a folder above names."""
+    indexed: dict[str, list[RecordFile]] = {}
+    owned: set[str] = set()
+    for file in sorted(files.values(), key=lambda each: each.name.count("/")):
+        if (found := _of_index(file, files)) is not None:
+            # the library merges the indices of folders into one over them
+            indexed[file.name] = [each for each in found if each.file.name not in owned]
+            owned.update(each.file.name for each in found)
+    return indexed
+
+
+def _of_index(file: SourceFile, files: Mapping[str, SourceFile]) -> list[RecordFile] | None:
     """Return the files that an index names; None for what is no index."""
     name = file.name.rpartition("/")[2]
     if name == INDEX and (shards := read_index(file)) is not None:
@@ -150,19 +164,21 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
     is read whole, and so is one of MDS, or of Arrow behind a URI, whose batches are found only by reading it.
     """
     file = each.file
-    if file.size <= most_bytes or each.kind in ("csv", "mds", "tsv") or file.compression or file.in_zip:
-        return []
-    if each.kind == "arrow" and file.is_remote:
+    if file.size <= most_bytes or file.compression or file.in_zip:
         return []
     if each.kind in ("jsonl", "txt"):
         num = -(-file.size // most_bytes)
         cuts = [number * file.size // num for number in range(num + 1)]
         return [(start, stop, 0) for start, stop in pairwise(cuts)]
+    rows_of = {"parquet": parquet_rows, "arrow": arrow_rows}.get(each.kind)
+    if rows_of is None or (each.kind == "arrow" and file.is_remote):
+        return []
     try:
-        rows = list(accumulate(parquet_rows(file) if each.kind == "parquet" else arrow_rows(file), initial=0))
+        rows = list(accumulate(rows_of(file), initial=0))
     except BadRecord:
         return []
-    allowed, cuts = max(1, rows[-1] * most_bytes // file.size), [0]  # few parts are larger than allowed
+    allowed = max(1, rows[-1] * most_bytes // file.size)  # few parts are larger than that
+    cuts = [0]
     for place in range(1, len(rows)):
         if place - cuts[-1] > 1 and rows[place] - rows[cuts[-1]] > allowed:
             cuts.append(place - 1)
@@ -197,7 +213,8 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
         if block.kind == "jsonl":
             yield from _lines(file, block, columns)
             continue
-        kind, place = ("sample" if block.kind == "mds" else "row"), block.first_row
+        kind = "sample" if block.kind == "mds" else "row"
+        place = block.first_row
         try:
             if block.kind == "mds":
                 found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)

@@ -50,11 +50,13 @@ class BlockLayout:
 
     def __init__(self, shard_rows: Sequence[int] | np.ndarray, block_rows: int):
         """Cut shards of these numbers of rows, each at least 1; `block_rows`: rows of a whole block."""
-        self.shard_rows, self.block_rows = np.asarray(shard_rows, np.int64), block_rows
+        self.shard_rows = np.asarray(shard_rows, np.int64)
+        self.block_rows = block_rows
         self.shard_blocks = -(-self.shard_rows // block_rows)
         """Blocks of each shard, int64 (shards,)."""
         self.rows, self.num_blocks = int(self.shard_rows.sum()), int(self.shard_blocks.sum())
-        self._ends, self._block_ends = np.cumsum(self.shard_rows), np.cumsum(self.shard_blocks)
+        self._ends = np.cumsum(self.shard_rows)
+        self._block_ends = np.cumsum(self.shard_blocks)
         self.first_rows, self.first_blocks = self._ends - self.shard_rows, self._block_ends - self.shard_blocks
         """First row and first block of each shard, int64 (shards,)."""
 
@@ -121,10 +123,13 @@ def column_hash(blocks: Iterable[tuple[int, bytes]]) -> str:
 
     Of a single block its own digest; of several, the SHA-256 over each one's rows (8 bytes, little-endian) and digest.
     """
-    whole, first, num = hashlib.sha256(), b"", 0
+    whole = hashlib.sha256()
+    first = b""
+    num = 0
     for rows, digest in blocks:
         whole.update(struct.pack("<Q", rows) + digest)
-        first, num = digest, num + 1
+        first = digest
+        num = num + 1
     return first.hex() if num == 1 else whole.hexdigest()
 
 
@@ -132,7 +137,10 @@ class BlockIndex:
     """Entries of a store's blocks, read by shard when they are needed, and checked against the manifest's hashes."""
 
     def __init__(self, layout: BlockLayout, shard_hashes: Sequence[str], num_columns: int, read: ReadRanges):
-        self._layout, self._hashes, self._num_columns, self._read = layout, shard_hashes, num_columns, read
+        self._layout = layout
+        self._hashes = shard_hashes
+        self._num_columns = num_columns
+        self._read = read
         self._kept: OrderedDict[int, list[BlockEntry]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -140,8 +148,10 @@ class BlockIndex:
         """Return the entries of shards by number. Raises ValueError where they differ from the manifest; as `read`."""
         with self._lock:
             found = {shard: self._kept[shard] for shard in shards if shard in self._kept}
-        missing, size = [shard for shard in shards if shard not in found], 16 + self._num_columns * DIGEST_BYTES
-        firsts, blocks = self._layout.first_blocks, self._layout.shard_blocks
+        missing = [shard for shard in shards if shard not in found]
+        size = 16 + self._num_columns * DIGEST_BYTES
+        firsts = self._layout.first_blocks
+        blocks = self._layout.shard_blocks
         places = {shard: (int(firsts[shard]) * size, int(blocks[shard]) * size) for shard in missing}
         for shard, content in (self._read(places) if places else {}).items():
             verify_entries(content, self._hashes[shard])

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from blake3 import blake3
 
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Column, Columns
 
 PIECE_DIGEST_BYTES = 16
 
 
-def arrow_schema(columns: Mapping[str, Column]) -> pa.Schema:
+def arrow_schema(columns: Columns) -> pa.Schema:
     """Return the schema of the columns' shards."""
     fields = []
     for name, column in columns.items():
@@ -58,9 +58,7 @@ def piece_digest(arrays: Mapping[str, np.ndarray]) -> bytes:
     return whole.digest(length=PIECE_DIGEST_BYTES)
 
 
-def read_block(
-    content: pa.Buffer, columns: Mapping[str, Column], schema: pa.Schema, rows: int
-) -> dict[str, np.ndarray]:
+def read_block(content: pa.Buffer, columns: Columns, schema: pa.Schema, rows: int) -> dict[str, np.ndarray]:
     """Return a block's columns, (rows, *shape) each, over the memory of its message.
 
     Raises pyarrow's errors, KeyError for a missing column, and ValueError for bytes that are no such message and for
@@ -75,7 +73,9 @@ def read_block(
         raise ValueError(f"{batch.num_rows:,} rows, not {rows:,}")
     found = {}
     for name, column in columns.items():
-        array, dtype, num = batch.column(name), column.stored_dtype, rows * column.row_elements
+        array = batch.column(name)
+        dtype = column.stored_dtype
+        num = rows * column.row_elements
         elements = array.storage.values if column.shape else array
         if len(elements) != num:
             raise ValueError(f"{len(elements):,} elements, not {num:,}")

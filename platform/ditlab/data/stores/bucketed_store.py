@@ -23,8 +23,10 @@ class BucketedStore:
 
     def __init__(self, path: Path, manifest: BucketsManifest, parts: Sequence[Store]):
         """Make a store of its open buckets. Raises UserError where their columns differ."""
-        self.path, self.manifest = path, manifest
-        self.name, self.fingerprint = manifest.name, manifest.fingerprint
+        self.path = path
+        self.manifest = manifest
+        self.name = manifest.name
+        self.fingerprint = manifest.fingerprint
         self.parts = tuple(parts)
         """Buckets, by area."""
         declared = {"dtype", "value_range", "num_classes", "names", "divisors"}

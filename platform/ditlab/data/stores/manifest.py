@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -153,7 +153,9 @@ class Moments(ManifestRecord):
         """Return the moments of these rows and others."""
         if not self.count or not other.count:
             return other if other.count else self
-        total, delta, counts = self.count + other.count, other.mean - self.mean, self.class_counts
+        total = self.count + other.count
+        delta = other.mean - self.mean
+        counts = self.class_counts
         if counts is not None and other.class_counts is not None:
             counts = tuple(np.add(counts, other.class_counts).tolist())
         return Moments(
@@ -168,6 +170,10 @@ class Moments(ManifestRecord):
     def statistics(self) -> ColumnStatistics:
         """Return the statistics of a store's column."""
         return ColumnStatistics(**self.model_dump(exclude={"squares"}), std=math.sqrt(self.squares / self.count))
+
+
+Columns = Mapping[str, Column]
+"""Columns by name."""
 
 
 class StoredColumn(Column):
@@ -252,6 +258,17 @@ class TextFacts(ManifestRecord):
     def bytes_per_token(self) -> float:
         """Average UTF-8 bytes a token: bits a byte are bits a token divided by this."""
         return self.bytes / self.tokens
+
+
+class StoreFacts(TypedDict, total=False):
+    """Facts on a store beside its rows, as `writer.finish_store` takes them."""
+
+    name: Required[str]
+    description: str
+    source: Required[Source]
+    text: TextFacts | None
+    attachments: Mapping[str, bytes] | None
+    receipt: SourceReceipt | None
 
 
 class StoreManifest(ManifestRecord):

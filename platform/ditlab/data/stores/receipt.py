@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
+from ditlab.errors import shortened
 from ditlab.spec.values import printable
 from ditlab.storage.plain_files import MIB, read_plain
 
@@ -91,6 +92,11 @@ class LeftOutTally:
             self.add(group.reason, group.ending, *group.first, number=group.number)
         return self
 
+    def level(self, unit: str, used: Mapping[str, int]) -> ReceiptLevel:
+        """Return the level of the records that are used, by what they are, and of those that are left out."""
+        found = sum(used.values()) + self.counts.total()
+        return ReceiptLevel(unit=unit, found=found, used=dict(used), left_out=self.groups())
+
     def groups(self) -> tuple[LeftOutGroup, ...]:
         """Return the groups, the largest first."""
         return tuple(
@@ -112,7 +118,8 @@ class ReceiptLevel(ManifestRecord):
 
     @model_validator(mode="after")
     def _numbers_add_up(self) -> ReceiptLevel:
-        used, left = sum(self.used.values()), self.num_left_out
+        used = sum(self.used.values())
+        left = self.num_left_out
         if used + left != self.found:
             raise ValueError(f"{self.unit}: {used} used and {left} left out are not {self.found} found")
         return self
@@ -226,8 +233,6 @@ def class_warnings(counts: Mapping[str, int]) -> list[str]:
     empty = [name for name, number in counts.items() if not number]
     if not empty:
         return []
-    shown = ", ".join(empty[:SHOWN_NAMES]) + (
-        f" and {len(empty) - SHOWN_NAMES:,} more" if len(empty) > SHOWN_NAMES else ""
-    )
     classes = "class has" if len(empty) == 1 else "classes have"
+    shown = shortened(empty, SHOWN_NAMES)
     return [f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws what it never saw."]

@@ -55,8 +55,10 @@ class Store:
 
     def __init__(self, path: Path, manifest: StoreManifest):
         """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
-        self.path, self.manifest = path, manifest
-        self.name, self.fingerprint = manifest.name, manifest.fingerprint
+        self.path = path
+        self.manifest = manifest
+        self.name = manifest.name
+        self.fingerprint = manifest.fingerprint
         self.columns: Mapping[str, StoredColumn] = manifest.columns
         self.size = sum(shard.bytes for shard in manifest.shards)
         """Bytes of all shards."""
@@ -148,9 +150,11 @@ class Store:
         # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team of OpenMP threads
         # beside the step's, whose barriers were seen to wait for milliseconds. Nor can torch index uint16.
         target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
-        blocks, row_bytes = self.layout.blocks_of(rows), stored.row_bytes
+        blocks = self.layout.blocks_of(rows)
+        row_bytes = stored.row_bytes
         numbers = np.flatnonzero(np.bincount(blocks))
-        firsts, loaded = self.layout.first_row(numbers), self._load(numbers)
+        firsts = self.layout.first_row(numbers)
+        loaded = self._load(numbers)
         if self.verifies_blocks:
             starts = np.empty(int(numbers[-1]) + 1, np.int64)
             starts[numbers] = firsts
@@ -220,7 +224,8 @@ class Store:
             if self._verified[piece]:  # with its block
                 continue
             block, in_block = divmod(piece, num)
-            in_shard, hashed = block - int(self.layout.first_blocks[shard]), slice(piece, piece + 1)
+            in_shard = block - int(self.layout.first_blocks[shard])
+            hashed = slice(piece, piece + 1)
             if table := self._pieces(shard):
                 held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
                 digest = piece_digest({name: values[held] for name, values in loaded[block].items()})
@@ -279,7 +284,8 @@ def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None
     row = np.dtype((np.void, target.nbytes // len(target)))
     # a view of each byte at which a row may begin, over memory of which the rows alone are read
     source = as_strided(first.reshape(-1).view(np.uint8)[: row.itemsize].view(row), (int(places.max()) + 1,), (1,))
-    rows, num = target.reshape(-1).view(row), COPIED_BYTES // row.itemsize
+    rows = target.reshape(-1).view(row)
+    num = COPIED_BYTES // row.itemsize
     if row.itemsize <= MOST_AT_ONCE // COPIED_AT_ONCE:
         num = max(num, COPIED_AT_ONCE)
     if num <= 1:

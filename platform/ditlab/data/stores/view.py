@@ -109,7 +109,8 @@ class View:
 
     def in_part(self, number: int) -> View:
         """Return the view's rows of one of the store's `parts`, as a view of that part."""
-        part, first = self.store.parts[number], sum(map(len, self.store.parts[:number]))
+        part = self.store.parts[number]
+        first = sum(map(len, self.store.parts[:number]))
         changes = tuple(replace(each, stop=each.stop - first) for each in self.changes if each.stop > first)
         if isinstance(self.rows, RowSequence):
             return replace(self, store=part, rows=self.rows.in_part(number), changes=changes)

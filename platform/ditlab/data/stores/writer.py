@@ -7,10 +7,11 @@ import math
 import uuid
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,12 @@ from ditlab.data.stores.manifest import (
     LATENTS_VERSION,
     MANIFEST_NAME,
     Column,
+    Columns,
     HashFile,
     Moments,
     Source,
     StoredColumn,
+    StoreFacts,
     StoreManifest,
     StoreShard,
     TextFacts,
@@ -65,8 +68,11 @@ class ShardSeries:
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
 
-    def __init__(self, folder: Path, prefix: str, columns: Mapping[str, Column], rows_per_block: int):
-        self._folder, self._prefix, self._columns, self._size = folder, prefix, columns, rows_per_block
+    def __init__(self, folder: Path, prefix: str, columns: Columns, rows_per_block: int):
+        self._folder = folder
+        self._prefix = prefix
+        self._columns = columns
+        self._size = rows_per_block
         self._schema = arrow_schema(columns)
         self._buffers: dict[str, np.ndarray] = {}
         """Memory of a block for rows that fill none yet, once there are any."""
@@ -82,7 +88,8 @@ class ShardSeries:
         arrays = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
         if set(batch) != set(arrays) or len({len(values) for values in arrays.values()}) != 1:
             raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
-        start, rows = 0, len(next(iter(arrays.values())))
+        start = 0
+        rows = len(next(iter(arrays.values())))
         while start < rows:
             taken = min(rows - start, self._size - self._num_held)
             block = {name: values[start : start + taken] for name, values in arrays.items()}
@@ -95,7 +102,8 @@ class ShardSeries:
                 self._num_held += taken
                 if self._num_held < self._size:
                     break
-                block, self._num_held = self._buffers, 0
+                block = self._buffers
+                self._num_held = 0
             self._add(block)
             if self._bytes >= most_bytes or (most_rows and self._rows >= most_rows):
                 self._close_shard()
@@ -118,7 +126,8 @@ class ShardSeries:
             self._sink.close()
         for file in self._files:
             file.unlink(missing_ok=True)
-        self._sink, self._files = None, {}
+        self._sink = None
+        self._files = {}
 
     def _add(self, block: dict[str, np.ndarray]) -> None:
         """Write a block, C-contiguous in its stored dtypes."""
@@ -128,7 +137,8 @@ class ShardSeries:
             self._stream = pa.ipc.new_file(self._sink, self._schema)
             # the writer writes the schema together with the first block
             self._rows, self._bytes = 0, _ARROW_MAGIC_BYTES + self._schema.serialize().size
-            self._entries, self._pieces = b"", bytearray()
+            self._entries = b""
+            self._pieces = bytearray()
             self._moments = {name: Moments() for name in self._columns}
         for name, values in block.items():
             self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
@@ -140,7 +150,8 @@ class ShardSeries:
         for first in range(0, rows, self._piece_rows):
             piece = slice(first, first + self._piece_rows)
             self._pieces += piece_digest({name: values[piece] for name, values in block.items()})
-        self._bytes, self._rows = end, self._rows + rows
+        self._bytes = end
+        self._rows = self._rows + rows
 
     def _temporary(self) -> Path:
         file = self._folder / f".{uuid.uuid4().hex}.partial"
@@ -167,7 +178,8 @@ class ShardSeries:
 
     def _write_pieces(self, stem: str) -> HashFile:
         """Write the digests of the open shard's pieces."""
-        file, sha256 = self._temporary(), hashlib.sha256(self._pieces).hexdigest()
+        file = self._temporary()
+        sha256 = hashlib.sha256(self._pieces).hexdigest()
         file.write_bytes(self._pieces)
         self._files[file] = f"{stem}-{sha256[:12]}.pieces"
         return HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
@@ -176,7 +188,7 @@ class ShardSeries:
 def write_shards(
     folder: Path,
     prefix: str,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, np.ndarray]],
     most_bytes: int = SHARD_BYTES,
     rows_per_block: int | None = None,
@@ -201,8 +213,11 @@ def write_shards(
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     """Return the moments of rows, (rows, *shape). Raises UserError for values that the column cannot hold."""
-    low, high = float(values.min()), float(values.max())
-    classes, bounds, counts = column.num_classes, column.value_range, None
+    low = float(values.min())
+    high = float(values.max())
+    classes = column.num_classes
+    bounds = column.value_range
+    counts = None
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UserError(f"column '{name}' holds NaN or infinities; a store takes finite numbers only.")
     if classes is not None:
@@ -217,7 +232,8 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
             f"column '{name}' holds values {low:g} to {high:g} outside its value_range {bounds}; "
             "the source is damaged or value_range is wrong."
         )
-    flat, mean = values.reshape(-1), float(values.mean(dtype=np.float64))
+    flat = values.reshape(-1)
+    mean = float(values.mean(dtype=np.float64))
     # part by part: numpy's variance would take eight times the memory of a block of bytes
     buffer, sums = np.empty(min(PART_VALUES, flat.size)), []  # new arrays for each part took thirteen times as long
     for first in range(0, flat.size, PART_VALUES):
@@ -230,17 +246,12 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
 
 def write_batches(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, Any]],
     *,
-    name: str,
-    source: Source,
-    description: str = "",
-    text: TextFacts | None = None,
-    attachments: Mapping[str, bytes] | None = None,
-    receipt: SourceReceipt | None = None,
     rows_per_shard: int | None = None,
     rows_per_block: int | None = None,
+    **facts: Unpack[StoreFacts],
 ) -> StoreManifest:
     """Write a store from batches as `write_shards` takes them; returns its manifest.
 
@@ -253,55 +264,55 @@ def write_batches(
     Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
     ValueError for a name, of the store or an attachment, that leads to another folder.
     """
-    for each in (name, *(attachments or {})):
+    for each in (facts["name"], *(facts.get("attachments") or {})):
         plain_name(each)
-    dtypes = {column: np.dtype(each.dtype) for column, each in columns.items()}
-    held, held_bytes, made_folder = deque[dict[str, np.ndarray]](), 0, not path.exists()
-    series: ShardSeries | None = None
-
-    def begin(rows: int) -> ShardSeries:
-        nonlocal series
-        series = ShardSeries(path, "shard", columns, rows)
-        while held:  # of which each batch leaves the memory as it is written
-            series.append(held.popleft(), most_rows=rows_per_shard)
-        return series
-
+    made_folder = not path.exists()
+    unread = iter(batches)
     try:
         with writing_into(path):
             path.mkdir(parents=True, exist_ok=True)
-            if rows := rows_per_block or rows_per_shard:
-                begin(rows)
-        for batch in batches:
+        held = deque[dict[str, np.ndarray]]()
+        rows = rows_per_block or rows_per_shard
+        if not rows:
+            held, rows = _first_batches(columns, unread)
+        with closing(ShardSeries(path, "shard", columns, rows)) as series:
             with writing_into(path):
-                if series is not None:
+                while held:  # of which each batch leaves the memory as it is written
+                    series.append(held.popleft(), most_rows=rows_per_shard)
+            for batch in unread:
+                with writing_into(path):
                     series.append(batch, most_rows=rows_per_shard)
-                    continue
-                arrays = {column: checked(column, each, batch[column]) for column, each in columns.items()}
-                if batch.keys() != arrays.keys():
-                    raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
-                held.append({column: values.view(dtypes[column]).copy() for column, values in arrays.items()})
-                held_bytes += sum(values.nbytes for values in arrays.values())
-                if held_bytes > WHOLE_BYTES:
-                    begin(block_rows(sum(column.row_bytes for column in columns.values())))
-        with writing_into(path):
-            written = (series or begin(max(1, sum(len(next(iter(batch.values()))) for batch in held)))).finish()
-            facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-            return finish_store(path, columns, written, attachments=attachments, receipt=receipt, **facts)
+            with writing_into(path):
+                return finish_store(path, columns, series.finish(), **facts)
     finally:
-        if series is not None:
-            series.close()
         if made_folder and path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
 
+def _first_batches(columns: Columns, batches: Iterator[Mapping[str, Any]]) -> tuple[deque[dict[str, np.ndarray]], int]:
+    """Copy the first batches, of more than WHOLE_BYTES or all there are; returns them and the rows of a block."""
+    held = deque[dict[str, np.ndarray]]()
+    rows = num_bytes = 0
+    for batch in batches:
+        arrays = {name: checked(name, column, batch[name]) for name, column in columns.items()}
+        if batch.keys() != arrays.keys():
+            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
+        held.append({name: values.view(columns[name].dtype).copy() for name, values in arrays.items()})
+        rows += len(next(iter(arrays.values())))
+        num_bytes += sum(values.nbytes for values in arrays.values())
+        if num_bytes > WHOLE_BYTES:
+            return held, block_rows(sum(column.row_bytes for column in columns.values()))
+    return held, max(1, rows)
+
+
 def finish_store(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     shards: Sequence[WrittenShard],
     *,
     name: str,
-    description: str,
     source: Source,
+    description: str = "",
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
     receipt: SourceReceipt | None = None,
@@ -316,39 +327,22 @@ def finish_store(
     rows = sum(each.shard.rows for each in shards)
     if not rows:
         raise UserError(f"nothing to write to {path}: the source holds no rows; check the source.")
-    parts = [b64decode(each.entries) for each in shards]
-    index = b"".join(parts)
+    entries = [b64decode(each.entries) for each in shards]
+    index = b"".join(entries)
     digest = hashlib.sha256(index).hexdigest()
-
-    def blocks(column: str) -> Iterator[tuple[int, bytes]]:
-        place = sorted(columns).index(column)
-        for each, part in zip(shards, parts, strict=True):
-            for number, entry in enumerate(unpack_entries(part, len(columns))):
-                rows_left = each.shard.rows - number * each.block_rows
-                yield min(each.block_rows, rows_left), entry.digests[place]
-
-    stored = {
-        column: StoredColumn(
-            **columns[column].model_dump(),
-            statistics=reduce(Moments.merge, (each.moments[column] for each in shards)).statistics(),
-            sha256=column_hash(blocks(column)),
-        )
-        for column in columns
-    }
     attached = {plain_name(file): content for file, content in (attachments or {}).items()}
-    hashes = {file: hashlib.sha256(content).hexdigest() for file, content in attached.items()}
     manifest = StoreManifest(
         version=LATENTS_VERSION if any(column.autoencoder for column in columns.values()) else FORMAT_VERSION,
         name=plain_name(name),
         description=description,
         rows=rows,
-        columns=stored,
+        columns={column: _stored_column(column, columns, shards, entries) for column in columns},
         shards=tuple(each.shard for each in shards),
         block_rows=shards[0].block_rows,
         index=HashFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
         source=source,
         text=text,
-        attachments=hashes,
+        attachments={file: hashlib.sha256(content).hexdigest() for file, content in attached.items()},
         receipt=receipt,
         fingerprint="",
     )
@@ -357,8 +351,29 @@ def finish_store(
     files = {manifest.index.file: index, **attached, **listed, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)
-    named = {*(name for name, _, _ in manifest.stored_files), *listed}
-    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
-        for stray in (each for each in path.glob(pattern) if each.name not in named):
-            stray.unlink(missing_ok=True)  # open maps of it stay valid
+    _remove_strays(path, {*(name for name, _, _ in manifest.stored_files), *listed})
     return manifest
+
+
+def _remove_strays(path: Path, named: Collection[str | None]) -> None:
+    """Remove files of an older store that the manifest does not name; open maps of them stay valid."""
+    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
+        for stray in path.glob(pattern):
+            if stray.name not in named:
+                stray.unlink(missing_ok=True)
+
+
+def _stored_column(
+    name: str, columns: Columns, shards: Sequence[WrittenShard], entries: Sequence[bytes]
+) -> StoredColumn:
+    """Return a column with the statistics and the hash of its rows. `entries`: those of each shard's blocks."""
+    place = sorted(columns).index(name)
+
+    def blocks() -> Iterator[tuple[int, bytes]]:
+        for each, packed in zip(shards, entries, strict=True):
+            for number, entry in enumerate(unpack_entries(packed, len(columns))):
+                rows_left = each.shard.rows - number * each.block_rows
+                yield min(each.block_rows, rows_left), entry.digests[place]
+
+    moments = reduce(Moments.merge, (each.moments[name] for each in shards))
+    return StoredColumn(**columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks()))

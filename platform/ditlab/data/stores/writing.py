@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
     Bucket,
     BucketsManifest,
-    Column,
+    Columns,
     Source,
-    TextFacts,
+    StoreFacts,
     format_manifest,
     read_manifest,
 )
@@ -49,15 +49,9 @@ class WrittenStore:
 
 def write_store(
     path: Path,
-    columns: Mapping[str, Column],
+    columns: Columns,
     batches: Iterable[Mapping[str, np.ndarray]],
-    *,
-    name: str,
-    description: str,
-    source: Source,
-    text: TextFacts | None = None,
-    attachments: Mapping[str, bytes] | None = None,
-    receipt: SourceReceipt | None = None,
+    **facts: Unpack[StoreFacts],
 ) -> WrittenStore:
     """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
 
@@ -67,13 +61,13 @@ def write_store(
     from ditlab.data.stores.writer import write_batches
 
     refuse_bucketed_store(path)
-    existed, before = (path / MANIFEST_NAME).exists(), ""
+    existed = (path / MANIFEST_NAME).exists()
+    before = ""
     with suppress(UserError):
         there = Store.open(path, verify=False)
         there.verify()
         before = there.fingerprint
-    facts: dict[str, Any] = {"name": name, "description": description, "source": source, "text": text}
-    write_batches(path, columns, batches, attachments=attachments, receipt=receipt, **facts)
+    write_batches(path, columns, batches, **facts)
     store = Store.open(path, verify=False)
     outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
     return WrittenStore(store, outcome)
@@ -103,20 +97,19 @@ def place_buckets(
     with suppress(UserError):
         before = read_manifest(path / BUCKETS_NAME, BucketsManifest)
     ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
-    buckets = tuple(
-        Bucket(
-            folder=f"{height}x{width}-{store.fingerprint[:8]}",
-            height=height,
-            width=width,
-            rows=len(store),
-            fingerprint=store.fingerprint,
-        )
-        for (height, width), store in ordered
-    )
     manifest = BucketsManifest(
         name=name,
         description=description,
-        buckets=buckets,
+        buckets=tuple(
+            Bucket(
+                folder=f"{height}x{width}-{store.fingerprint[:8]}",
+                height=height,
+                width=width,
+                rows=len(store),
+                fingerprint=store.fingerprint,
+            )
+            for (height, width), store in ordered
+        ),
         source=source,
         receipt=receipt,
         fingerprint="",
@@ -124,35 +117,43 @@ def place_buckets(
     manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
     with writing_into(path):
         has_moved = False
-        for (_, store), bucket in zip(ordered, buckets, strict=True):
-            folder = path / bucket.folder
-            with suppress(UserError):
-                there = store.open(folder, verify=False)
-                if there.fingerprint == store.fingerprint:
-                    there.verify()
-                    continue
-            shutil.rmtree(folder, ignore_errors=True)
-            store.path.rename(folder)
-            has_moved = True
+        for (_, store), bucket in zip(ordered, manifest.buckets, strict=True):
+            has_moved |= _move_bucket(store, path / bucket.folder)
         if receipt and receipt.list_name:
             write_durably(path / receipt.list_name, left_out)
         sync_folder(path)
         write_durably(path / BUCKETS_NAME, format_manifest(manifest))
-    # What the new manifest does not name goes; open maps of it stay valid.
-    named = {bucket.folder for bucket in buckets} | {receipt.list_name if receipt else None}
+    _remove_unnamed(path, manifest)
+    placed = BucketedStore.open(path, verify=False)
+    if before is None:
+        return WrittenStore(placed, "written")
+    is_same = before.fingerprint == placed.fingerprint and not has_moved
+    return WrittenStore(placed, "unchanged" if is_same else "replaced")
+
+
+def _move_bucket(store: Store, folder: Path) -> bool:
+    """Move a store to its folder; returns False where a whole store of its content is there already."""
+    with suppress(UserError):
+        there = store.open(folder, verify=False)
+        if there.fingerprint == store.fingerprint:
+            there.verify()
+            return False
+    shutil.rmtree(folder, ignore_errors=True)
+    store.path.rename(folder)
+    return True
+
+
+def _remove_unnamed(path: Path, manifest: BucketsManifest) -> None:
+    """Remove what a new manifest does not name, and what killed imports have left; open maps of it stay valid."""
+    named = {bucket.folder for bucket in manifest.buckets}
     for folder in path.iterdir():
         if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
             shutil.rmtree(folder, ignore_errors=True)
     for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
         left.unlink(missing_ok=True)
     for left in path.glob(LEFT_OUT_LISTS):
-        if left.name not in named:
+        if not manifest.receipt or left.name != manifest.receipt.list_name:
             left.unlink(missing_ok=True)
-    placed = BucketedStore.open(path, verify=False)
-    if before is None:
-        return WrittenStore(placed, "written")
-    is_same = before.fingerprint == placed.fingerprint and not has_moved
-    return WrittenStore(placed, "unchanged" if is_same else "replaced")
 
 
 def refuse_plain_store(path: Path) -> None:

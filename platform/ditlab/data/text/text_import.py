@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,10 @@ from ditlab.data.import_blocks import (
     block_bytes,
     finish_import,
     imported_blocks,
+    listed_of,
     packed,
+    sums_of,
+    tally_of,
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
@@ -149,8 +151,12 @@ class TextRules:
             tally.add(_reason(record), "", record.place.removeprefix(root))
             bad.append(record)
 
-        tally, root = LeftOutTally(), f"{visible_name(block.files[0].root).rstrip('/')}/"
-        rest, documents, num_bytes, tokens = np.empty(0, tokenizer.dtype), 0, 0, 0
+        tally = LeftOutTally()
+        root = f"{visible_name(block.files[0].root).rstrip('/')}/"
+        rest = np.empty(0, tokenizer.dtype)
+        documents = 0
+        num_bytes = 0
+        tokens = 0
 
         def counted() -> Iterator[TextPiece]:
             nonlocal documents, num_bytes
@@ -213,7 +219,8 @@ def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.nda
         length += len(piece.text)
         if length >= PIECE_LENGTH:
             yield np.concatenate(parts)
-            parts, length = [], 0
+            parts = []
+            length = 0
     if parts:
         yield np.concatenate(parts)
 
@@ -227,7 +234,9 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     beyond the source.
     """
     options = request.options
-    origin, length, refuses = f"--source={options.source}", options.length, options.unreadable == "refuse"
+    origin = f"--source={options.source}"
+    length = options.length
+    refuses = options.unreadable == "refuse"
     blocks, files, files_left_out = open_text_source(options.source)
     vocabulary = options.vocabulary or DEFAULT_VOCABULARY
     stem = PurePosixPath(source_name(options.source)).stem
@@ -241,34 +250,28 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
     rules = TextRules(tokenizer.content, options.column, length, refuses, request.first)
-    described: dict[str, object] = {"tokenizer": tokenizer.fingerprint, "column": options.column, "length": length}
-    described["unreadable"] = options.unreadable
+    described = {
+        "tokenizer": tokenizer.fingerprint,
+        "column": options.column,
+        "length": length,
+        "unreadable": options.unreadable,
+    }
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
     with imported_blocks(path, "text", blocks, described, rules, executor, request.progress, "tokenising", "rows") as (
         folder,
         receipts,
     ):
-        sums = sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
+        sums = sums_of(receipts)
         if not sums["bytes"]:
-            first = next((receipt.detail[FIRST] for receipt in receipts if receipt.detail[FIRST]), "")
-            if first and blocks[0].kind in ("arrow", "mds", "parquet"):
-                first = f"{first.removesuffix('.')} ({other_columns(blocks[0], options.column)})."
-            raise RefusedSource(first or f"{origin} holds no text; name files that hold some.")
+            raise _without_text(options, blocks[0], receipts)
         if sums["tokens"] < length:
             raise RefusedSource(too_short("--length", length, origin, sums["tokens"]))
         rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
-        dropped, columns = sums["tokens"] % length, token_columns(tokenizer, length)
+        dropped = sums["tokens"] % length
+        columns = token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
-        lines = [f"{each.place}: {each.reason} ({each.detail})" for receipt in receipts for each in receipt.listed]
-        tally = LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
-        num = tally.counts.total()
-        documents = ReceiptLevel(
-            unit="documents",
-            found=sums["documents"] + num,
-            used={"documents": sums["documents"]},
-            left_out=tally.groups(),
-        )
-        receipt, left_out = make_receipt([files, documents], [*files_left_out, *lines])
+        documents = tally_of(receipts).level("documents", {"documents": sums["documents"]})
+        receipt, left_out = make_receipt([files, documents], [*files_left_out, *map(str, listed_of(receipts))])
         name = visible_name(source_name(options.source))
         num_files = len({file for block in blocks for file in block.files})
         note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
@@ -285,6 +288,14 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
+
+
+def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[BlockReceipt]) -> RefusedSource:
+    """Return the error for a source without text: the first document's, if one cannot be read."""
+    first = next(filter(None, (receipt.detail[FIRST] for receipt in receipts)), "")
+    if first and block.kind in ("arrow", "mds", "parquet"):
+        first = f"{first.removesuffix('.')} ({other_columns(block, options.column)})."
+    return RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
 
 
 def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[str]]:

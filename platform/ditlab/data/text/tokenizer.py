@@ -212,7 +212,8 @@ def text_codec(tokenizer: Tokenizer, bytes_per_token: float | None = None) -> Te
 
 def store_codec(store: AnyStore) -> TextCodec | None:
     """Return the codec of a store's tokens; None without a tokeniser. Raises UserError as `open_tokenizer` does."""
-    tokenizer, text = store_tokenizer(store), store.manifest.text
+    tokenizer = store_tokenizer(store)
+    text = store.manifest.text
     return None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
 
 
