@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ditlab.intervals import Interval, paired_interval, student_quantile, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
+from ditlab.reports.sweep_records import shared_keys
 from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
@@ -164,32 +165,34 @@ def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> Compared
 
     Samples are the first run's, their quality the mean over all. What is not a mean is that of the first run.
     """
-    first, drawn = members[0], [run.drawn for run in members if run.drawn]
+    first = members[0]
     speeds = [run.samples_per_second for run in members if run.samples_per_second is not None]
-    shown = first.drawn
-    if shown and len(drawn) == len(members):
-        names = [each for each in shown.quality if all(each in one.quality for one in drawn)]
-        found = {each: paired_interval([one.quality[each] for one in drawn]) for each in names}
-        shown = replace(shown, quality={each: found[each].mean for each in names}, over_seeds=found)
-    unfinished = next((run.status for run in members if run.status != "finished"), "finished")
     return replace(
         first,
         run_id=run_id,
         name=name,
-        status=unfinished,
+        status=next((run.status for run in members if run.status != "finished"), "finished"),
         step=min(run.step for run in members),
         spec={**first.spec, "seed": ", ".join(run.spec.get("seed", "") for run in members)},
         curves={
-            key: _mean_curve([run.curves[key] for run in members])
-            for key in first.curves
-            if all(key in run.curves for run in members)
+            key: _mean_curve([run.curves[key] for run in members]) for key in shared_keys(run.curves for run in members)
         },
         samples_per_second=float(np.mean(speeds)) if speeds else None,
-        drawn=shown,
+        drawn=_mean_quality(members),
         cost=f"{first.cost} (of the first of {len(members)} runs)" if first.cost else "",
         by_sample=lambda step: _mean_by_sample([run.by_sample(step) for run in members]),
         members=tuple(members),
     )
+
+
+def _mean_quality(members: Sequence[ComparedRun]) -> RunSamples | None:
+    """Samples of the first run, where all have some with the mean quality."""
+    drawn = [run.drawn for run in members if run.drawn]
+    if len(drawn) < len(members):
+        return members[0].drawn
+    names = shared_keys(each.quality for each in drawn)
+    found = {name: paired_interval([each.quality[name] for each in drawn]) for name in names}
+    return replace(drawn[0], quality={name: each.mean for name, each in found.items()}, over_seeds=found)
 
 
 def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
@@ -205,10 +208,9 @@ def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
 
 def _mean_by_sample(values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Mean over runs of values by held-out sample, of the components that all have."""
-    shared = [name for name in values[0] if all(name in each for each in values)]
     return {
         name: np.mean([each[name] for each in values], axis=0)
-        for name in shared
+        for name in shared_keys(values)
         if len({each[name].shape for each in values}) == 1
     }
 
@@ -240,9 +242,9 @@ class Comparison:
     @cached_property
     def common(self) -> list[str]:
         """Held-out metrics of all evaluated runs, the main one first; empty for fewer than two of them."""
-        names = self.evaluated[0].held_out if len(self.evaluated) > 1 else ()
-        shared = [name for name in names if all(name in run.held_out for run in self.evaluated)]
-        return sorted(shared, key=lambda name: name != self.main)
+        if len(self.evaluated) < 2:
+            return []
+        return sorted(shared_keys(run.held_out for run in self.evaluated), key=lambda name: name != self.main)
 
     @cached_property
     def main(self) -> str | None:
@@ -272,16 +274,19 @@ class Comparison:
 
     def measured_apart(self, group: str) -> str:
         """Sentence on a name's other measurements in `group`, `eval` or `quality`; empty where there are none."""
+        main = None
         if group == "eval":
+            main = self.main
             known = {self.label(run): run.measurement for run in self.evaluated}
         else:
             known = {self.label(run): run.drawn.measurement for run in self.runs if run.drawn and run.drawn.quality}
         measured = [each for each in known.values() if each]
-        unknown = [label for label, each in known.items() if each is None]
+        unknown = [label for label, each in known.items() if not each]
         sentences = []
-        if parts := differing_parts(measured, self.main if group == "eval" else None):
-            name = self.main if group == "eval" and self.main else "..."
-            sentences.append(f"{group}/{name} is measured in several ways, which differ in: {', '.join(parts)}.")
+        if parts := differing_parts(measured, main):
+            sentences.append(
+                f"{group}/{main or '...'} is measured in several ways, which differ in: {', '.join(parts)}."
+            )
         if measured and unknown:
             sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
         return " ".join(sentences)
@@ -316,22 +321,26 @@ class Comparison:
         From pairs of runs that share all draws, else between means. The error is shared over all comparisons with the
         lowest (Bonferroni).
         """
-        lowest = [self.evaluated[place] for place in budget.order[:2]]
-        if self.main is None or len(lowest) < 2 or not all(len(run.members) > 1 for run in lowest):
+        found = [self._member_values(self.evaluated[place], budget) for place in budget.order[:2]]
+        if len(found) < 2 or not all(found):
             return None
-        found = [
-            [(run, measured_at(run.held_out[self.main], budget.axis, budget.amount)) for run in each.members]
-            for each in lowest
-            if all(self.main in run.held_out for run in each.members)
-        ]
-        if len(found) < 2 or any(value is None or not np.isfinite(value) for each in found for _, value in each):
-            return None
+        first, second = found
         confidence = 1 - 0.05 / (len(self.evaluated) - 1)
-        pairs = [(a, b) for one, a in found[0] for other, b in found[1] if one.draws == other.draws]
+        pairs = [a - b for one, a in first for other, b in second if one.draws == other.draws]
         if len(pairs) > 1:
-            return paired_interval([a - b for a, b in pairs], confidence)  # type: ignore[operator]
-        first, second = ([value for _, value in each] for each in found)
-        return unpaired_interval(first, second, confidence)  # type: ignore[arg-type]
+            return paired_interval(pairs, confidence)
+        return unpaired_interval([value for _, value in first], [value for _, value in second], confidence)
+
+    def _member_values(self, group: ComparedRun, budget: EqualBudget) -> list[tuple[ComparedRun, float]]:
+        """Main metric at a budget of the runs of a group; empty unless it has several, all of them measured there."""
+        found = []
+        for run in group.members if len(group.members) > 1 else ():
+            curve = run.held_out.get(self.main or "")
+            value = measured_at(curve, budget.axis, budget.amount) if curve else None
+            if value is None or not np.isfinite(value):
+                return []
+            found.append((run, value))
+        return found
 
     def why_unpaired(self) -> str:
         """Sentence on groups whose runs share no draws, and by which fields; empty where runs of one seed are pairs."""

@@ -13,7 +13,7 @@ from scipy import stats
 
 from ditlab.reports.formatting import describe_value, format_number
 from ditlab.reports.sweep_axes import PlotAxis, ended_with_value, outcome_ranks, plot_axis
-from ditlab.reports.sweep_records import SweepSummary, Trial, rank, why_incomparable
+from ditlab.reports.sweep_records import SweepSummary, Trial, device_hours, rank, why_incomparable
 
 Key = TypeVar("Key")
 SURE = 0.05
@@ -164,28 +164,36 @@ def _value(placed: PlotAxis, raw: float) -> str:
 
 def _early_ranks(summary: SweepSummary) -> list[str]:
     """Compare ranks early in training with final ones, among finished trials: was stopping early right?"""
-    name, sign = summary.metrics[0], -1.0 if summary.modes[0] == "max" else 1.0
+    name = summary.metrics[0]
     done = [trial for trial in ended_with_value(summary) if trial.status == "finished" and name in trial.curves]
     if len(done) < MIN_TRIALS:
         return []
-    final = np.array([sign * trial.metrics[name] for trial in done])
-    total, texts = max(trial.total_steps for trial in done), []
-    for part in _EARLY:
-        early = [_value_at(trial, name, part * total) for trial in done]
-        if any(value is None for value in early) or len(set(early)) == 1 or len(set(final.tolist())) == 1:
-            continue
-        values = sign * np.array(early, dtype=float)
-        rho = float(stats.spearmanr(values, final).statistic)
-        low, high = _correlation_interval(rho, len(done))
-        place = int((values < values[int(final.argmin())]).sum()) + 1
-        texts.append(f"at {100 * part:.0f} % of the steps {rho:.2f} ({low:.2f} to {high:.2f}), where the final best "
-                     f"was number {place}")  # fmt: skip
+    texts = [text for part in _EARLY if (text := _early_rank(summary, done, part))]
     if not texts:
         return []
     left = sum(trial.status == "stopped" for trial in summary.trials)
     about = f" The {left} trials that were stopped have no final rank." if left else ""
     return [f"Ranks of early values against final ones, of {len(done)} finished trials (Spearman's correlation, 95 %): "
             f"{'; '.join(texts)}.{about}"]  # fmt: skip
+
+
+def _early_rank(summary: SweepSummary, done: Sequence[Trial], part: float) -> str:
+    """Clause on ranks after a part of the steps; empty where values are missing, or all are equal."""
+    name = summary.metrics[0]
+    sign = -1.0 if summary.modes[0] == "max" else 1.0
+    step = part * max(trial.total_steps for trial in done)
+    early = [_value_at(trial, name, step) for trial in done]
+    final = sign * np.array([trial.metrics[name] for trial in done])
+    if None in early or len(set(early)) == 1 or len(set(final.tolist())) == 1:
+        return ""
+    values = sign * np.array(early, dtype=float)
+    rho = float(stats.spearmanr(values, final).statistic)
+    low, high = _correlation_interval(rho, len(done))
+    place = int((values < values[int(final.argmin())]).sum()) + 1
+    return (
+        f"at {100 * part:.0f} % of the steps {rho:.2f} ({low:.2f} to {high:.2f}), where the final best was number "
+        f"{place}"
+    )
 
 
 def _value_at(trial: Trial, name: str, step: float) -> float | None:
@@ -204,11 +212,11 @@ def _correlation_interval(rho: float, num: int) -> tuple[float, float]:
 
 
 def _cost(summary: SweepSummary) -> list[str]:
-    hours = sum((Counter(trial.device_hours) for trial in summary.trials), Counter[str]())
+    hours = device_hours(summary.trials)
     if not hours:
         return []
     failed = [trial for trial in summary.trials if trial.status == "failed"]
-    lost = sum((Counter(trial.device_hours) for trial in failed), Counter[str]())
+    lost = device_hours(failed)
     texts = [f"{hours[kind]:.3g} {kind} hours" for kind in hours]
     texts += [f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials" for kind in lost if lost[kind]]
     return [f"Cost: {', '.join(texts)}."]
