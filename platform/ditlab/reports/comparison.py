@@ -443,11 +443,18 @@ class EqualBudget:
         return [int(place) for place in np.argsort(self.values) if np.isfinite(self.values[place])]
 
 
+def _place(curve: RunCurve, axis: CurveAxis, amount: float) -> tuple[np.ndarray, int, bool]:
+    """Places of a curve's points, the number of the first one at a budget or behind it, and whether it is there."""
+    reach = curve.along(axis)
+    behind = int(np.searchsorted(reach, amount * (1 - 1e-9)))
+    return reach, behind, behind < len(reach) and reach[behind] <= amount * (1 + 1e-9)
+
+
 def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | None:
     """Return a held-out metric at a budget by held-out sample; between two evaluations as `measured_at` weighs them."""
     curve = run.held_out[name]
-    reach, behind = curve.along(budget.axis), int(np.searchsorted(curve.along(budget.axis), budget.amount * (1 - 1e-9)))
-    if behind < len(reach) and reach[behind] <= budget.amount * (1 + 1e-9):
+    reach, behind, is_met = _place(curve, budget.axis, budget.amount)
+    if is_met:
         return run.by_sample(int(curve.steps[behind])).get(name)
     before, after = (run.by_sample(int(curve.steps[place])).get(name) for place in (behind - 1, behind))
     if before is None or after is None or before.shape != after.shape:
@@ -461,8 +468,8 @@ def measured_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float | None
 
     Between two points it is interpolated on logarithmic axes.
     """
-    reach, behind = curve.along(axis), int(np.searchsorted(curve.along(axis), amount * (1 - 1e-9)))
-    if behind < len(reach) and reach[behind] <= amount * (1 + 1e-9):
+    reach, behind, is_met = _place(curve, axis, amount)
+    if is_met:
         return float(curve.values[behind])
     if not 0 < behind < len(reach):
         return None

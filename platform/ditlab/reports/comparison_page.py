@@ -28,8 +28,8 @@ from ditlab.reports.comparison import (
     RunSamples,
     smoothed,
 )
-from ditlab.reports.formatting import Cell, format_duration, format_number
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
 from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, grid_columns
@@ -77,7 +77,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
     runs = comparison.runs
     curves = _curves(comparison, folder)
-    specs: Table | Paragraphs = Paragraphs("The specs differ in nothing but names and places.")
+    specs: Part = Paragraphs("The specs differ in nothing but names and places.")
     if different := _differences(runs):
         caption = (
             "Paths that differ; an empty cell is a path that the run does not have. Left out: its name, and where it "
@@ -105,7 +105,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     ]
 
 
-def _parameter_counts(runs: Sequence[ComparedRun]) -> list[list[Cell]]:
+def _parameter_counts(runs: Sequence[ComparedRun]) -> list[Cells]:
     training_only = _by_key([run.training_only for run in runs])
     return [
         *_by_key([run.components for run in runs]),
@@ -123,8 +123,8 @@ def _next_commands(runs: Sequence[ComparedRun]) -> str:
     )
 
 
-def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile]:
-    parts: list[Paragraphs | ImageFile] = []
+def _curves(comparison: Comparison, folder: Path) -> list[Part]:
+    parts: list[Part] = []
 
     def draw(titles: Mapping[str, str], name: str, caption: str) -> None:
         parts.append(ImageFile(save_figure(curves_figure(comparison, titles), folder / name), caption))
@@ -160,7 +160,7 @@ def _loss_caption(runs: Sequence[ComparedRun]) -> str:
     return caption
 
 
-def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | ImageFile], list[Path]]:
+def _samples(comparison: Comparison, folder: Path) -> tuple[list[Part], list[Path]]:
     """Write a picture a run, and one of all runs where they fit; return the page's parts and all pictures."""
     grids = [(run, run.drawn.grid) for run in comparison.runs if run.drawn and run.drawn.grid]
     reasons = [f"{comparison.label(run)}: {run.why_no_samples}." for run in comparison.runs if run.why_no_samples]
@@ -249,9 +249,9 @@ def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
     return Figure(panels, columns=ceil(len(panels) / ceil(len(panels) / columns)))
 
 
-def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def fork_parts(comparison: Comparison) -> list[Part]:
     """Build a table for each fork: what it changed of its nearest ancestor among the runs; empty without forks."""
-    parts: list[Table | Paragraphs] = []
+    parts: list[Part] = []
     for run in (each for each in comparison.runs if each.line):
         about = fork_sentence(comparison, run) + _TAKEN.get(run.spec.get("start.state", ""), "")
         ancestor = comparison.nearest_ancestor(run)
@@ -264,13 +264,13 @@ def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return [*parts, Paragraphs(_COUNTING)] if parts else []
 
 
-def _differences(runs: Sequence[ComparedRun], skipped: tuple[str, ...] = PLACE_PATHS) -> list[list[Cell]]:
+def _differences(runs: Sequence[ComparedRun], skipped: tuple[str, ...] = PLACE_PATHS) -> list[Cells]:
     """Rows of the paths in which specs differ."""
     rows = _by_key([run.spec for run in runs])
     return [row for row in rows if len(set(row[1:])) > 1 and not str(row[0]).startswith(skipped)]
 
 
-def _by_key(mappings: Sequence[Mapping[str, Cell]]) -> list[list[Cell]]:
+def _by_key(mappings: Sequence[Mapping[str, Cell]]) -> list[Cells]:
     """A row for each key, with the value that each mapping has."""
     keys = dict.fromkeys(key for mapping in mappings for key in mapping)
     return [[key, *(mapping.get(key) for mapping in mappings)] for key in keys]
@@ -391,7 +391,7 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _rows(items: Sequence[Any], cells: Mapping[str, Callable[[Any], Cell]]) -> list[list[Cell]]:
+def _rows(items: Sequence[Any], cells: Mapping[str, Callable[[Any], Cell]]) -> list[Cells]:
     """A row a property with a cell an item, without rows that are empty for all items."""
     rows = [[name, *(None if each is None else value(each) for each in items)] for name, value in cells.items()]
     return [row for row in rows if any(cell not in (None, "") for cell in row[1:])]
@@ -419,7 +419,7 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     known = {name for run in runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
-    metrics: list[list[Cell]] = [[name, *(_last_value(run, name) for run in runs)] for name in names]
+    metrics: list[Cells] = [[name, *(_last_value(run, name) for run in runs)] for name in names]
     note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
     if any(run.members for run in runs):
         note += " Of a group: the mean over its seeds, with half the 95 % interval of the mean."
@@ -442,7 +442,7 @@ def _last_value(run: ComparedRun, name: str) -> Cell:
     return float(np.median(values[recent]))
 
 
-def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def budget_parts(comparison: Comparison) -> list[Part]:
     """The main held-out metric at equal budgets, or the reason why there is none."""
     main, budgets = comparison.main, comparison.budgets
     if comparison.obstacle or main is None:
@@ -466,7 +466,7 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return [Table(columns, rows, note)]
 
 
-def _budget_row(comparison: Comparison, budget: EqualBudget) -> list[Cell]:
+def _budget_row(comparison: Comparison, budget: EqualBudget) -> Cells:
     if budget.every:
         lowest = f"not measured there; evaluation.every={budget.every} would tell"
     else:
@@ -489,7 +489,7 @@ def _quality(name: str, drawn: RunSamples) -> Cell:
     return drawn.over_seeds[name].text() if name in drawn.over_seeds else drawn.quality.get(name)
 
 
-def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def quality_parts(comparison: Comparison) -> list[Part]:
     """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
     drawn = [run.drawn for run in comparison.runs if run.drawn]
     if not drawn:

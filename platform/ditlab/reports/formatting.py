@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Cell = str | int | float | None
+Cells = list[Cell]
+"""A row of a table."""
 
 _DIGITS = 4
 """Significant digits."""
@@ -119,6 +121,11 @@ def shorten(text: str, characters: int) -> str:
         return text
     tail = (characters - 3) // 3
     return f"{text[: characters - 3 - tail].rstrip()}...{text[len(text) - tail :].lstrip()}"
+
+
+def listed(items: Sequence[object], most: int) -> str:
+    """Join with commas, the first `most` items and `...` in the place of the others: `1, 2, 3, ...`."""
+    return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
 def terminal_table(

@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from ditlab.intervals import Interval, describe_difference, paired_interval
 from ditlab.reports.formatting import (
-    Cell,
+    Cells,
     describe_value,
     format_duration,
     format_number,
     is_numeric,
+    listed,
     short_names,
     shorten,
 )
@@ -136,7 +137,7 @@ class SamplingSummary:
     @cached_property
     def measured(self) -> list[PointResult]:
         """Points with finite values, in the order of `ranked`."""
-        return [self.points[each.number] for each in rank(self.ranking) if objectives(self.ranking, each) is not None]
+        return [self.points[each.number] for each in rank(self.ranking) if objectives(self.ranking, each)]
 
     @cached_property
     def frontier(self) -> list[PointResult]:
@@ -184,16 +185,16 @@ def measure_text(interval: Interval | None) -> str:
     return f"{mean:.{digits}f} \N{PLUS-MINUS SIGN} {half:.{digits}f}"
 
 
-def rows_of(summary: SamplingSummary) -> tuple[list[str], list[list[Cell]]]:
+def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
     """Columns and rows of the table, the frontier first."""
     taken = ("point", "frontier", summary.metric, "evaluations", "ms a sample", "difference", "to point", "told apart")
     names = short_names((axis.path for axis in summary.axes), taken)
     front = {each.number for each in summary.frontier}
-    rows: list[list[Cell]] = []
+    rows: list[Cells] = []
     for each in summary.measured:
         rival = summary.rival(each)
         difference = summary.difference(each, rival) if rival else None
-        row: list[Cell] = [each.number, "yes" if each.number in front else None]
+        row: Cells = [each.number, "yes" if each.number in front else None]
         row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
         for axis in summary.axes:
             value = each.values.get(axis.path)
@@ -222,7 +223,7 @@ def verdict(summary: SamplingSummary) -> list[str]:
         sentences.append("One seed of the noise tells nothing of others, so no points are told apart; set seeds to 5.")
     elif close := summary.close_to_best():
         cheapest = close[0]
-        others = ", ".join(str(each.number) for each in close[:_MOST_NAMED]) + ", ..." * (len(close) > _MOST_NAMED)
+        others = listed([each.number for each in close], _MOST_NAMED)
         sentences.append(f"It is not told apart from {len(close)} other{'s' * (len(close) > 1)}: {others}.")
         if cheapest.means[EVALUATIONS] < first.means[EVALUATIONS]:
             names = (f"point {cheapest.number}", f"point {first.number}")
@@ -231,13 +232,12 @@ def verdict(summary: SamplingSummary) -> list[str]:
             sentences.append(f"The cheapest of them is {names[0]}, {price} evaluations a sample ({found}).")
     elif len(summary.measured) > 1:
         sentences.append(f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % together).")
-    front = ", ".join(str(each.number) for each in summary.frontier[:_MOST_NAMED])
-    front += ", ..." * (len(summary.frontier) > _MOST_NAMED)
+    front = listed([each.number for each in summary.frontier], _MOST_NAMED)
     sentences.append(f"On the frontier of quality and cost, the best first: {front}.")
-    if fell := [str(each.number) for each in summary.measured if entropy_fell(each.means)]:
-        listed = ", ".join(fell[:_MOST_NAMED]) + ", ..." * (len(fell) > _MOST_NAMED)
+    if fell := [each.number for each in summary.measured if entropy_fell(each.means)]:
+        points = f"point{'s' * (len(fell) > 1)} {listed(fell, _MOST_NAMED)}"
         sentences.append(
-            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, point{'s' * (len(fell) > 1)} {listed}: "
+            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, {points}: "
             "text there repeats itself, by which its perplexity is too good; compare perplexities at equal entropy."
         )
     if not summary.is_done:
@@ -305,7 +305,7 @@ def write_sampling_report(
             ["sweep", summary.sweep_id],
             ["run", f"{summary.run_id} ({summary.run_name}), step {summary.step:,}"],
             ["samples", f"{summary.samples:,} for each point and seed"],
-            ["seeds", ", ".join(map(str, summary.seeds[:12])) + ", ..." * (len(summary.seeds) > 12)],
+            ["seeds", listed(summary.seeds, 12)],
             ["time", f"{format_duration(summary.seconds)} of drawing"],
         ])
     ]  # fmt: skip
@@ -323,7 +323,7 @@ def _other_metrics(summary: SamplingSummary) -> Table | None:
     names = list(dict.fromkeys(name for each in summary.measured for name in each.means if name not in COSTS))
     if len(names) < 2:
         return None
-    rows: list[list[Cell]] = [
+    rows: list[Cells] = [
         [each.number, *(measure_text(each.interval(name)) for name in names)] for each in summary.measured
     ]
     return Table(["point", *names], rows, "Means over seeds, with the half width of the 95 % interval.")

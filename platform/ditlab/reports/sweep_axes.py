@@ -109,7 +109,7 @@ def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
     """
     name = summary.metrics[index]
     worst_is_high = summary.modes[index] == "min"
-    values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial)) is not None}
+    values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial))}
     if not values:
         return PlotAxis(name, "linear", values, 0.0, 0.0, [])
     log = _is_wide(list(values.values()))
@@ -169,7 +169,7 @@ class Importance:
 def ended_with_value(summary: SweepSummary) -> list[Trial]:
     """Return the finished and stopped trials that have a value of every metric."""
     ended = [trial for trial in summary.trials if trial.status in {"finished", "stopped"}]
-    return [trial for trial in ended if objectives(summary, trial) is not None]
+    return [trial for trial in ended if objectives(summary, trial)]
 
 
 def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:

@@ -63,7 +63,7 @@ _STATUSES = {
 
 def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
     """Draw the metric by trial, or the first two metrics against each other; None where no trial has a value."""
-    if all(objectives(summary, trial) is None for trial in summary.trials):
+    if not any(objectives(summary, trial) for trial in summary.trials):
         return None
     panel = _by_trial(summary) if len(summary.metrics) == 1 else _trade_off(summary)
     return Figure([panel], columns=1, alt=about)
@@ -221,7 +221,7 @@ def _weight(trial: Trial, first: Trial | None, unfinished: Literal["plain", "fai
 
 def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Figure | None:
     """Draw a panel an axis, the most important first; None where no trial has a value or there is no axis."""
-    trials = [trial for trial in summary.trials if objectives(summary, trial) is not None]
+    trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
         return None
     metric, first = metric_axis(summary), best(summary)

@@ -259,12 +259,12 @@ def best(summary: SweepSummary) -> Trial | None:
     if len(_ways(summary)) > 1:
         return None
     first = next(iter(rank(summary)), None)
-    return first if first is not None and objectives(summary, first) is not None else None
+    return first if first and objectives(summary, first) else None
 
 
 def comparable(summary: SweepSummary) -> list[list[Trial]]:
     """Return the trials with a value in groups whose metrics are measured alike, each in the order of `rank`."""
-    ranked = [trial for trial in rank(summary) if objectives(summary, trial) is not None]
+    ranked = [trial for trial in rank(summary) if objectives(summary, trial)]
     return [[trial for trial in ranked if trial.measured == way] for way in _ways(summary)]
 
 
@@ -282,12 +282,9 @@ def why_incomparable(summary: SweepSummary) -> str:
 
 def shared_values(summary: SweepSummary, group: Sequence[Trial]) -> dict[str, Any]:
     """Return the values that all trials of a group of `comparable` have, and not all trials of the others."""
-    paths = (axis.path for axis in summary.axes)
-    values = {path: group[0].values[path] for path in paths if path in group[0].values}
-    members = {trial.number for trial in group}
-    others = [
-        trial for trial in summary.trials if trial.number not in members and objectives(summary, trial) is not None
-    ]
+    first = group[0]
+    values = {axis.path: first.values[axis.path] for axis in summary.axes if axis.path in first.values}
+    others = [trial for trial in summary.trials if trial.measured != first.measured and objectives(summary, trial)]
     return {
         path: value
         for path, value in values.items()
@@ -300,7 +297,7 @@ def _ways(summary: SweepSummary) -> list[Mapping[tuple[str, str], str]]:
     """Return the different `measured` of trials with a value, in the order of their numbers."""
     found: list[Mapping[tuple[str, str], str]] = []
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
-        if objectives(summary, trial) is not None and trial.measured not in found:
+        if objectives(summary, trial) and trial.measured not in found:
             found.append(trial.measured)
     return found
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from ditlab.reports.formatting import (
     Cell,
+    Cells,
     describe_value,
     format_duration,
     format_number,
     is_numeric,
+    listed,
     short_names,
     shorten,
 )
@@ -183,9 +185,9 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
         extra["to the best"] = {number: each.text(is_signed=True) for number, each in differences.items()}
     if len(summary.metrics) > 1:
         extra["Pareto"] = dict.fromkeys((trial.number for trial in pareto(summary)), "yes")
-    rows: list[list[Cell]] = []
+    rows: list[Cells] = []
     for trial in rank(summary):
-        row: list[Cell] = [trial.number, trial.run_id, trial.status, trial.step]
+        row: Cells = [trial.number, trial.run_id, trial.status, trial.step]
         row += [_value(summary, trial, name) for name in summary.metrics]
         row += [cells.get(trial.number) for cells in extra.values()]
         row += [_axis_cell(trial.values.get(axis.path)) for axis in summary.axes]
@@ -245,17 +247,21 @@ def _notes(summary: SweepSummary) -> list[Section]:
     others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
     sections = []
     for title, trials in (("Failed trials", failed), ("Notes", others)):
-        notes = [shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason recorded" for trial in trials]
-        rows: list[list[Cell]]
-        rows = [[trial.number, trial.run_id, trial.step, note] for trial, note in zip(trials, notes, strict=True)]
-        sections += [Section(title, [Table(["trial", "run", "step", "note"], rows)])] if rows else []
+        rows: list[Cells] = [
+            [trial.number, trial.run_id, trial.step, _note(trial, _NOTE_CHARACTERS) or "no reason recorded"]
+            for trial in trials
+        ]
+        sections.append(Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else []))
     return sections
 
 
+def _note(trial: Trial, characters: int) -> str:
+    return shorten(" ".join(trial.note.split()), characters)
+
+
 def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -> Section:
-    elapsed, summed = (
-        format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
-    )
+    elapsed = format_duration(summary.seconds)
+    summed = format_duration(sum(trial.seconds for trial in summary.trials))
     rows = [
         ["sweep", summary.sweep_id],
         ["base", summary.base],
@@ -291,7 +297,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         sentences = [reason, *best_of_groups(summary)]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
-        why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
+        why = _note(failed[0], 300) or "no reason was recorded."
         sentences.append(f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}")
     else:
         names = " and ".join(summary.metrics)
@@ -366,14 +372,14 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     if not trade_off:
         return [*sentences, *_distance(summary, first)]
     front, goals = pareto(summary), _goals(summary)
-    listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
+    numbers = listed([trial.number for trial in front], 12)
     if not front:
         return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
     if len(front) == 1:
-        none = f"{unit.capitalize()} {listed} is better than or equal to every other finished one in each of {goals}: "
+        none = f"{unit.capitalize()} {numbers} is better than or equal to every other finished one in each of {goals}: "
         none += "no trade-off."
         return [none, *sentences]
-    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {listed}"
+    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {numbers}"
     return [f"{count}. Choose among these.", *sentences]
 
 
@@ -409,7 +415,7 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
 def _distance(summary: SweepSummary, first: Trial) -> list[str]:
     """Compare the best trial with the next one and the median, among trials of its status."""
     name, status = summary.metrics[0], first.status
-    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial) is not None]
+    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
     if len(peers) < 2:
         return []
     top, values = first.metrics[name], [trial.metrics[name] for trial in peers]

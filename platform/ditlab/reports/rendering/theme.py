@@ -121,6 +121,11 @@ class PanelSize(NamedTuple):
     margin: float
     """Part of the width beside the axes, for labels, a colour bar, a legend."""
 
+    @property
+    def inner(self) -> float:
+        """Width of the axes."""
+        return self.width - self.margin
+
 
 def one_line(text: str, most: int, family: str = "sans-serif") -> str:
     """Return the text on one line, of at most `most` characters, the last of which say that it was cut."""
