@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -135,7 +136,7 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
         writing = {start_task(write_speed, node, place, name): node for node, name in zip(nodes, names, strict=True)}
         written = collect_results(writing, CHECK_TIMEOUT)
         there = [name for name, result in zip(names, written, strict=True) if not result.problem]
-        files = [there[(number + 1) % len(there)] for number in range(len(nodes))] if there else []
+        files = cycle(there[1:] + there[:1])
         reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
         return list(speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT)))
 
@@ -231,9 +232,14 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     if address.startswith("sqlite"):
         remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
         return [Finding("note", "MLflow", f"the database {sqlite_path(address)}", remedy)]
-    if wrong := [f"{address} from {node}: {problem}" for node, problem in problems.items() if problem]:
-        return [Finding("missing", "MLflow", text, "correct the server's or that node's environment") for text in wrong]
-    return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
+    remedy = "correct the server's or that node's environment"
+    wrong = [
+        Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy)
+        for node, problem in problems.items()
+        if problem
+    ]
+    answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
+    return wrong or [Finding("ok", "MLflow", answers)]
 
 
 def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:

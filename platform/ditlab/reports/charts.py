@@ -60,7 +60,7 @@ class ThinCurve:
 
 def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most_plain: int = MOST_PLAIN) -> ThinCurve:
     """Thin a curve of more than `most_plain` points to at most `most` stretches of equally many points."""
-    if len(steps) and (np.diff(steps) < 0).any():
+    if (np.diff(steps) < 0).any():
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
     is_finite = np.isfinite(values)
@@ -218,8 +218,6 @@ def _y_scale(curves: Sequence[ThinCurve]) -> tuple[AxisScale, bool]:
         low, high = later
     if low > 0 and high / low > _LOG_RATIO:
         return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True), leaves_out
-    if not np.isfinite(high - low):  # values near the largest float
-        low, high = low / 4, high / 4
     return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05), leaves_out
 
 

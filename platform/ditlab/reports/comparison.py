@@ -28,6 +28,12 @@ WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
 
 
+_PRINTED = (
+    "run_id", "name", "family", "status", "step", "samples", "seconds", "samples_per_second", "parameters",
+)  # fmt: skip
+"""Values of a run that `--json` has under their own names."""
+
+
 @dataclass(frozen=True)
 class RunSamples:
     """Samples that were drawn from a run's weights."""
@@ -139,9 +145,7 @@ class ComparedRun:
             found = {name: self.last_interval(name).to_dict() for name in self.curves}
             group = {"runs": [run.run_id for run in self.members], "intervals": found}
         return {
-            "run_id": self.run_id, "name": self.name, "family": self.family, "status": self.status, "step": self.step,
-            "samples": self.samples, "seconds": self.seconds, "samples_per_second": self.samples_per_second,
-            "parameters": self.parameters,
+            **{name: getattr(self, name) for name in _PRINTED},
             "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
             "metrics": last | dict(self.drawn.quality if self.drawn else {}),
             "measurements": {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -391,31 +389,31 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _rows(items: Sequence[Any], cells: Mapping[str, Callable[[Any], Cell]]) -> list[Cells]:
-    """A row a property with a cell an item, without rows that are empty for all items."""
-    rows = [[name, *(None if each is None else value(each) for each in items)] for name, value in cells.items()]
-    return [row for row in rows if any(cell not in (None, "") for cell in row[1:])]
+def _rows(columns: Sequence[Mapping[str, Cell]]) -> list[Cells]:
+    """A row for each key, without rows that are empty in all columns."""
+    return [row for row in _by_key(columns) if any(cell not in (None, "") for cell in row[1:])]
 
 
-_PROPERTIES: dict[str, Callable[[ComparedRun], Cell]] = {
-    "run": lambda run: run.run_id,
-    "name": lambda run: run.name,
-    "family": lambda run: run.family,
-    "status": lambda run: run.status,
-    "seeds": lambda run: run.spec.get("seed") if run.members else None,
-    "step": lambda run: run.step,
-    "samples seen": lambda run: run.samples,
-    "training time": lambda run: None if run.seconds is None else format_duration(run.seconds),
-    "cost": lambda run: run.cost,
-    "samples/s (median)": lambda run: run.samples_per_second,
-    "parameters": lambda run: run.parameters,
-}
+def _properties(run: ComparedRun) -> dict[str, Cell]:
+    return {
+        "run": run.run_id,
+        "name": run.name,
+        "family": run.family,
+        "status": run.status,
+        "seeds": run.spec.get("seed") if run.members else None,
+        "step": run.step,
+        "samples seen": run.samples,
+        "training time": None if run.seconds is None else format_duration(run.seconds),
+        "cost": run.cost,
+        "samples/s (median)": run.samples_per_second,
+        "parameters": run.parameters,
+    }
 
 
 def runs_tables(comparison: Comparison) -> list[Table]:
     """Tables of the runs' properties and cost, and of the last values of their metrics."""
     runs = comparison.runs
-    tables = [Table(["", *comparison.labels], _rows(runs, _PROPERTIES), _TIME_NOTE)]
+    tables = [Table(["", *comparison.labels], _rows([*map(_properties, runs)]), _TIME_NOTE)]
     known = {name for run in runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
@@ -484,9 +482,18 @@ def _goes_on(comparison: Comparison, main: str) -> bool:
     return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in comparison.budgets)
 
 
-def _quality(name: str, drawn: RunSamples) -> Cell:
-    """A quality metric's cell: the value; of a group its mean with half the interval over seeds."""
-    return drawn.over_seeds[name].text() if name in drawn.over_seeds else drawn.quality.get(name)
+def _drawing(drawn: RunSamples, names: Iterable[str]) -> dict[str, Cell]:
+    """How samples were drawn, and their quality by name; of a group the mean with half the interval over seeds."""
+    return {
+        "weights of step": drawn.step,
+        "samples": drawn.num,
+        "sampling": drawn.settings,
+        "network evaluations a sample": drawn.evaluations,
+        "seconds a sample": drawn.seconds,
+        **{name: drawn.quality.get(name) for name in names},
+        **{name: interval.text() for name, interval in drawn.over_seeds.items()},
+        "measurement": drawn.measurement.shown if drawn.measurement else None,
+    }
 
 
 def quality_parts(comparison: Comparison) -> list[Part]:
@@ -495,16 +502,7 @@ def quality_parts(comparison: Comparison) -> list[Part]:
     if not drawn:
         return []
     names = dict.fromkeys(name for each in drawn for name in each.quality)
-    cells: dict[str, Callable[[RunSamples], Cell]] = {
-        "weights of step": lambda drawn: drawn.step,
-        "samples": lambda drawn: drawn.num,
-        "sampling": lambda drawn: drawn.settings,
-        "network evaluations a sample": lambda drawn: drawn.evaluations,
-        "seconds a sample": lambda drawn: drawn.seconds,
-        **{name: partial(_quality, name) for name in names},
-        "measurement": lambda drawn: drawn.measurement.shown if drawn.measurement else None,
-    }
-    rows = _rows([run.drawn for run in comparison.runs], cells)
+    rows = _rows([_drawing(run.drawn, names) if run.drawn else {} for run in comparison.runs])
     caption = (
         f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
         f"on {comparison.device}."

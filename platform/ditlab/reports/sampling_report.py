@@ -30,8 +30,7 @@ from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance
 from ditlab.reports.sweep_figures import effects_figure, frontier_figure, objective_figure
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, pareto, rank
-from ditlab.reports.sweep_report import better
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, better, objectives, pareto, rank
 from ditlab_models.figures import Figure
 
 EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
@@ -168,9 +167,10 @@ class SamplingSummary:
 
     def close_to_best(self) -> list[PointResult]:
         """Points that are not told apart from the best one, the cheapest first."""
-        best = self.best
-        others = [each for each in self.measured if each is not best] if best else []
-        found = [each for each in others if best and not self.difference(each, best).excludes_zero]
+        if self.best is None:
+            return []
+        others = [each for each in self.measured if each is not self.best]
+        found = [each for each in others if not self.difference(each, self.best).excludes_zero]
         return sorted(found, key=lambda each: each.means[EVALUATIONS])
 
 
@@ -179,7 +179,7 @@ def measure_text(interval: Interval | None) -> str:
     if interval is None:
         return ""
     mean, half = interval.mean, interval.half_width
-    if not math.isfinite(half) or not 1e-9 < half < 1e6:
+    if not 1e-9 < half < 1e6:
         return format_number(mean)
     digits = max(0, 1 - math.floor(math.log10(half)))
     return f"{mean:.{digits}f} \N{PLUS-MINUS SIGN} {half:.{digits}f}"

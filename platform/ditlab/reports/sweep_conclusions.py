@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ METHOD = (
 def conclusions(summary: SweepSummary) -> list[str]:
     """Write what a person can act on, a paragraph each; each states what was measured, and is left out otherwise."""
     if why_incomparable(summary):
-        return [*_cost(summary)]
+        return list(_cost(summary))
     return [*_axes(summary), *_interaction(summary), *_next(summary), *_early_ranks(summary), *_cost(summary)]
 
 
@@ -114,11 +114,12 @@ def _holm(found: Mapping[Key, float]) -> dict[Key, float]:
     return corrected
 
 
-def _axes(summary: SweepSummary) -> list[str]:
+def _axes(summary: SweepSummary) -> Iterator[str]:
     effects, num = axis_effects(summary), f"{len(ended_with_value(summary))} {summary.unit}s"
     if not effects:
-        few = f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."
-        return [few] if summary.axes else []
+        if summary.axes:
+            yield f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."
+        return
     sure = [f"{path} (p = {p:.2g})" for path, p in sorted(effects.items(), key=lambda each: each[1]) if p <= SURE]
     other = [path for path, p in effects.items() if p > SURE]
     found = [f"{'These axes matter' if len(sure) > 1 else 'One axis matters'}: {', '.join(sure)}."] if sure else []
@@ -126,22 +127,21 @@ def _axes(summary: SweepSummary) -> list[str]:
         found.append(f"No effect of {', '.join(other)} was told apart from chance in {num}.")
     if summary.search == "optuna":
         found.append("Values that the search proposes follow earlier results, so p is a hint only.")
-    return [" ".join(found), METHOD]
+    yield from (" ".join(found), METHOD)
 
 
-def _interaction(summary: SweepSummary) -> list[str]:
+def _interaction(summary: SweepSummary) -> Iterator[str]:
     sure = [(p, pair) for pair, p in interactions(summary).items() if p <= SURE]
-    if not sure:
-        return []
-    p, (one, other) = min(sure)
-    return [f"The best {one} depends on {other} (interaction, p = {p:.2g}): choose the two together."]
+    if sure:
+        p, (one, other) = min(sure)
+        yield f"The best {one} depends on {other} (interaction, p = {p:.2g}): choose the two together."
 
 
-def _next(summary: SweepSummary) -> list[str]:
+def _next(summary: SweepSummary) -> Iterator[str]:
     """Name axes at whose end all of the best trials lie."""
     trials = ended_with_value(summary)
     if len(trials) < MIN_TRIALS:
-        return []
+        return
     numbers = {trial.number for trial in trials}
     top = [trial for trial in rank(summary) if trial.number in numbers][: max(3, len(trials) // 10)]
     found = []
@@ -155,26 +155,28 @@ def _next(summary: SweepSummary) -> list[str]:
             ends = f"from {_value(placed, placed.low)} to {_value(placed, placed.high)}"
             end = "low" if is_low else "high"
             found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
-    return [f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} there."] if found else []
+    if found:
+        yield f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} there."
 
 
 def _value(placed: PlotAxis, raw: float) -> str:
     return describe_value(float(format_number(math.exp(raw) if placed.scale == "log" else raw)))
 
 
-def _early_ranks(summary: SweepSummary) -> list[str]:
+def _early_ranks(summary: SweepSummary) -> Iterator[str]:
     """Compare ranks early in training with final ones, among finished trials: was stopping early right?"""
     name = summary.metrics[0]
     done = [trial for trial in ended_with_value(summary) if trial.status == "finished" and name in trial.curves]
     if len(done) < MIN_TRIALS:
-        return []
+        return
     texts = [text for part in _EARLY if (text := _early_rank(summary, done, part))]
-    if not texts:
-        return []
-    left = sum(trial.status == "stopped" for trial in summary.trials)
-    about = f" The {left} trials that were stopped have no final rank." if left else ""
-    return [f"Ranks of early values against final ones, of {len(done)} finished trials (Spearman's correlation, 95 %): "
-            f"{'; '.join(texts)}.{about}"]  # fmt: skip
+    if texts:
+        left = sum(trial.status == "stopped" for trial in summary.trials)
+        about = f" The {left} trials that were stopped have no final rank." if left else ""
+        yield (
+            f"Ranks of early values against final ones, of {len(done)} finished trials (Spearman's correlation, 95 %): "
+            f"{'; '.join(texts)}.{about}"
+        )
 
 
 def _early_rank(summary: SweepSummary, done: Sequence[Trial], part: float) -> str:
@@ -211,12 +213,12 @@ def _correlation_interval(rho: float, num: int) -> tuple[float, float]:
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
 
 
-def _cost(summary: SweepSummary) -> list[str]:
+def _cost(summary: SweepSummary) -> Iterator[str]:
     hours = device_hours(summary.trials)
     if not hours:
-        return []
+        return
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     lost = device_hours(failed)
     texts = [f"{hours[kind]:.3g} {kind} hours" for kind in hours]
     texts += [f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials" for kind in lost if lost[kind]]
-    return [f"Cost: {', '.join(texts)}."]
+    yield f"Cost: {', '.join(texts)}."

@@ -120,9 +120,8 @@ def _trade_off(summary: SweepSummary) -> Points:
         if len(summary.metrics) == 2:
             x, y = zip(*front, strict=True)
             curves = [_staircase(x, y, is_early=summary.modes[0] == "max")]
-    labels = [f"{name} ({'lower' if mode == 'min' else 'higher'} is better)"
-              for name, mode in zip(summary.metrics, summary.modes, strict=True)]  # fmt: skip
-    return Points(groups, "", labels[0], labels[1], first.ticks, second.ticks, curves, (8.2, 4.3))
+    x_label, y_label = summary.goals[:2]
+    return Points(groups, "", x_label, y_label, first.ticks, second.ticks, curves, (8.2, 4.3))
 
 
 def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float]], about: str) -> Figure | None:
@@ -147,8 +146,7 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
         raw = [math.log(max(end, 1e-300)) if quality.scale == "log" else end for end in ends]
         places = (np.array(raw) - quality.low) / (quality.high - quality.low)
         curves.append(Curve(np.full(2, cost.positions[number]), places.clip(-_BEYOND, 1 + _BEYOND), weight="faint"))
-    goal = f"{quality.path} ({'lower' if summary.modes[0] == 'min' else 'higher'} is better)"
-    panel = Points(groups, "", cost.path, goal, cost.ticks, quality.ticks, curves, (8.2, 4.8))
+    panel = Points(groups, "", cost.path, summary.goals[0], cost.ticks, quality.ticks, curves, (8.2, 4.8))
     return Figure([panel], columns=1, alt=about)
 
 

@@ -102,10 +102,13 @@ def _captions(picture: Path, num: int) -> Sequence[str]:
 def _row(strip: Path, picture: Path, name: str) -> ImageGrid:
     """Make a trial's row: the samples of its strip, or its whole picture where it has none."""
     try:
-        with Image.open(BytesIO(read_plain(strip, _LARGEST)), formats=("PNG",)) as image:
-            pixels = np.asarray(image) / 255
-        width = pixels.shape[1] // COLUMNS if pixels.shape[1] % COLUMNS == 0 else pixels.shape[1]
-        return ImageGrid(np.stack(np.split(pixels, pixels.shape[1] // width, axis=1)), columns=COLUMNS, title=name)
+        pixels = _pixels(strip)
     except FileNotFoundError:
-        with Image.open(BytesIO(read_plain(picture, _LARGEST)), formats=("PNG",)) as image:
-            return ImageGrid(np.asarray(image.convert("RGB"))[None] / 255, columns=1, title=name)
+        return ImageGrid(_pixels(picture)[None], columns=1, title=name)
+    num = COLUMNS if pixels.shape[1] % COLUMNS == 0 else 1
+    return ImageGrid(np.stack(np.split(pixels, num, axis=1)), columns=COLUMNS, title=name)
+
+
+def _pixels(picture: Path) -> np.ndarray:
+    with Image.open(BytesIO(read_plain(picture, _LARGEST)), formats=("PNG",)) as image:
+        return np.asarray(image.convert("RGB")) / 255

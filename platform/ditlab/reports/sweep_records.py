@@ -199,9 +199,19 @@ class SweepSummary:
         return sorted(runs, key=lambda run: run.number)
 
     @property
+    def goals(self) -> list[str]:
+        """Each metric with the direction in which it is better: `eval/velocity (lower is better)`."""
+        return [f"{name} ({better(mode)})" for name, mode in zip(self.metrics, self.modes, strict=True)]
+
+    @property
     def unit(self) -> str:
         """Word for one of `trials`: `trial`; with several seeds `arm`."""
         return "arm" if self.num_seeds > 1 else "trial"
+
+
+def better(mode: str) -> str:
+    """Describe the mode: `lower is better`."""
+    return "lower is better" if mode == "min" else "higher is better"
 
 
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,6 +60,7 @@ from ditlab.reports.sweep_records import (
     SweepSummary,
     Trial,
     best,
+    better,
     comparable,
     device_hours,
     objectives,
@@ -205,7 +206,7 @@ def _axis_cell(value: Any) -> Cell:
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     caption = (
         f"Best first: finished {summary.unit}s, then those stopped early, interrupted and running, each by "
-        f"{summary.metrics[0]} ({better(summary.modes[0])})"
+        f"{summary.goals[0]}"
     )
     caption += " inside a front of the non-dominated sorting. " if len(summary.metrics) > 1 else ". "
     if summary.num_seeds > 1:
@@ -242,17 +243,15 @@ def _pairing(summary: SweepSummary) -> str:
     return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
 
 
-def _notes(summary: SweepSummary) -> list[Section]:
+def _notes(summary: SweepSummary) -> Iterator[Section]:
     failed = [trial for trial in summary.runs if trial.status == "failed"]
     others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
-    sections = []
     for title, trials in (("Failed trials", failed), ("Notes", others)):
         rows: list[Cells] = [
             [trial.number, trial.run_id, trial.step, _note(trial, _NOTE_CHARACTERS) or "no reason recorded"]
             for trial in trials
         ]
-        sections.append(Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else []))
-    return sections
+        yield Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else [])
 
 
 def _note(trial: Trial, characters: int) -> str:
@@ -265,7 +264,7 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
     rows = [
         ["sweep", summary.sweep_id],
         ["base", summary.base],
-        ["metric" if len(summary.metrics) == 1 else "metrics", _goals(summary)],
+        ["metric" if len(summary.metrics) == 1 else "metrics", ", ".join(summary.goals)],
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
@@ -279,10 +278,6 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
     if not is_done(summary):
         parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
     return Section("How the sweep was run", parts)
-
-
-def _goals(summary: SweepSummary) -> str:
-    return ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
 
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
@@ -311,21 +306,14 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     return " ".join(sentences)
 
 
-def best_of_groups(summary: SweepSummary) -> list[str]:
+def best_of_groups(summary: SweepSummary) -> Iterator[str]:
     """Write a sentence for the best trial of each group of trials that are measured alike."""
-    sentences = []
     for group in comparable(summary):
         trial, shared = group[0], shared_values(summary, group)
         values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
         among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
         head = f"{among} {f'with {values}' if values else 'measured alike'}"
-        sentences.append(f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {_metrics(summary, trial)}.")
-    return sentences
-
-
-def better(mode: str) -> str:
-    """Describe the mode: `lower is better`."""
-    return "lower is better" if mode == "min" else "higher is better"
+        yield f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {_metrics(summary, trial)}."
 
 
 def is_done(summary: SweepSummary) -> bool:
@@ -371,7 +359,7 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
         return [*sentences, difference_sentence(summary, differences[0], first)]
     if not trade_off:
         return [*sentences, *_distance(summary, first)]
-    front, goals = pareto(summary), _goals(summary)
+    front, goals = pareto(summary), ", ".join(summary.goals)
     numbers = listed([trial.number for trial in front], 12)
     if not front:
         return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
@@ -412,15 +400,17 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
     )
 
 
-def _distance(summary: SweepSummary, first: Trial) -> list[str]:
+def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
     """Compare the best trial with the next one and the median, among trials of its status."""
     name, status = summary.metrics[0], first.status
     peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
     if len(peers) < 2:
-        return []
-    top, values = first.metrics[name], [trial.metrics[name] for trial in peers]
+        return
+    top = first.metrics[name]
+    values = [trial.metrics[name] for trial in peers]
     if values[0] == values[-1]:
-        return [f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."]
+        yield f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."
+        return
 
     def distance(value: float) -> str:
         share = abs(value - top) / abs(top) if top else math.inf
@@ -429,14 +419,11 @@ def _distance(summary: SweepSummary, first: Trial) -> list[str]:
         worse = f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
         return f"{format_number(value)} ({worse})"
 
-    sentences = [
+    yield (
         f"The next, trial {peers[1].number}, is at {distance(values[1])}; the median {status} trial is at "
         f"{distance(median(values))}."
-    ]
+    )
     close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
     if close:
-        others = "Trial " + str(peers[1].number) + " is" if close == 1 else f"{close} others are"
-        sentences.append(
-            f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."
-        )
-    return sentences
+        others = f"Trial {peers[1].number} is" if close == 1 else f"{close} others are"
+        yield f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."

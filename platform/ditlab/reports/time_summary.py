@@ -11,6 +11,8 @@ import numpy as np
 from ditlab.reports.formatting import format_duration
 from ditlab.spec.values import format_bytes
 
+History = Mapping[str, Any]
+"""Series (`steps`, `values`) by metric."""
 TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
 _STEPS, _SLOWEST = "time/steps", "time/slowest"
@@ -85,8 +87,8 @@ class TimeSummary:
         }  # fmt: skip
 
 
-def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary | None:
-    """Sum up a run's times from series (`steps`, `values`) by metric; None where they hold no step."""
+def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
+    """Sum up a run's times; None where its metrics hold no step."""
     if _STEPS not in history:
         return None
     counts = _finite(history[_STEPS])
@@ -106,7 +108,7 @@ def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary
     return TimeSummary(num, seconds, rates, peak, _mean(history, _SLOWEST, counts), straggler)
 
 
-def _spent(history: Mapping[str, Any], counts: np.ndarray) -> dict[str, np.ndarray]:
+def _spent(history: History, counts: np.ndarray) -> dict[str, np.ndarray]:
     """Seconds at the points of the times, of `counts` steps each, by phase."""
     others = (_STEPS, _SLOWEST, FIGURES_TIME)
     names = [name for name in history if name.startswith("time/") and name not in others]
@@ -119,7 +121,7 @@ def _finite(series: Any) -> np.ndarray:
     return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
 
 
-def _aligned(history: Mapping[str, Any], name: str) -> np.ndarray:
+def _aligned(history: History, name: str) -> np.ndarray:
     """Values of a metric at the points of the times; 0 where it has none, as a damaged line may have held it."""
     steps = history[_STEPS].steps
     values = np.zeros(len(steps))
@@ -128,7 +130,7 @@ def _aligned(history: Mapping[str, Any], name: str) -> np.ndarray:
     return values
 
 
-def _mean(history: Mapping[str, Any], name: str, weights: np.ndarray) -> float | None:
+def _mean(history: History, name: str, weights: np.ndarray) -> float | None:
     """Mean of a metric over the points that have it, by their weights."""
     if name not in history:
         return None

@@ -143,7 +143,13 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
     if panel.y_names:
         axes.set_yticks(range(len(panel.y_names)), _names(panel.y_names), parse_math=False)
     if panel.mark is not None:
-        _draw_mark(panel, *panel.mark, axes, theme)
+        rows, columns = panel.values.shape
+        left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
+        width, height = (right - left) / columns, (bottom - top) / rows
+        row, column = panel.mark
+        corner = (left + column * width, top + row * height)
+        for colour, line in (("white", 3.5), (theme.mark, 2.0)):
+            axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
     colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
     for row, texts in enumerate(_cell_texts(panel)):
         for column, text in enumerate(texts):
@@ -163,16 +169,6 @@ def _colour_range(panel: Heatmap, values: np.ma.MaskedArray) -> tuple[float, flo
         low = -high
     low, high = panel.limits or (low, high)
     return low, high if high > low else low + 1.0
-
-
-def _draw_mark(panel: Heatmap, row: int, column: int, axes: Axes, theme: Theme) -> None:
-    """Draw a frame around a cell."""
-    rows, columns = panel.values.shape
-    left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
-    width, height = (right - left) / columns, (bottom - top) / rows
-    corner = (left + column * width, top + row * height)
-    for colour, line in (("white", 3.5), (theme.mark, 2.0)):
-        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
 
 
 def _has_square_cells(panel: Heatmap) -> bool:
@@ -240,7 +236,7 @@ def panel_size(panel: Panel) -> PanelSize:
         case ImageGrid():
             layout = GridLayout(panel)
             least = 2.4 if panel.title else 1.0  # a lone narrow strip would leave no room for its title
-            size = PanelSize(max(layout.width / DPI + 0.15, least), layout.height / DPI + 0.15, 0.1)
+            size = PanelSize(max(layout.width / DPI + 0.15, least), layout.height / DPI + 0.15)
         case Heatmap():
             size = _heatmap_size(panel)
         case Lines():
@@ -255,10 +251,10 @@ def panel_size(panel: Panel) -> PanelSize:
         case Parallel():
             num = len(panel.axes)
             distance, height = (1.1, 6.4) if num > MANY_AXES else (1.75 - 0.06 * num, 4.9)
-            size = PanelSize(2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0), height, 0.1)
+            size = PanelSize(2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0), height)
         case Diagram():
             columns, rows = _last_places(panel)
-            size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2, 0.1)
+            size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
         case Text():
             size = _text_size(panel)
     if title := _title(panel, size.inner):
@@ -296,7 +292,7 @@ def _text_size(panel: Text) -> PanelSize:
     passages = _text_lines(panel)
     longest = max((len(line) for lines in passages for line in lines), default=0)
     width = max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7)
-    return PanelSize(width, max(0.5, _text_inches(passages)) + 0.1, 0.1)
+    return PanelSize(width, max(0.5, _text_inches(passages)) + 0.1)
 
 
 def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:

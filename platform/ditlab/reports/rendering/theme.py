@@ -118,7 +118,7 @@ class PanelSize(NamedTuple):
 
     width: float
     height: float
-    margin: float
+    margin: float = 0.1
     """Part of the width beside the axes, for labels, a colour bar, a legend."""
 
     @property
