@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,11 @@ def _first_names(names: Sequence[str]) -> str:
 
 def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
     """A table of the rows of the first classes, with the classes' names, if any."""
-    columns = {"class": map(str, range(CLASSES_SHOWN)), "name": names, "rows": [f"{count:,}" for count in counts]}
+    columns: dict[str, Iterable[str]] = {
+        "class": map(str, range(CLASSES_SHOWN)),
+        "name": names,
+        "rows": [f"{count:,}" for count in counts],
+    }
     heads = {"class": "number", "name": "text", "rows": "number"}
     if not names:
         del columns["name"], heads["name"]

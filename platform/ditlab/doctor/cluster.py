@@ -94,7 +94,7 @@ def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
 
 def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> list[Finding]:
     """Findings on the GPUs, and on all-reduce between nodes with GPUs, or else all nodes."""
-    found = []
+    found: list[Finding] = []
     gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
     if gpu_nodes:
         say("checking the GPUs ...")

@@ -135,7 +135,7 @@ def shared_keys(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def device_hours(trials: Iterable[Trial]) -> Counter[str]:
     """Add up the hours of devices by kind, without kinds of no hours."""
-    return sum((Counter(trial.device_hours) for trial in trials), Counter())
+    return sum((Counter(trial.device_hours) for trial in trials), Counter[str]())
 
 
 def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:

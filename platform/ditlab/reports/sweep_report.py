@@ -198,9 +198,8 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
 
 
 def _axis_cell(value: Any) -> Cell:
-    if value is None or is_numeric([value]):
-        return value
-    return shorten(describe_value(value), _VALUE_CHARACTERS)
+    is_plain = value is None or is_numeric([value])
+    return value if is_plain else shorten(describe_value(value), _VALUE_CHARACTERS)
 
 
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:

@@ -120,7 +120,7 @@ def _last_places(panel: Diagram) -> tuple[float, float]:
 def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
     """Draw a heat map with a colour bar, its mark and its cells' texts."""
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
-    low, high = _colour_range(panel, values)
+    low, high = _colour_range(panel, values.compressed())
     style_axes(axes, panel.x_label, panel.y_label, theme, grid=None)
     image = axes.imshow(
         values,
@@ -161,9 +161,9 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
     draw_colour_bar(axes, image, panel.unit, theme)
 
 
-def _colour_range(panel: Heatmap, values: np.ma.MaskedArray) -> tuple[float, float]:
+def _colour_range(panel: Heatmap, values: np.ndarray) -> tuple[float, float]:
     """Values of the first and of the last colour."""
-    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     if panel.diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
