@@ -279,7 +279,8 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
     held_out = {}
     for name, part in sorted(spec.get("parts", {"": spec}).items()):
-        order, hold_out = part.pop("order", {"kind": "full"})["kind"], part.pop("hold_out", None)
+        order = part.pop("order", {"kind": "full"})["kind"]
+        hold_out = part.pop("hold_out", None)
         held_out[name] = f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
 
@@ -307,7 +308,8 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
         return None
     network = saved.network(device)
     if evaluator:
-        sampler, conditions = evaluator.decoding_sampler, evaluator.conditions(num)
+        sampler = evaluator.decoding_sampler
+        conditions = evaluator.conditions(num)
     else:
         sampler = saved.sampler(experiment)
         rows = saved.data() if sampler.takes_rows != "none" else None
@@ -324,7 +326,8 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
     generator = torch.Generator(device).manual_seed(seed)
     drawn = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, batch)
     seconds = time.perf_counter() - begun
-    metrics, measurement = dict[str, float](), None
+    metrics = dict[str, float]()
+    measurement = None
     if evaluator:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:

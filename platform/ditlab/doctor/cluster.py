@@ -29,7 +29,6 @@ from ditlab.cluster.survey import (
     NodeReport,
     NodeRequirements,
     absolute,
-    can_train,
     collect_reports,
     node_warnings,
     removed_if_empty,
@@ -74,7 +73,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
     found += _check_exposure()
     whole = {report.name: report for report in reports if report.trains and not report.problem}
-    nodes = [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
+    nodes = [node for node in alive_nodes() if node_label(node) in whole]
     if not nodes:
         return found
     found += _check_tracking(resolve_tracking_uri(launch_address(None, home), home), nodes)
@@ -83,7 +82,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
-    return found + _check_devices(nodes, say)
+    return [*found, *_check_devices(nodes, say)]
 
 
 def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
@@ -92,18 +91,18 @@ def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
     return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
 
 
-def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> list[Finding]:
+def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> Iterator[Finding]:
     """Findings on the GPUs, and on all-reduce between nodes with GPUs, or else all nodes."""
-    found: list[Finding] = []
     gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
     if gpu_nodes:
         say("checking the GPUs ...")
-        found = _check_gpus(gpu_nodes)
+        yield from _check_gpus(gpu_nodes)
     if len(nodes) == 1:
-        return [*found, Finding("ok", "all-reduce", "one node: nothing to measure")]
+        yield Finding("ok", "all-reduce", "one node: nothing to measure")
+        return
     say("all-reduce between all nodes ...")
     measured = all_reduce(gpu_nodes or nodes, use_gpu=bool(gpu_nodes))
-    return found + all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
+    yield from all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
 
 
 def _check_exposure() -> Iterator[Finding]:
@@ -119,7 +118,7 @@ def _check_exposure() -> Iterator[Finding]:
     return judge_exposure(address, status, listening, bool(ray_internal("is_token_auth_enabled")()))
 
 
-def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
+def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Finding]:
     """Findings on the speed of a shared place: each node writes a file, all at once; then each reads another's."""
     names = [f".speed-{secrets.token_hex(8)}" for _ in nodes]
     with ExitStack() as stack:
@@ -138,20 +137,21 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
         there = [name for name, result in zip(names, written, strict=True) if not result.problem]
         files = cycle(there[1:] + there[:1])
         reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
-        return list(speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT)))
+        return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
 
 
-def _check_gpus(nodes: list[NodeRow]) -> list[Finding]:
+def _check_gpus(nodes: list[NodeRow]) -> Iterator[Finding]:
     """Findings on every card by its driver, and on a matrix product of one free card of each node."""
     seen = run_on_nodes(nodes, read_gpus, timeout=CHECK_TIMEOUT)
-    found = [Finding("note", f"GPUs of {one.name}", one.problem, "install the driver") for one in seen if one.problem]
-    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
-    tasks = {start_task(matmul_error, node, num_gpus=1): node for node in nodes}
-    computed = collect_results(tasks, CHECK_TIMEOUT)
+    computed = collect_results({start_task(matmul_error, node, num_gpus=1): node for node in nodes}, CHECK_TIMEOUT)
+    for one in seen:
+        if one.problem:
+            yield Finding("note", f"GPUs of {one.name}", one.problem, "install the driver")
     for one in computed:
         if one.problem:
-            found.append(Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?"))
-    return [*found, *judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])]
+            yield Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?")
+    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
+    yield from judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])
 
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
@@ -253,7 +253,8 @@ def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Findin
         return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
     if not measured.is_right:
         return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
-    found, limit = [], SLOW_GPU if use_gpu else SLOW_CPU
+    found = []
+    limit = SLOW_GPU if use_gpu else SLOW_CPU
     for size, seconds in measured.seconds.items():
         speed = measured.bus_bandwidth(size)
         is_slow = speed < limit and size == max(measured.seconds)

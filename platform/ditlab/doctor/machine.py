@@ -132,7 +132,9 @@ def check_ray() -> Iterator[Finding]:
     """Finding on the Ray instance or cluster that a training here would use, and on a worker's imports there."""
     from ditlab.cluster.session import cluster_address, ray_session
 
-    said, began, address = list[str](), time.monotonic(), cluster_address(None)
+    said = list[str]()
+    began = time.monotonic()
+    address = cluster_address(None)
     try:
         with ray_session(address, 1, said.append):
             from ditlab.cluster.nodes import alive_nodes, run_on_nodes

@@ -213,9 +213,11 @@ def _data(drawn: _Thinned) -> dict[str, Any]:
 def _y_scale(curves: Sequence[ThinCurve]) -> tuple[AxisScale, bool]:
     """Range of all medians, and of all but the wildest hundredth of what they stand for; True where it leaves out the
     curves' beginnings, which would take more than half of it."""
-    (low, high), later = _value_range(curves), _value_range([_without_beginning(points) for points in curves])
-    if leaves_out := later[1] - later[0] < (high - low) / 2 and later[0] < later[1]:
-        low, high = later
+    low, high = _value_range(curves)
+    least, most = _value_range([_without_beginning(points) for points in curves])
+    leaves_out = most - least < (high - low) / 2 and least < most
+    if leaves_out:
+        low, high = least, most
     if low > 0 and high / low > _LOG_RATIO:
         return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True), leaves_out
     return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05), leaves_out

@@ -381,10 +381,12 @@ def training_clock(
     machine's clock went back: then it counts as the median step since the last start. So does the unknown time before
     the first point.
     """
-    at, stamps = np.asarray(steps, dtype=float), np.asarray(times, dtype=float) / 1000
+    at = np.asarray(steps, dtype=float)
+    stamps = np.asarray(times, dtype=float) / 1000
     if len(at) < 2:
         return lambda wanted: np.full(np.shape(wanted), np.nan)
-    strides, intervals = np.diff(at), np.diff(stamps)
+    strides = np.diff(at)
+    intervals = np.diff(stamps)
     session = np.searchsorted(np.sort(np.asarray(starts, dtype=float)) / 1000, stamps, side="right")
     marks = np.sort(np.asarray(evaluated, dtype=float))
     is_whole = np.diff(session) == 0
@@ -477,7 +479,8 @@ def measured_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float | None
         return float(curve.values[behind])
     if not 0 < behind < len(reach):
         return None
-    (start, stop), values = reach[behind - 1 : behind + 1], curve.values[behind - 1 : behind + 1]
+    start, stop = reach[behind - 1 : behind + 1]
+    values = curve.values[behind - 1 : behind + 1]
     if start * MOST_APART < amount or amount * MOST_APART < stop:
         return None
     if not (values > 0).all():  # not finite, or of either sign

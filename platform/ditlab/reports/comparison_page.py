@@ -211,7 +211,8 @@ def _panel(
     labels: Sequence[str] | None,
     is_noisy: bool,
 ) -> Lines:
-    scale, label = 1.0, {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
+    scale = 1.0
+    label = {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
     ends = [curve.along(axis)[-1] for curve in curves.values() if np.isfinite(curve.along(axis)).any()]
     if not ends:
         return Lines([], "", f"{label}: not known", title, size=_SIZE)
@@ -223,8 +224,10 @@ def _panel(
     for place, curve in curves.items():
         if is_noisy:
             drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=place, weight="faint"))
-        shown, name = smoothed(curve) if is_noisy else curve, labels[place] if labels else ""
-        x, band = shown.along(axis) / scale, bands[place]
+        shown = smoothed(curve) if is_noisy else curve
+        name = labels[place] if labels else ""
+        x = shown.along(axis) / scale
+        band = bands[place]
         drawn.append(Curve(x, shown.values, name, band, colour=place, marked=not is_noisy))
     values = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves.values()])
     is_positive = len(values) > 0 and bool((values > 0).all())
@@ -300,7 +303,8 @@ def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
     parent = run.line[0]
     known = {each.run_id: comparison.label(each) for each in comparison.runs}
     name = known.get(parent.run_id, f"run {parent.run_id}")
-    ancestor, through = comparison.nearest_ancestor(run), ""
+    ancestor = comparison.nearest_ancestor(run)
+    through = ""
     if ancestor and ancestor.run_id != parent.run_id:
         through = f", by which it descends from {comparison.label(ancestor)}"
     return f"{comparison.label(run)} goes on from {name} at step {parent.step:,}{through}."
@@ -350,7 +354,8 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
         names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
         said = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
         return f"{said}, means {' and '.join(map(format_number, values))} {at}"
-    has_many, error = len(comparison.evaluated) > 2, comparison.noise(budget)
+    has_many = len(comparison.evaluated) > 2
+    error = comparison.noise(budget)
     noise = "" if error is None else f" (± {error:.2g} over held-out draws, 95 %)"
     lower, upper = map(format_number, values)
     if winner is None:
@@ -364,7 +369,8 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
 
 def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
     """Clause on budgets at which not all runs are measured."""
-    places, every = _listed([amount(budget) for budget in budgets]), min(budget.every for budget in budgets)
+    places = _listed([amount(budget) for budget in budgets])
+    every = min(budget.every for budget in budgets)
     return f"not all are measured at {places}, the most that all reach; evaluation.every={every} would tell"
 
 
@@ -442,7 +448,8 @@ def _last_value(run: ComparedRun, name: str) -> Cell:
 
 def budget_parts(comparison: Comparison) -> list[Part]:
     """The main held-out metric at equal budgets, or the reason why there is none."""
-    main, budgets = comparison.main, comparison.budgets
+    main = comparison.main
+    budgets = comparison.budgets
     if comparison.obstacle or main is None:
         return [Paragraphs(f"Held-out metrics are not compared: {comparison.obstacle}.")]
     if not budgets:

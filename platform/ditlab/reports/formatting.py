@@ -83,7 +83,8 @@ def describe_value(value: Any) -> str:
 
 def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     """Shorten each dotted path to the shortest end that differs from all other paths and from `taken`."""
-    paths, used = list(paths), set(taken)
+    paths = list(paths)
+    used = set(taken)
     names = {}
     for path in paths:
         parts = path.split(".")

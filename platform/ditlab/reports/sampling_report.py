@@ -161,7 +161,8 @@ class SamplingSummary:
 
     def rival(self, point: PointResult) -> PointResult | None:
         """The best of the other points that cost no more; None where there is none."""
-        cost, sign = point.means[EVALUATIONS], 1 if self.mode == "min" else -1
+        cost = point.means[EVALUATIONS]
+        sign = 1 if self.mode == "min" else -1
         others = [each for each in self.measured if each is not point and each.means[EVALUATIONS] <= cost]
         return min(others, key=lambda each: sign * each.means[self.metric], default=None)
 
@@ -211,7 +212,8 @@ def _value_text(point: PointResult, path: str) -> str | None:
 
 def verdict(summary: SamplingSummary) -> list[str]:
     """Sentences on the best point, what is not told apart from it, and the frontier."""
-    first, metric = summary.best, summary.metric
+    first = summary.best
+    metric = summary.metric
     if first is None:
         return [f"No point has a finite value of {metric} yet."]
     values = ", ".join(f"{path} = {_value_text(first, path)}" for path in first.values)
@@ -263,7 +265,9 @@ def write_sampling_report(
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
-    sentences, metric, ranking = verdict(summary), summary.metric, summary.ranking
+    sentences = verdict(summary)
+    metric = summary.metric
+    ranking = summary.ranking
     intervals = {each.number: each.interval(metric) for each in summary.measured}
     bars = {number: (each.low, each.high) for number, each in intervals.items() if each and len(summary.seeds) > 1}
     columns, rows = rows_of(summary)
@@ -289,7 +293,8 @@ def write_sampling_report(
         ]),
     ]  # fmt: skip
     if summary.of_text is not None:
-        name, real = summary.of_text.metrics[0], summary.measured[0].means
+        name = summary.of_text.metrics[0]
+        real = summary.measured[0].means
         values = [format_number(real.get(f"{each}_held_out", math.nan)) for each in (name, ENTROPY)]
         held_out = f"Held-out text has a perplexity of {values[0]} and an entropy of {values[1]} nats."
         figure = objective_figure(summary.of_text, f"{ENTROPY} against {name}, a mark a point. {held_out}")

@@ -251,7 +251,8 @@ def _forest(features: Mapping[str, np.ndarray], target: np.ndarray) -> tuple[flo
 
     base = explained(lambda rows: table[rows])
     generator = np.random.default_rng(_SEED)
-    losses, start = {}, 0
+    losses = {}
+    start = 0
     for path, block in features.items():
         columns = slice(start, start + block.shape[1])
         start += block.shape[1]

@@ -43,7 +43,8 @@ def axis_effects(summary: SweepSummary) -> dict[str, float]:
     trials = ended_with_value(summary)
     if len(trials) < MIN_TRIALS:
         return {}
-    ranks, found = outcome_ranks(summary, trials), {}
+    ranks = outcome_ranks(summary, trials)
+    found = {}
     for axis in summary.axes:
         groups = _groups(plot_axis(axis, trials), trials)
         parts = [ranks[groups == group] for group in np.unique(groups[groups >= 0])]
@@ -72,7 +73,8 @@ def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:
     or where too few trials share the group."""
     raw = np.array([axis.raw.get(trial.number, math.nan) for trial in trials])
     used = ~np.isnan(raw)
-    values, groups = np.unique(raw[used]), np.full(len(trials), -1)
+    values = np.unique(raw[used])
+    groups = np.full(len(trials), -1)
     if len(values) <= _GROUPS or axis.scale == "category":
         groups[used] = np.searchsorted(values, raw[used])
     else:
@@ -95,12 +97,14 @@ def _interaction_p(one: np.ndarray, other: np.ndarray, ranks: np.ndarray) -> flo
 
     cells = indicators(one * (other.max() + 1) + other)
     models = (np.concatenate([indicators(one), indicators(other)], axis=1), cells)
-    sums, freedoms = [], []
+    sums = []
+    freedoms = []
     for model in models:
         weights, _, order, _ = np.linalg.lstsq(model, ranks, rcond=None)
         sums.append(float(((ranks - model @ weights) ** 2).sum()))
         freedoms.append(len(ranks) - int(order))
-    more, left = freedoms[0] - freedoms[1], freedoms[1]
+    more = freedoms[0] - freedoms[1]
+    left = freedoms[1]
     if more < 1 or left < len(ranks) / 4 or sums[1] <= 0:  # with few trials a cell the means are the trials themselves
         return None
     return float(stats.f.sf((sums[0] - sums[1]) / more / (sums[1] / left), more, left))
@@ -108,14 +112,16 @@ def _interaction_p(one: np.ndarray, other: np.ndarray, ranks: np.ndarray) -> flo
 
 def _holm(found: Mapping[Key, float]) -> dict[Key, float]:
     """Correct p values for their number (Holm 1979, "A simple sequentially rejective multiple test procedure")."""
-    corrected, largest = {}, 0.0
+    corrected = {}
+    largest = 0.0
     for place, (key, p) in enumerate(sorted(found.items(), key=lambda each: each[1])):
         largest = corrected[key] = max(largest, min(1.0, p * (len(found) - place)))
     return corrected
 
 
 def _axes(summary: SweepSummary) -> Iterator[str]:
-    effects, num = axis_effects(summary), f"{len(ended_with_value(summary))} {summary.unit}s"
+    effects = axis_effects(summary)
+    num = f"{len(ended_with_value(summary))} {summary.unit}s"
     if not effects:
         if summary.axes:
             yield f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."

@@ -71,7 +71,8 @@ def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
 
 def objective_caption(summary: SweepSummary) -> str:
     """Caption of the figure: its content, and the patterns to look for."""
-    names, num = " and ".join(summary.metrics[:2]), len(summary.metrics)
+    names = " and ".join(summary.metrics[:2])
+    num = len(summary.metrics)
     if num == 1:
         text = (
             "The metric of each trial in the order of their numbers, and the best finished one so far. A line that has "
@@ -88,7 +89,8 @@ def objective_caption(summary: SweepSummary) -> str:
 
 
 def _by_trial(summary: SweepSummary) -> Points:
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     groups = _groups(summary.trials, lambda trial: (trial.number, metric.positions[trial.number]), metric)
     failed = [trial.number for trial in summary.trials if trial.status == "failed"]
     if failed:
@@ -135,7 +137,8 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
         return cost.positions[each.number], quality.positions[each.number]
 
     groups = _groups(summary.trials, place, cost, has_names=False)
-    front, curves = sorted(map(place, pareto(summary))), list[Curve]()
+    front = sorted(map(place, pareto(summary)))
+    curves = list[Curve]()
     if front:
         numbers = {(cost.positions[key], quality.positions[key]): str(key) for key in quality.positions}
         groups.append(_ring(front, "on the frontier", [numbers[place] for place in front]))
@@ -178,7 +181,8 @@ def _staircase(x: Iterable[float], y: Iterable[float], label: str = "", is_early
 
 def curves_figure(summary: SweepSummary, about: str) -> Figure | None:
     """Draw the metric and the training loss over steps, coloured by the metric's last value; None without any curve."""
-    first, metric = best(summary), metric_axis(summary)
+    first = best(summary)
+    metric = metric_axis(summary)
     panels = []
     for name in dict.fromkeys((*summary.metrics[:1], TRAIN_LOSS)):
         curves = [
@@ -222,7 +226,8 @@ def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Fig
     trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
         return None
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     panels = []
     for axis in sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0)):
         share = f": {100 * shares.shares[axis.path]:.0f} %" if axis.path in shares.shares else ""
@@ -246,7 +251,8 @@ def _effect(each: PlotAxis, metric: PlotAxis, trials: list[Trial], first: Trial 
     for index in range(len(each.names)):
         members = [key for key, raw in each.raw.items() if raw == index and key in ended]
         if members:
-            x, half = each.position(index), apart / 2 + 0.02
+            x = each.position(index)
+            half = apart / 2 + 0.02
             middle = metric.position(median(metric.raw[key] for key in members))
             curves.append(Curve(np.array([x - half, x + half]), np.full(2, middle)))
     absent = [Tick(_ABSENT, "(not used)")] if len(each.positions) < len(trials) else []
@@ -259,7 +265,8 @@ def parallel_figure(summary: SweepSummary, about: str) -> Figure | None:
     trials = [trial for trial in summary.trials if trial.status != "waiting"]
     if not trials:
         return None
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     axes = [*(plot_axis(axis, summary.trials) for axis in summary.axes), metric]
 
     def order(trial: Trial) -> tuple[bool, bool, float]:
@@ -272,7 +279,8 @@ def parallel_figure(summary: SweepSummary, about: str) -> Figure | None:
         jitter = _SPREAD * spread(trial.number)
         heights = [axis.positions.get(trial.number, math.nan) + jitter * (axis.scale == "category") for axis in axes]
         label = f"trial {trial.number}: {format_number(trial.metrics[summary.metrics[0]])}" if trial is first else ""
-        shade, weight = _shade(summary, metric, trial), _weight(trial, first, unfinished="faint")
+        shade = _shade(summary, metric, trial)
+        weight = _weight(trial, first, unfinished="faint")
         curves.append(Curve(np.arange(len(axes)), np.array(heights), label, shade=shade, weight=weight))
     panel = Parallel([ParallelAxis(axis.path, axis.ticks) for axis in axes], curves, scale=_scale(summary, metric))
     return Figure([panel], columns=1, alt=about)

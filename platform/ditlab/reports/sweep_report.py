@@ -97,10 +97,12 @@ def write_sweep_report(
     pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
-    shares, first = importance(summary), best(summary)
+    shares = importance(summary)
+    first = best(summary)
     metric, *others = summary.metrics
     pictures: list[Path] = []
-    unit, an = summary.unit, "an" if summary.unit == "arm" else "a"
+    unit = summary.unit
+    an = "an" if summary.unit == "arm" else "a"
     means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
@@ -164,7 +166,7 @@ def _importance(found: Importance, unit: str) -> list[Part]:
     if found.explained < _WEAK:
         text += " That is little: take the shares as a hint."
     ordered = sorted(found.shares.items(), key=lambda item: -item[1])
-    rows = [[path, round(100 * share)] for path, share in ordered]
+    rows: list[Cells] = [[path, round(100 * share)] for path, share in ordered]
     return [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
 
 
@@ -281,7 +283,8 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     """Summarise the result and the next step; `shares` are the importances by axis path."""
-    first, sentences = best(summary), []
+    first = best(summary)
+    sentences = []
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
     if summary.race:
         sentences = [*summary.race]
@@ -308,7 +311,8 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
 def best_of_groups(summary: SweepSummary) -> Iterator[str]:
     """Write a sentence for the best trial of each group of trials that are measured alike."""
     for group in comparable(summary):
-        trial, shared = group[0], shared_values(summary, group)
+        trial = group[0]
+        shared = shared_values(summary, group)
         values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
         among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
         head = f"{among} {f'with {values}' if values else 'measured alike'}"
@@ -338,8 +342,11 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
 
 
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
-    name, mode, trade_off = summary.metrics[0], summary.modes[0], len(summary.metrics) > 1
-    unit, num = summary.unit, len(summary.trials)
+    name = summary.metrics[0]
+    mode = summary.modes[0]
+    trade_off = len(summary.metrics) > 1
+    unit = summary.unit
+    num = len(summary.trials)
     of = f"of the {num} {unit}s" if num > 1 else f"and only {unit}"
     differences = differences_to_best(summary)
     open_ones = not_told_apart(differences)
@@ -358,7 +365,8 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
         return [*sentences, difference_sentence(summary, differences[0], first)]
     if not trade_off:
         return [*sentences, *_distance(summary, first)]
-    front, goals = pareto(summary), ", ".join(summary.goals)
+    front = pareto(summary)
+    goals = ", ".join(summary.goals)
     numbers = listed([trial.number for trial in front], 12)
     if not front:
         return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
@@ -373,7 +381,8 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
 def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     """Write lines on the best arm of several seeds, `where` says which: whether it is told apart from the others, its
     difference to the next one, and arms with fewer seeds."""
-    first, differences = best(summary), differences_to_best(summary)
+    first = best(summary)
+    differences = differences_to_best(summary)
     if first is None:
         return []
     if summary.race:
@@ -401,7 +410,8 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
 
 def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
     """Compare the best trial with the next one and the median, among trials of its status."""
-    name, status = summary.metrics[0], first.status
+    name = summary.metrics[0]
+    status = first.status
     peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
     if len(peers) < 2:
         return

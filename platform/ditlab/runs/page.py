@@ -420,7 +420,8 @@ def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
 
 def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
     """Last value of the main metric, and the lowest where that is another."""
-    series, name = run.metrics[main], main.removeprefix(HELD_OUT)
+    series = run.metrics[main]
+    name = main.removeprefix(HELD_OUT)
     yield html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}")
     finite = np.where(np.isfinite(series.values), series.values, np.nan)
     lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
@@ -556,9 +557,11 @@ def _timeline(run: RunContent) -> html.Section:
     def place(time: int) -> float:
         return min(max(100 * (time - begin) / (end - begin), 0.0), 100.0)
 
-    bars, texts = [], []
+    bars = []
+    texts = []
     for number, attempt in enumerate(run.attempts, start=1):
-        left, duration = place(attempt.begin), format_duration((attempt.end - attempt.begin) / 1000)
+        left = place(attempt.begin)
+        duration = format_duration((attempt.end - attempt.begin) / 1000)
         texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
         bars.append(html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0)))
     marked = sorted((each for each in run.events if each.kind in _MARKED), key=lambda each: each.kind in _LISTED)

@@ -179,7 +179,8 @@ def rename(run: str, name: str, as_json: bool) -> None:
     from ditlab.api.run import open_run
 
     found = open_run(run, warn=output.say)
-    before, renamed = found.name, found.rename(name)
+    before = found.name
+    renamed = found.rename(name)
     output.print_line(f"run {renamed.id}: {before} is now {renamed.name}", as_json)
     output.emit({"run_id": renamed.id, "name": renamed.name, "before": before}, as_json)
     output.hint(as_json, "runs show", renamed.id)
@@ -303,7 +304,8 @@ def _local_rows(
 
     rows: list[RunRow] = []
     faults: list[str] = []
-    damaged, runs = 0, scan_runs(home)
+    damaged = 0
+    runs = scan_runs(home)
     groups = group_members(runs.records) if has_groups else {}
     shown: set[str] = set()
     for record in runs.records:
@@ -453,7 +455,8 @@ def show(run: str, as_json: bool) -> None:
 
     home = Home.from_environment()
     found = describe_run(home, find_run(home, run))
-    record, terminal = found.record, output.console(as_json)
+    record = found.record
+    terminal = output.console(as_json)
     output.print_line(f"run {record.run_id}: {record.name}", as_json)
     facts = _facts(found)
     terminal.print(facts_table({name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}))
@@ -535,7 +538,8 @@ def _kind(record: RunRecord) -> str:
 
 
 def _status(found: RunDescription) -> str:
-    record, running = found.record, found.running
+    record = found.record
+    running = found.running
     if running and running.state == "lost":
         return f"lost {running.text}: its process has ended without a word"
     status = record.status if record.trials else f"{record.status}, step {record.step:,} of {record.total_steps:,}"

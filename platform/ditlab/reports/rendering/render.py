@@ -60,7 +60,8 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     is returned, and a still `.png` beside it. Makes folders as needed and replaces files atomically.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
-    still, content = stem.with_name(stem.name + ".png"), BytesIO()
+    still = stem.with_name(stem.name + ".png")
+    content = BytesIO()
     drawn = {id(frame): Image.fromarray(to_image(frame, theme)) for frame in figure.frames}
     last = Image.fromarray(to_image(figure, theme)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
     texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
