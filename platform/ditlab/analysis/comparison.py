@@ -351,7 +351,7 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
 
 
 def _evaluator(saved: SavedRun, device: torch.device) -> tuple[QualityEvaluator | None, str]:
-    """What measures samples, or None and the reason why nothing does."""
+    """Make what measures samples; None, with the reason, where quality cannot be measured."""
     try:
         data = saved.data()
         reason = quality_ineligibility(saved.experiment, data)

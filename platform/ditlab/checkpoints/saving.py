@@ -320,7 +320,7 @@ class BackgroundSaver:
         return CommitResult()
 
     def _unseen(self, folder: str, receipts: Sequence[ShardReceipt]) -> str:
-        """What a worker wrote and this one does not see within the time for it; empty where it sees all."""
+        """Wait for what the workers wrote; return what this one does not see in time, empty where it sees all."""
         deadline = time.monotonic() + VISIBILITY_TIMEOUT
         while True:
             sizes = self.store.files.sizes(folder)

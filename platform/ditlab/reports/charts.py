@@ -176,7 +176,7 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
 
 
 def _notes(without_beginning: Sequence[_Thinned], is_log: bool, num_bad: int) -> Iterator[str]:
-    """What a reader of a chart must know: its scale, curves drawn without their beginning, what is not finite."""
+    """Say what a reader of a chart must know: its scale, curves drawn without their beginning, what is not finite."""
     if is_log:
         yield "log scale"
     if without_beginning:

@@ -337,8 +337,10 @@ class Comparison:
 
     def _member_values(self, group: ComparedRun, budget: EqualBudget) -> list[tuple[ComparedRun, float]]:
         """Main metric at a budget of the runs of a group; empty unless it has several, all of them measured there."""
+        if len(group.members) < 2:
+            return []
         found = []
-        for run in group.members if len(group.members) > 1 else ():
+        for run in group.members:
             curve = run.held_out.get(self.main or "")
             value = measured_at(curve, budget.axis, budget.amount) if curve else None
             if value is None or not np.isfinite(value):

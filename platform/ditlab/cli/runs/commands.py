@@ -465,7 +465,8 @@ def show(run: str, as_json: bool) -> None:
     for note in found.notes:
         output.say(note)
     output.emit(found.to_dict(), as_json)
-    _hint_after(found, as_json)
+    for command in _next_commands(found):
+        output.hint(as_json, *command)
 
 
 def _print_metrics(found: RunDescription, as_json: bool) -> None:
@@ -482,25 +483,21 @@ def _print_metrics(found: RunDescription, as_json: bool) -> None:
         output.print_line(line, as_json)
 
 
-def _hint_after(found: RunDescription, as_json: bool) -> None:
-    """Hint at what is next for a run: to go on where it has not finished, else to use what it has."""
+def _next_commands(found: RunDescription) -> list[tuple[Any, ...]]:
+    """Commands that go on with a run that has not finished, or else use what it has."""
     record = found.record
+    spec = output.relative(found.folder.spec)
+    resume = ("--resume", record.run_id)
     is_lost = found.running is not None and found.running.state == "lost"
-    is_finished = record.status == "finished"
-    if record.is_group and not is_finished:
-        seeds = ("--seeds", str(record.trials), "--resume", record.run_id)
-        output.hint(as_json, "train", output.relative(found.folder.spec), *seeds)
-    elif record.trials and not is_finished:
-        output.hint(as_json, "tune", "--resume", record.run_id)
-    elif is_lost or record.status in ("failed", "interrupted"):
-        output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
-        output.hint(as_json, "runs log", record.run_id)
-    elif found.unsent:
-        output.hint(as_json, "runs sync", record.run_id)
-    elif found.checkpoint_steps and not record.trials:
-        output.hint(as_json, "sample", record.run_id)
-    else:
-        output.hint(as_json, "watch" if record.status == "running" else "report", record.run_id)
+    if record.trials and record.status != "finished":
+        return [("train", spec, "--seeds", record.trials, *resume) if record.is_group else ("tune", *resume)]
+    if is_lost or record.status in ("failed", "interrupted"):
+        return [("train", spec, *resume), ("runs log", record.run_id)]
+    if found.unsent:
+        return [("runs sync", record.run_id)]
+    if found.checkpoint_steps and not record.trials:
+        return [("sample", record.run_id)]
+    return [("watch" if record.status == "running" else "report", record.run_id)]
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
