@@ -57,15 +57,15 @@ def check_machine() -> list[Finding]:
 def _libraries() -> Iterator[Finding]:
     yield Finding("ok", "Python", platform.python_version())
     for name, floor in MIN_VERSIONS.items():
-        required = ".".join(map(str, floor))
+        remedy = f"pip install '{name}>={'.'.join(map(str, floor))}'"
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("missing", name, "not installed", f"pip install '{name}>={required}'")
+            yield Finding("missing", name, "not installed", remedy)
             continue
         numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
         good = numbers >= floor
-        yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={required}'")
+        yield Finding("ok" if good else "missing", name, found, "" if good else remedy)
 
 
 def _devices() -> Iterator[Finding]:

@@ -294,7 +294,8 @@ def summary_text(comparison: Comparison) -> str:
         sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     sentences.append(f"{'; '.join(sizes)}.")
     others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
-    sentences += [f"Not finished: {', '.join(others)}."] if others else []
+    if others:
+        sentences.append(f"Not finished: {', '.join(others)}.")
     return " ".join(filter(None, sentences))
 
 

@@ -40,8 +40,10 @@ def format_cell(value: Cell) -> str:
 
 def format_number(value: float) -> str:
     """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
-    if not math.isfinite(value) or value == 0:
-        return "0" if value == 0 else str(value)
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
     mantissa, _, power = f"{value:.{_DIGITS - 1}e}".partition("e")
     exponent = int(power)
     is_plain = exponent >= -4 and abs(value) < _LARGEST_PLAIN

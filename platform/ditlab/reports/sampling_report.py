@@ -199,7 +199,7 @@ def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
         row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
         for axis in summary.axes:
             value = each.values.get(axis.path)
-            row.append(value if axis.path in each.values and is_numeric([value]) else _value_text(each, axis.path))
+            row.append(value if is_numeric([value]) else _value_text(each, axis.path))
         row += [measure_text(difference), rival.number if rival else None]
         row.append(None if difference is None else "yes" if difference.excludes_zero else "no")
         rows.append(row)

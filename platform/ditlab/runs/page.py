@@ -414,7 +414,8 @@ def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
         yield html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else "")
     for device, hours in run.facts.device_hours.items():
         notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
-        notes += [f"price {format_number(run.facts.price)}"] if run.facts.price else []
+        if run.facts.price:
+            notes.append(f"price {format_number(run.facts.price)}")
         yield html.Fact(f"{device} hours", format_number(hours), ", ".join(notes))
 
 

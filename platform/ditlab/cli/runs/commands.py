@@ -252,8 +252,9 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
             filled, results = refill(home, records, reason, progress.say)
         else:
             results = sync_runs(records, home, tracking, warn=progress.say)
-    for line in filled.lines() if filled else ():
-        output.print_line(escape_line(line), as_json)
+    if filled:
+        for line in filled.lines():
+            output.print_line(escape_line(line), as_json)
     _report_sent(results, is_each=bool(which))
     if not any(result.left for result in results):
         output.hint(as_json, "ui")
@@ -479,8 +480,9 @@ def _print_metrics(found: RunDescription, as_json: bool) -> None:
         output.print_line(found.held_out_text, as_json)
     if left := len(found.metrics) - len(names):
         output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
-    for line in ["", *output.time_lines(found.time)] if found.time else ():
-        output.print_line(line, as_json)
+    if found.time:
+        for line in ["", *output.time_lines(found.time)]:
+            output.print_line(line, as_json)
 
 
 def _next_commands(found: RunDescription) -> list[tuple[Any, ...]]:
