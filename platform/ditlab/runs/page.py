@@ -237,9 +237,10 @@ def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) ->
     starts = [int(record["time"]) for record in records if record["kind"] == "start"]
     logged = np.array(journal.times)
     found = []
+    # The last attempt has no end in the journal: a trainer's clock may be ahead of this one.
     for begin, until in zip(starts, [*starts[1:], math.inf], strict=False):
         if until == math.inf and (ended or is_live):
-            found.append(RunAttempt(begin, max(now, begin), ended or "running"))  # a trainer's clock may be ahead
+            found.append(RunAttempt(begin, max(now, begin), ended or "running"))
         else:
             own = [record for record in records if begin <= record["time"] < until]
             found.append(_past_attempt(begin, own, logged[(logged >= begin) & (logged < until)]))
