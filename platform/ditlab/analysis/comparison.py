@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,7 @@ from ditlab.reports.comparison import (
     Comparison,
     ForkPoint,
     RunSamples,
+    TrainingClock,
     group_of,
     run_curve,
     training_clock,
@@ -42,7 +43,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
+from ditlab.tracking.records import FoundRun, RunRecord, find_run, find_training_run, group_members, list_runs
 from ditlab.training.evaluation import read_by_sample
 from ditlab_models.contract import Samples
 from ditlab_models.parameters import count_parameters
@@ -102,13 +103,8 @@ def compare_runs(
         if not samples and not grid:
             return found
         progress(f"opening run {run.folder.run_id} ({run.record.name})", 0, None, "")
-        drawn, reason = None, "it has no checkpoint yet"
-        try:
-            if saved := run.saved_if_any():
-                drawn, reason = draw(saved, samples, grid, seed, batch, device), ""
-        except UserError as error:  # weights that cannot be read
-            reason = str(error).rstrip(".")
-        return replace(found, drawn=drawn, why_no_samples=reason)
+        drawing = partial(draw, samples=samples, grid=grid, seed=seed, batch=batch, device=device)
+        return _with_samples(run, found, drawing)
 
     compared = []
     for group in groups:  # samples of the first run of a group are shown
@@ -125,6 +121,17 @@ def compare_runs(
             tracker.log_artifact(files[0], name)
         unsent[run.folder.run_id] = tracker.num_unsent
     return RunComparison(files, compared, summary_text(comparison), unsent)
+
+
+def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples | None]) -> ComparedRun:
+    """A summary with samples of the run's checkpoint, or the reason for their lack."""
+    drawn, reason = None, "it has no checkpoint yet"
+    try:
+        if saved := run.saved_if_any():
+            drawn, reason = drawing(saved), ""
+    except UserError as error:  # weights that cannot be read
+        reason = str(error).rstrip(".")
+    return replace(found, drawn=drawn, why_no_samples=reason)
 
 
 class OpenedGroup(NamedTuple):
@@ -149,31 +156,43 @@ def open_groups(
     num = len({known[each].group or each if each in known else each for each in ids})
     if num > MAX_RUNS:
         raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
-    for text, own in zip(texts, ids, strict=True):
-        run_ids = [record.run_id for record in members.get(own, [])]
-        for named in [find_training_run(home, each) for each in run_ids or [text]]:
-            if named.folder.run_id in found:
-                raise UserError(
-                    f"RUN {text} is run {named.folder.run_id}, which is named already; name each run once, by its id."
-                )
-            found[named.folder.run_id] = open_found(named, home, warn, progress)
-    keys = {run_id: run.record.group for run_id, run in found.items()}
-    if len(set(keys.values())) == 1:  # seeds of one group beside each other
-        keys = {}
-    groups: dict[str, list[OpenedRun]] = {}
-    for run_id, run in found.items():
-        groups.setdefault(keys.get(run_id) or run_id, []).append(run)
+    for text, run in _named_runs(home, zip(texts, ids, strict=True), members):
+        run_id = run.folder.run_id
+        if run_id in found:
+            raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
+        found[run_id] = open_found(run, home, warn, progress)
+    groups = _by_group(found)
     if not 2 <= len(groups) <= MAX_RUNS:
         problem = "a comparison needs two" if len(groups) < 2 else f"a comparison shows at most {MAX_RUNS}; name fewer"
         number = f"{len(groups) or 'no'} run{'s' if len(groups) > 1 else ''}"
         raise UserError(f"RUN names {number}: {problem}; `ditlab runs` lists them.")
-    opened = []
-    for group, members_of in groups.items():
-        name, run_id = members_of[0].record.name, members_of[0].folder.run_id
-        if len(members_of) > 1:
-            name, run_id = known[group].name if group in known else name.rpartition("-seed")[0], group
-        opened.append(OpenedGroup(run_id, name, members_of))
-    return opened
+    return [_opened_group(group, runs, known.get(group)) for group, runs in groups.items()]
+
+
+def _named_runs(
+    home: Home, texts: Iterable[tuple[str, str]], members: Mapping[str, Sequence[RunRecord]]
+) -> Iterator[tuple[str, FoundRun]]:
+    """Each text with the run that it names, or with the runs of its group; `texts` are also with the group's id."""
+    for text, group in texts:
+        for run_id in [record.run_id for record in members.get(group, ())] or [text]:
+            yield text, find_training_run(home, run_id)
+
+
+def _by_group(found: Mapping[str, OpenedRun]) -> dict[str, list[OpenedRun]]:
+    """Runs by group; seeds of one group alone, which are beside each other, by their ids."""
+    is_one = len({run.record.group for run in found.values()}) == 1
+    groups: dict[str, list[OpenedRun]] = {}
+    for run_id, run in found.items():
+        group = "" if is_one else run.record.group
+        groups.setdefault(group or run_id, []).append(run)
+    return groups
+
+
+def _opened_group(group: str, runs: list[OpenedRun], record: RunRecord | None) -> OpenedGroup:
+    first = runs[0]
+    if len(runs) == 1:
+        return OpenedGroup(first.folder.run_id, first.record.name, runs)
+    return OpenedGroup(group, record.name if record else first.record.name.rpartition("-seed")[0], runs)
 
 
 def _group_id(home: Home, text: str) -> str:
@@ -188,29 +207,18 @@ def _group_id(home: Home, text: str) -> str:
 
 def summarise(run: OpenedRun) -> ComparedRun:
     """Summarise a run from its record, spec and journal, without its weights."""
-    experiment, record, content = run.experiment, run.record, JournalContent()
-    try:
-        content = read_content(run.folder.journal)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
-    if content.num_damaged:
-        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
+    experiment, record = run.experiment, run.record
+    content = _read_journal(run)
     facts = JournalFacts.of(content)
-    starts = [event["time"] for event in content.events if event["kind"] == "start"]
     with building():
         counts = count_parameters(experiment.model, experiment.objective, experiment.training)
     history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
-    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
-    clock = training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
+    clock = _clock(content, history)
     weights: dict[str, float] = experiment.objective.weights.model_dump()
     speeds = history.get(SPEED, Series()).values
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
-    tags = (event["values"] for event in content.events if event["kind"] == "tags")
-    tagged = list(dict.fromkeys(values[EVAL_TAG] for values in tags if EVAL_TAG in values))
     return ComparedRun(
         run_id=run.folder.run_id,
         name=record.name,
@@ -230,7 +238,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
-        past_measurements=[each for each in map(Measurement.parse, tagged[:-1]) if each],
+        past_measurements=_past_measurements(content),
         cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
@@ -238,14 +246,53 @@ def summarise(run: OpenedRun) -> ComparedRun:
     )
 
 
+def _read_journal(run: OpenedRun) -> JournalContent:
+    """Content of a run's journal, empty where it cannot be read; warns of what is wrong with it."""
+    try:
+        content = read_content(run.folder.journal)
+    except FileNotFoundError:
+        return JournalContent()
+    except OSError as error:
+        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
+        return JournalContent()
+    if content.num_damaged:
+        run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
+    return content
+
+
+def _clock(content: JournalContent, history: Mapping[str, Series]) -> TrainingClock:
+    loss = history.get(TRAIN_LOSS, Series())
+    starts = [event["time"] for event in content.events if event["kind"] == "start"]
+    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
+    return training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
+
+
+def _past_measurements(content: JournalContent) -> list[Measurement]:
+    """Measurements behind held-out metrics before the last one that was tagged."""
+    tags = (event["values"] for event in content.events if event["kind"] == "tags")
+    tagged = list(dict.fromkeys(values[EVAL_TAG] for values in tags if EVAL_TAG in values))
+    return [each for each in map(Measurement.parse, tagged[:-1]) if each]
+
+
 def _data(experiment: Experiment, fingerprint: str) -> str:
     """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
     held_out = {}
     for name, part in sorted(spec.get("parts", {"": spec}).items()):
-        order, hold_out = part.pop("order", {"kind": "full"})["kind"], part.pop("hold_out", None)
+        order = part.pop("order", {"kind": "full"})["kind"]
+        hold_out = part.pop("hold_out", None)
         held_out[name] = f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
+
+
+class _EvaluationCount:
+    """Number of samples that a network, whose hook it is, was evaluated on."""
+
+    num = 0
+
+    def __call__(self, _: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor) and given[0].ndim:
+            self.num += len(given[0])
 
 
 def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device: torch.device) -> RunSamples | None:
@@ -254,23 +301,15 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
     `grid` are shown; `samples` are measured where the family has quality metrics, a larger grid as a whole. Raises
     UserError where the weights cannot be read, or there are no rows to complete.
     """
-    experiment, evaluator, reason = saved.experiment, None, ""
-    if samples:
-        try:
-            data = saved.data()
-            if not (reason := quality_ineligibility(experiment, data)):
-                inputs = saved.inputs(data, device)
-                found = QualityEvaluator(experiment, data, saved.home, device, saved.warn, inputs=inputs)
-                found.basis.check()
-                evaluator = found
-        except UserError as error:
-            reason = str(error).rstrip(".")
+    experiment = saved.experiment
+    evaluator, reason = _evaluator(saved, device) if samples else (None, "")
     num = max(grid, samples if evaluator else 0)
     if not num:
         return None
-    network, num_evaluations = saved.network(device), 0
+    network = saved.network(device)
     if evaluator:
-        sampler, conditions = evaluator.decoding_sampler, evaluator.conditions(num)
+        sampler = evaluator.decoding_sampler
+        conditions = evaluator.conditions(num)
     else:
         sampler = saved.sampler(experiment)
         rows = saved.data() if sampler.takes_rows != "none" else None
@@ -279,11 +318,7 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
         sampler = inputs.decoding(sampler)
     num = conditions.num
 
-    def count(_: nn.Module, given: tuple[Any, ...]) -> None:
-        nonlocal num_evaluations
-        if given and isinstance(given[0], Tensor) and given[0].ndim:
-            num_evaluations += len(given[0])
-
+    count = _EvaluationCount()
     network.register_forward_pre_hook(count)
     begun = time.perf_counter()
     # the first ones are those of `ditlab sample` with the same seed
@@ -291,7 +326,8 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
     generator = torch.Generator(device).manual_seed(seed)
     drawn = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, batch)
     seconds = time.perf_counter() - begun
-    metrics, measurement = dict[str, float](), None
+    metrics = dict[str, float]()
+    measurement = None
     if evaluator:
         saved.progress("measuring the quality of samples", 0, None, "")
         try:
@@ -306,9 +342,24 @@ def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device
         settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
         num=num,
         seconds=seconds / num,
-        evaluations=num_evaluations / num if num_evaluations else None,
+        evaluations=count.num / num if count.num else None,
         grid=sampler.show(shown) if grid else None,
         quality=metrics,
         why_no_quality=reason,
         measurement=measurement,
     )
+
+
+def _evaluator(saved: SavedRun, device: torch.device) -> tuple[QualityEvaluator | None, str]:
+    """Make what measures samples; None, with the reason, where quality cannot be measured."""
+    try:
+        data = saved.data()
+        reason = quality_ineligibility(saved.experiment, data)
+        if reason:
+            return None, reason
+        inputs = saved.inputs(data, device)
+        evaluator = QualityEvaluator(saved.experiment, data, saved.home, device, saved.warn, inputs=inputs)
+        evaluator.basis.check()
+    except UserError as error:
+        return None, str(error).rstrip(".")
+    return evaluator, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from ditlab.data.mixture_store import JoinedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.manifest import ImportedFile, StoredColumn
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_bytes
@@ -26,47 +27,69 @@ CLASSES_SHOWN = 30
 def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
     """Tables of a store: its facts, image sizes, columns, names of their entries, class counts and source files."""
     yield facts_table(_facts(store, place), store.name)
-    columns, total = store.columns, len(store)
+    columns = store.columns
     if isinstance(store, BucketedStore):
-        buckets = [
-            (each.size, f"{each.width / each.height:.3g}", f"{each.rows:,}", f"{each.rows / total:.1%}")
-            for each in store.manifest.buckets
-        ]
-        heads = ("height x width", "width / height", "rows", "share")
-        yield terminal_table(dict.fromkeys(heads, "number"), buckets, "image sizes")
-    about, values, entries = [], [], []
-    for name, column in columns.items():
-        limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
-        about.append({"column": name, "shape": _shape(column), "type": column.dtype, "range": limits,
-                      "unit": column.unit})  # fmt: skip
-        numbers = (getattr(column.statistics, key) for key in ("min", "max", "mean", "std"))
-        values.append((name, *(f"{number:.5g}" for number in numbers)))
-        if column.names and column.num_classes is None:
-            each = column.names
-            shown = each if len(each) <= 10 else (*each[:8], "...", each[-1])
-            entries.append((name, f"{len(each):,}", ", ".join(shown)))
-    yield _shared_above("columns", about)
-    yield terminal_table({"column": "text"} | dict.fromkeys(("min", "max", "mean", "std"), "number"), values, "values")
+        yield _bucket_table(store)
+    yield _shared_above("columns", [_column_row(name, column) for name, column in columns.items()])
+    statistics = ("min", "max", "mean", "std")
+    values = (
+        (name, *(f"{getattr(column.statistics, key):.5g}" for key in statistics)) for name, column in columns.items()
+    )
+    yield terminal_table({"column": "text"} | dict.fromkeys(statistics, "number"), values, "values")
+    entries = [
+        (name, f"{len(column.names):,}", _first_names(column.names))
+        for name, column in columns.items()
+        if column.names and column.num_classes is None
+    ]
     if entries:
-        heads_of_names = {"column": "text", "number": "number", "names": "text"}
-        yield terminal_table(heads_of_names, entries, "names of the last axis", "--json gives all")
+        heads = {"column": "text", "number": "number", "names": "text"}
+        yield terminal_table(heads, entries, "names of the last axis", "--json gives all")
     for name, column in columns.items():
-        if (counts := column.statistics.class_counts) is not None and not column.shape:
-            more = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
-            caption = more if len(counts) > CLASSES_SHOWN else None
-            shown_counts = [f"{count:,}" for count in counts[:CLASSES_SHOWN]]
-            columns_shown = [[str(number) for number in range(CLASSES_SHOWN)], column.names, shown_counts]
-            heads_of_classes = {"class": "number", "name": "text", "rows": "number"}
-            if not column.names:
-                del columns_shown[1], heads_of_classes["name"]
-            rows = zip(*columns_shown, strict=False)
-            yield terminal_table(heads_of_classes, rows, f"{name}: rows by class", caption)
-    if files := store.manifest.source.files:
-        places = {each.name: (each.url or "").removesuffix(each.name) or "this machine" for each in files}
-        yield _shared_above(
-            "read from",
-            [{"file": each.name, "MD5": each.md5, "check": each.check, "from": places[each.name]} for each in files],
-        )
+        counts = column.statistics.class_counts
+        if counts is not None and not column.shape:
+            yield _class_table(name, column.names, counts)
+    if store.manifest.source.files:
+        yield _shared_above("read from", [*map(_file_row, store.manifest.source.files)])
+
+
+def _file_row(file: ImportedFile) -> dict[str, str]:
+    place = (file.url or "").removesuffix(file.name) or "this machine"
+    return {"file": file.name, "MD5": file.md5, "check": file.check, "from": place}
+
+
+def _bucket_table(store: BucketedStore) -> Table:
+    total = len(store)
+    rows = (
+        (each.size, f"{each.width / each.height:.3g}", f"{each.rows:,}", f"{each.rows / total:.1%}")
+        for each in store.manifest.buckets
+    )
+    heads = ("height x width", "width / height", "rows", "share")
+    return terminal_table(dict.fromkeys(heads, "number"), rows, "image sizes")
+
+
+def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
+    limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
+    return {"column": name, "shape": _shape(column), "type": column.dtype, "range": limits, "unit": column.unit}
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= 10 else (*names[:8], "...", names[-1]))
+
+
+def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
+    """A table of the rows of the first classes, with the classes' names, if any."""
+    columns: dict[str, Iterable[str]] = {
+        "class": map(str, range(CLASSES_SHOWN)),
+        "name": names,
+        "rows": [f"{count:,}" for count in counts],
+    }
+    heads = {"class": "number", "name": "text", "rows": "number"}
+    if not names:
+        del columns["name"], heads["name"]
+    caption = None
+    if len(counts) > CLASSES_SHOWN:
+        caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
+    return terminal_table(heads, zip(*columns.values(), strict=False), f"{name}: rows by class", caption)
 
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from ditlab.storage.files import folder_size, sync_folder
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.access import redact, resolve_tracking_uri
-from ditlab.tracking.records import RunList, find_run, scan_runs
+from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
 from ditlab.tracking.upload import num_unsent
 
 _REMOVED = ".removed"
@@ -149,22 +149,15 @@ def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
 def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
     """Raise UserError for the first run that must stay, of those that are to be `leaving` together; `known` are all."""
     staying = [record for record in known.records if record.run_id not in leaving]
-    trial_of = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
     users = {record.run_id: f"{record.run_id} ({record.name})" for record in staying}
     users |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
-    for record in staying:
-        if record.trials and not record.is_group:
-            trials = SweepFolder(home.run(record.run_id)).planned_trials()
-            trial_of |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
-    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
-    places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
-    forks, texts = forks_by_parent(staying), []
-    for user, path in places:
-        with suppress(OSError):
-            texts.append((user, read_plain(path, 16 * MIB)))
+    groups = {record.run_id for record in staying if record.is_group}
+    trial_of = _trial_numbers(home, known, staying)
+    forks = forks_by_parent(staying)
+    texts = _naming_texts(home, users)
     for run_id in leaving:
         sweep_id, number = trial_of.get(run_id, ("", -1))
-        if sweep_id in users and any(record.run_id == sweep_id and record.is_group for record in staying):
+        if sweep_id in groups:
             raise UserError(
                 f"run {run_id} is run {number} of the group of seeds {users[sweep_id]}, whose means need it; delete "
                 "the group, and its runs go with it."
@@ -182,9 +175,35 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
                 f"run {run_id} is the parent of {listed}, and forks need their parent's checkpoints; delete "
                 "those first."
             )
-        # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
-        named = re.compile(rf"^(?!\W*(?:name|run_id)\W).*(?<!\w){run_id}(?!\w)".encode(), re.MULTILINE)
-        if needed_by := next((user for user, text in texts if named.search(text)), None):
+        if needed_by := _user_of(run_id, texts):
             raise UserError(
                 f"run {run_id} is needed by {needed_by}, which names it or a file in its folder; delete that first."
             )
+
+
+def _trial_numbers(home: Home, known: RunList, staying: Sequence[RunRecord]) -> dict[str, tuple[str, int]]:
+    """Sweep and number of each trial by id, of sweeps that stay also of trials that have not begun."""
+    found = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
+    for record in staying:
+        if record.trials and not record.is_group:
+            trials = SweepFolder(home.run(record.run_id)).planned_trials()
+            found |= {trial.run_id: (record.run_id, trial.number) for trial in trials}
+    return found
+
+
+def _naming_texts(home: Home, users: Mapping[str, str]) -> list[tuple[str, bytes]]:
+    """Whose and which text of all that may name a run: specs of the runs that stay, and records of stores."""
+    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
+    places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
+    texts = []
+    for user, path in places:
+        with suppress(OSError):
+            texts.append((user, read_plain(path, 16 * MIB)))
+    return texts
+
+
+def _user_of(run_id: str, texts: Sequence[tuple[str, bytes]]) -> str | None:
+    """The first whose text names a run."""
+    # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
+    named = re.compile(rf"^(?!\W*(?:name|run_id)\W).*(?<!\w){run_id}(?!\w)".encode(), re.MULTILINE)
+    return next((user for user, text in texts if named.search(text)), None)

@@ -288,27 +288,18 @@ class BackgroundSaver:
 
     def _commit(self, manifest: CheckpointManifest, receipts: list[ShardReceipt]) -> CommitResult:
         """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
-        content, files, folder = b"", self.store.files, folder_of(manifest.step)
+        content = b""
+        files = self.store.files
+        folder = folder_of(manifest.step)
         try:
             if self._before_commit:
                 self._before_commit()
-            deadline = time.monotonic() + VISIBILITY_TIMEOUT
-            while True:
-                sizes = files.sizes(folder)
-                unseen = [
-                    f"worker {rank} wrote {receipt.name}"
-                    for rank, receipt in enumerate(receipts)
-                    if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
-                ]
-                if not unseen:
-                    break
-                if time.monotonic() > deadline:
-                    reason = (
-                        f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen[0]} and worker "
-                        f"{self.rank} does not see it"
-                    )
-                    return CommitResult(SaveFailed("not_shared", manifest.step, reason), keep_shards=False)
-                time.sleep(0.2)
+            if unseen := self._unseen(folder, receipts):
+                reason = (
+                    f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen} and worker "
+                    f"{self.rank} does not see it"
+                )
+                return CommitResult(SaveFailed("not_shared", manifest.step, reason), keep_shards=False)
             shards = {receipt.name: receipt.digest for receipt in receipts if receipt.digest}
             pieces = [piece for receipt in receipts for piece in receipt.pieces]
             content = replace(manifest, pieces=pieces, shards=shards).to_bytes()
@@ -320,16 +311,38 @@ class BackgroundSaver:
             except Exception as unread:
                 is_there = not isinstance(unread, FileNotFoundError)
             return CommitResult(failed, keep_shards=is_there)
-        try:  # delete the files of earlier attempts at this step, and the oldest checkpoints
-            for name in files.sizes(folder):
-                if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
-                    files.delete(folder, name)
-            self.store.prune(self._keep, manifest.step, self._keep_every, self._needed())
+        try:
+            self._delete_old(manifest.step, shards)
         except Exception as error:
             return CommitResult(
                 note=f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
             )
         return CommitResult()
+
+    def _unseen(self, folder: str, receipts: Sequence[ShardReceipt]) -> str:
+        """Wait for what the workers wrote; return what this one does not see in time, empty where it sees all."""
+        deadline = time.monotonic() + VISIBILITY_TIMEOUT
+        while True:
+            sizes = self.store.files.sizes(folder)
+            unseen = [
+                f"worker {rank} wrote {receipt.name}"
+                for rank, receipt in enumerate(receipts)
+                if receipt.digest and sizes.get(receipt.name) != receipt.digest.size
+            ]
+            if not unseen:
+                return ""
+            if time.monotonic() > deadline:
+                return unseen[0]
+            time.sleep(0.2)
+
+    def _delete_old(self, step: int, shards: Collection[str]) -> None:
+        """Delete the files of earlier attempts at this step, and the oldest checkpoints."""
+        files = self.store.files
+        folder = folder_of(step)
+        for name in files.sizes(folder):
+            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+                files.delete(folder, name)
+        self.store.prune(self._keep, step, self._keep_every, self._needed())
 
 
 def _reason(error: Exception) -> str:

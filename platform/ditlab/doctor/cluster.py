@@ -11,9 +11,11 @@ import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import cycle
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -27,7 +29,6 @@ from ditlab.cluster.survey import (
     NodeReport,
     NodeRequirements,
     absolute,
-    can_train,
     collect_reports,
     node_warnings,
     removed_if_empty,
@@ -70,37 +71,54 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    address, status, listening = str(ray_internal("_global_node").webui_url or ""), None, list[str]()
-    if address and (heads := [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]):
-        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
-        status, listening = (None, []) if result.problem else result.value
-    found += judge_exposure(address, status, listening, bool(ray_internal("is_token_auth_enabled")()))
+    found += _check_exposure()
     whole = {report.name: report for report in reports if report.trains and not report.problem}
-    nodes = [node for node in alive_nodes() if can_train(node) and node_label(node) in whole]
+    nodes = [node for node in alive_nodes() if node_label(node) in whole]
     if not nodes:
         return found
-    uri = resolve_tracking_uri(launch_address(None, home), home)
-    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
-    found += tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
+    found += _check_tracking(resolve_tracking_uri(launch_address(None, home), home), nodes)
     for what, place, key in (("DITLAB_HOME", str(home.root), "home"), ("checkpoint.storage", storage, "storage")):
         seen = [node for node in nodes if not getattr(whole[node_label(node)], key)]
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
+    return [*found, *_check_devices(nodes, say)]
+
+
+def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
+    """Findings on MLflow, which every node asks but for a database."""
+    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
+    return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
+
+
+def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> Iterator[Finding]:
+    """Findings on the GPUs, and on all-reduce between nodes with GPUs, or else all nodes."""
     gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
     if gpu_nodes:
         say("checking the GPUs ...")
-        found += _check_gpus(gpu_nodes)
-    if len(nodes) > 1:
-        say("all-reduce between all nodes ...")
-        group = gpu_nodes or nodes
-        found += all_reduce_findings(all_reduce(group, use_gpu=bool(gpu_nodes)), bool(gpu_nodes))
-    else:
-        found.append(Finding("ok", "all-reduce", "one node: nothing to measure"))
-    return found
+        yield from _check_gpus(gpu_nodes)
+    if len(nodes) == 1:
+        yield Finding("ok", "all-reduce", "one node: nothing to measure")
+        return
+    say("all-reduce between all nodes ...")
+    measured = all_reduce(gpu_nodes or nodes, use_gpu=bool(gpu_nodes))
+    yield from all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
 
 
-def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
+def _check_exposure() -> Iterator[Finding]:
+    """Findings on the token, and on the job server as the head finds it."""
+    address = str(ray_internal("_global_node").webui_url or "")
+    status = None
+    listening: list[str] = []
+    heads = [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]
+    if address and heads:
+        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
+        if not result.problem:
+            status, listening = result.value
+    return judge_exposure(address, status, listening, bool(ray_internal("is_token_auth_enabled")()))
+
+
+def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Finding]:
     """Findings on the speed of a shared place: each node writes a file, all at once; then each reads another's."""
     names = [f".speed-{secrets.token_hex(8)}" for _ in nodes]
     with ExitStack() as stack:
@@ -117,71 +135,96 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> list[Finding]:
         writing = {start_task(write_speed, node, place, name): node for node, name in zip(nodes, names, strict=True)}
         written = collect_results(writing, CHECK_TIMEOUT)
         there = [name for name, result in zip(names, written, strict=True) if not result.problem]
-        files = [there[(number + 1) % len(there)] for number in range(len(nodes))] if there else []
+        files = cycle(there[1:] + there[:1])
         reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
         return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
 
 
-def _check_gpus(nodes: list[NodeRow]) -> list[Finding]:
+def _check_gpus(nodes: list[NodeRow]) -> Iterator[Finding]:
     """Findings on every card by its driver, and on a matrix product of one free card of each node."""
     seen = run_on_nodes(nodes, read_gpus, timeout=CHECK_TIMEOUT)
-    found = [Finding("note", f"GPUs of {one.name}", one.problem, "install the driver") for one in seen if one.problem]
-    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
-    tasks = {start_task(matmul_error, node, num_gpus=1): node for node in nodes}
-    computed = collect_results(tasks, CHECK_TIMEOUT)
+    computed = collect_results({start_task(matmul_error, node, num_gpus=1): node for node in nodes}, CHECK_TIMEOUT)
+    for one in seen:
+        if one.problem:
+            yield Finding("note", f"GPUs of {one.name}", one.problem, "install the driver")
     for one in computed:
         if one.problem:
-            found.append(Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?"))
-    return [*found, *judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])]
+            yield Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?")
+    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
+    yield from judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])
 
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
     """Findings on nodes, versions, clocks, shared folders and free disk."""
     working = [each for each in reports if each.trains]
     whole = [each for each in working if not each.problem]
-    names = ", ".join(f"{each.name}{'' if each.trains else ' (only drives)'}" for each in reports)
-    found = [Finding("ok", "nodes", f"{len(reports)}: {names}")]
-    found += [_split("missing", "nodes", sentence) for sentence in silent]
-    if not working:
-        found.append(Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes"))
     warnings = node_warnings(reports, required.versions)
-    faults = software_faults(reports, working, required.versions)
-    unequal = [_split("missing", "versions", sentence) for sentence in faults]
-    unequal += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
+    found = [*_node_findings(reports, silent)]
+
     count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
-    own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
-    found += unequal or [Finding("ok", "versions", f"the same on {count}: {own}")]
-    wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
-    if reports and not wrong:
-        # A report travels for a moment, by which a right clock seems to be behind.
-        wrong = [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
-    found += wrong
-    unseen = unshared_faults(whole, required)
-    found += [_split("missing", sentence.partition("=")[0], sentence) for sentence in unseen]
+    faults = software_faults(reports, working, required.versions)
+    found += [_split("missing", "versions", sentence) for sentence in faults]
+    found += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
+    if found[-1].what != "versions":
+        own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
+        found.append(Finding("ok", "versions", f"the same on {count}: {own}"))
+    found += _clock_findings(reports, [sentence for sentence in warnings if sentence.startswith("the clock")])
+    if whole:
+        found += [*_shared_findings(whole, required, count), *_disk_findings(whole)]
+    return found
+
+
+def _node_findings(reports: Sequence[NodeReport], silent: Sequence[str]) -> Iterator[Finding]:
+    """Findings on which nodes there are, and whether any trains."""
+    names = ", ".join(each.name if each.trains else f"{each.name} (only drives)" for each in reports)
+    yield Finding("ok", "nodes", f"{len(reports)}: {names}")
+    yield from (_split("missing", "nodes", sentence) for sentence in silent)
+    if not any(each.trains for each in reports):
+        yield Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes")
+
+
+def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list[Finding]:
+    """Findings on clocks: the wrong ones, or else the largest difference."""
+    if wrong or not reports:
+        return [_split("note", "clocks", sentence) for sentence in wrong]
+    # A report travels for a moment, by which a right clock seems to be behind.
+    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
+
+
+def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
+    """Findings on places that all nodes must see."""
+    unseen = [_split("missing", text.partition("=")[0], text) for text in unshared_faults(whole, required)]
+    yield from unseen
     for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
-        if value and whole and not any(sentence.startswith(option) for sentence in unseen):
-            found.append(Finding("ok", option, f"{value}, seen by {count}"))
-    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")) if whole else ():
+        if value and not any(each.what == option for each in unseen):
+            yield Finding("ok", option, f"{value}, seen by {count}")
+
+
+def _disk_findings(whole: Sequence[NodeReport]) -> Iterator[Finding]:
+    """Findings on the node with the least free space of each folder."""
+    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")):
         free, name = min((getattr(report, key), report.name) for report in whole)
         remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
         text = f"{format_bytes(free)} free on {name}{', the least' if len(whole) > 1 else ''}"
-        found.append(Finding("note" if remedy else "ok", f"disk of {what}", text, remedy))
-    return found
+        yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
 
 
-def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> list[Finding]:
+def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> Iterator[Finding]:
     """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
-    found, remedy = [], "look at the place, the node's mount, its credentials"
-    for verb, results in (("writing", written), ("reading", read)):
-        refused = [f"{result.name}: {result.problem}" for result in results if result.problem]
-        found += [Finding("missing", f"{verb} {what}", text, remedy) for text in refused]
-        speeds = [(result.name, result.value) for result in results if not result.problem]
-        if speeds:
-            text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds)
-            slow = min(speed for _, speed in speeds) < SLOW_STORAGE
-            costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint" if slow else ""
-            found.append(Finding("note" if slow else "ok", f"{verb} {what}", text, costs))
-    return found
+    for verb, results in ((f"writing {what}", written), (f"reading {what}", read)):
+        for result in results:
+            if result.problem:
+                remedy = "look at the place, the node's mount, its credentials"
+                yield Finding("missing", verb, f"{result.name}: {result.problem}", remedy)
+        speeds = {result.name: result.value for result in results if not result.problem}
+        if not speeds:
+            continue
+        text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds.items())
+        if min(speeds.values()) < SLOW_STORAGE:
+            costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
+            yield Finding("note", verb, text, costs)
+        else:
+            yield Finding("ok", verb, text)
 
 
 def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:
@@ -189,9 +232,14 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     if address.startswith("sqlite"):
         remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
         return [Finding("note", "MLflow", f"the database {sqlite_path(address)}", remedy)]
-    if wrong := [f"{address} from {node}: {problem}" for node, problem in problems.items() if problem]:
-        return [Finding("missing", "MLflow", text, "correct the server's or that node's environment") for text in wrong]
-    return [Finding("ok", "MLflow", f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}")]
+    remedy = "correct the server's or that node's environment"
+    wrong = [
+        Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy)
+        for node, problem in problems.items()
+        if problem
+    ]
+    answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
+    return wrong or [Finding("ok", "MLflow", answers)]
 
 
 def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
@@ -205,7 +253,8 @@ def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Findin
         return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
     if not measured.is_right:
         return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
-    found, limit = [], SLOW_GPU if use_gpu else SLOW_CPU
+    found = []
+    limit = SLOW_GPU if use_gpu else SLOW_CPU
     for size, seconds in measured.seconds.items():
         speed = measured.bus_bandwidth(size)
         is_slow = speed < limit and size == max(measured.seconds)
@@ -219,10 +268,10 @@ def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Findin
     return found
 
 
-def _split(verdict: str, what: str, sentence: str) -> Finding:
+def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Finding:
     """Finding from a sentence of the survey, which ends with its remedy."""
     found, _, remedy = sentence.rstrip(".").rpartition("; ")
-    return Finding(verdict, what, found or remedy, remedy if found else "")  # type: ignore[arg-type]
+    return Finding(verdict, what, found or remedy, remedy if found else "")
 
 
 def write_speed(place: str, name: str) -> float:
@@ -255,34 +304,35 @@ def tracking_problem(uri: str) -> str:
 def probe_job_server(address: str) -> tuple[int | None, list[str]]:
     """HTTP status of a request without a token (None for no answer), and the addresses that the port listens on."""
     port = int(address.rpartition(":")[2])
-    listening = {
-        each.laddr.ip for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr.port == port
-    }
+    connections = psutil.net_connections("tcp")
+    listening = sorted({each.laddr.ip for each in connections if each.status == "LISTEN" and each.laddr.port == port})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a server of this node
     try:
         with direct.open(f"http://{address}/api/jobs/", timeout=10) as answer:
-            return answer.status, sorted(listening)
+            return answer.status, listening
     except urllib.error.HTTPError as error:
-        return error.code, sorted(listening)
+        return error.code, listening
     except OSError:
-        return None, sorted(listening)
+        return None, listening
 
 
-def judge_exposure(address: str, status: int | None, listening: Sequence[str], has_token: bool) -> list[Finding]:
+def judge_exposure(address: str, status: int | None, listening: Sequence[str], has_token: bool) -> Iterator[Finding]:
     """Findings on the token, and on the job server at `address` (empty for none), as `probe_job_server` found it.
     `has_token`: this process itself had to send a token."""
-    is_closed = status in (401, 403) if status is not None else has_token
+    is_closed = has_token if status is None else status in (401, 403)
     if is_closed:
-        found = "on" + (f": without a token the job server answers {status}" if status else "")
-        findings = [Finding("ok", "token", found)]
+        answer = f": without a token the job server answers {status}" if status else ""
+        yield Finding("ok", "token", f"on{answer}")
     else:
         remedy = "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        findings = [Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)]
+        yield Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)
+    outside = [each for each in listening if not ipaddress.ip_address(each).is_loopback]
     if not address:
-        return [*findings, Finding("note", "job server", "none", "for `ditlab submit`, the head needs ray[default]")]
-    if outside := [each for each in listening if not ipaddress.ip_address(each).is_loopback]:
+        yield Finding("note", "job server", "none", "for `ditlab submit`, the head needs ray[default]")
+    elif outside:
         found = f"{address} listens on {', '.join(outside)}, for the network"
-        return [*findings, Finding("note" if is_closed else "missing", "job server", found, TUNNEL)]
-    if listening:
-        return [*findings, Finding("ok", "job server", f"{address}, on loopback alone")]
-    return [*findings, Finding("note", "job server", f"{address}, where nothing listens", "look at the head's logs")]
+        yield Finding("note" if is_closed else "missing", "job server", found, TUNNEL)
+    elif listening:
+        yield Finding("ok", "job server", f"{address}, on loopback alone")
+    else:
+        yield Finding("note", "job server", f"{address}, where nothing listens", "look at the head's logs")

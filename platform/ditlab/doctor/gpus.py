@@ -1,7 +1,7 @@
 """Health of a node's GPUs: read from `nvidia-smi`, judged purely; and a matrix product against the CPU's."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -15,7 +15,7 @@ QUERY = (
 memory is in MiB."""
 THROTTLE_REASONS = {0x8: "hardware slow-down", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Reasons for a reduced clock that point to a fault; idleness and the power cap do not."""
-BUSY_MIB = 2048  # in use before a run: a driver takes up to one GiB by itself
+BUSY_GIB = 2.0  # in use before a run: a driver takes up to one GiB by itself
 MAX_ERROR = 1e-3  # relative: float32 sums of 1024 products are right to 1e-5; TF32, where somebody set it, to 1e-3
 
 
@@ -42,19 +42,7 @@ def matmul_error(device: str = "cuda") -> float:
 
 def judge_gpus(gpus: Sequence[tuple[str, Mapping[str, str]]], errors: Sequence[tuple[str, float]]) -> list[Finding]:
     """Findings on GPUs, each a node and its card of `read_gpus`; `errors`: nodes and their `matmul_error`."""
-    found = []
-    for node, card in gpus:
-        what, uncorrected, throttled = f"GPU {card['index']} of {node}", card[QUERY[3]], card[QUERY[4]]
-        if uncorrected.isdigit() and int(uncorrected):
-            remedy = "take the node out, reset the card or have it replaced (`nvidia-smi -q -d ECC`)"
-            found.append(Finding("missing", what, f"{uncorrected} uncorrected memory errors (ECC)", remedy))
-        bits = int(throttled, 16) if throttled.startswith("0x") else 0
-        if reasons := [text for bit, text in THROTTLE_REASONS.items() if bits & bit]:
-            found.append(Finding("note", what, f"runs slower: {', '.join(reasons)}", "look at its cooling and power"))
-        used, total = float(card["memory.used"]), float(card["memory.total"])
-        if used > BUSY_MIB:
-            taken = f"{used / 1024:.1f} of {total / 1024:.0f} GiB are in use already"
-            found.append(Finding("note", what, taken, "end what uses it (`nvidia-smi` lists it)"))
+    found = [finding for node, card in gpus for finding in _card_findings(f"GPU {card['index']} of {node}", card)]
     for node, error in errors:
         if not error < MAX_ERROR:
             remedy = "take the node out: its card computes wrongly"
@@ -70,3 +58,20 @@ def judge_gpus(gpus: Sequence[tuple[str, Mapping[str, str]]], errors: Sequence[t
         right = f"; {len(errors)} computed as the CPU does" if errors else ""
         found.append(Finding("ok", "GPUs", f"{len(gpus)} x {names}, driver {next(iter(nodes))}{right}"))
     return found
+
+
+def _card_findings(what: str, card: Mapping[str, str]) -> Iterator[Finding]:
+    """Findings on one card: memory errors, a reduced clock, memory in use."""
+    uncorrected = card["ecc.errors.uncorrected.volatile.total"]
+    if uncorrected.isdigit() and int(uncorrected):
+        remedy = "take the node out, reset the card or have it replaced (`nvidia-smi -q -d ECC`)"
+        yield Finding("missing", what, f"{uncorrected} uncorrected memory errors (ECC)", remedy)
+    throttled = card["clocks_throttle_reasons.active"]
+    bits = int(throttled, 16) if throttled.startswith("0x") else 0
+    if reasons := [text for bit, text in THROTTLE_REASONS.items() if bits & bit]:
+        yield Finding("note", what, f"runs slower: {', '.join(reasons)}", "look at its cooling and power")
+    used = float(card["memory.used"]) / 1024
+    if used > BUSY_GIB:
+        total = float(card["memory.total"]) / 1024
+        taken = f"{used:.1f} of {total:.0f} GiB are in use already"
+        yield Finding("note", what, taken, "end what uses it (`nvidia-smi` lists it)")

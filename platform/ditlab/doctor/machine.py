@@ -57,15 +57,15 @@ def check_machine() -> list[Finding]:
 def _libraries() -> Iterator[Finding]:
     yield Finding("ok", "Python", platform.python_version())
     for name, floor in MIN_VERSIONS.items():
-        required = ".".join(map(str, floor))
+        remedy = f"pip install '{name}>={'.'.join(map(str, floor))}'"
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("missing", name, "not installed", f"pip install '{name}>={required}'")
+            yield Finding("missing", name, "not installed", remedy)
             continue
         numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
         good = numbers >= floor
-        yield Finding("ok" if good else "missing", name, found, "" if good else f"pip install '{name}>={required}'")
+        yield Finding("ok" if good else "missing", name, found, "" if good else remedy)
 
 
 def _devices() -> Iterator[Finding]:
@@ -132,7 +132,9 @@ def check_ray() -> Iterator[Finding]:
     """Finding on the Ray instance or cluster that a training here would use, and on a worker's imports there."""
     from ditlab.cluster.session import cluster_address, ray_session
 
-    said, began, address = list[str](), time.monotonic(), cluster_address(None)
+    said = list[str]()
+    began = time.monotonic()
+    address = cluster_address(None)
     try:
         with ray_session(address, 1, said.append):
             from ditlab.cluster.nodes import alive_nodes, run_on_nodes

@@ -289,10 +289,9 @@ class Partitions:
 
         Parameters of one group of the optimiser have the same moments.
         """
-        self._optimizer, self.stage = engine.optimizer, stage
-        self.adam = engine.optimizer if stage == 0 else engine.optimizer.optimizer
-        names = {parameter: name for name, parameter in engine.module.named_parameters()}
-        optimizer, rank = self._optimizer, distributed.get_rank()
+        self._optimizer = optimizer = engine.optimizer
+        self.stage = stage
+        self.adam = optimizer if stage == 0 else optimizer.optimizer
         self.flats: list[Tensor]
         groups: Sequence[Sequence[Any]]
         if stage == 0:  # the parameters themselves, on every worker; each worker counts as the owner of all
@@ -302,30 +301,12 @@ class Partitions:
             self.flats, groups = list(optimizer.fp32_partitioned_groups_flat), optimizer.fp16_groups
         else:
             self.flats, groups = list(optimizer.single_partition_of_fp32_groups), optimizer.bit16_groups
+        names = {parameter: name for name, parameter in engine.module.named_parameters()}
         self.members = [[names[parameter] for parameter in group] for group in groups]
         """Names of the parameters that each flat is a part of, alike on all workers."""
-        self.slices_of: list[list[ParameterSlice]] = [[] for _ in self.flats]
-        for index, (flat, group) in enumerate(zip(self.flats, groups, strict=True)):
-            offset = 0
-            for parameter in group:
-                if stage == 0:
-                    start, stop = 0, parameter.numel()
-                elif stage == 3:
-                    # Each parameter is cut into equal shards, one a worker, the last padded, stored end to end.
-                    shard = parameter.partition_numel()
-                    start, stop = rank * shard, min((rank + 1) * shard, parameter.ds_numel)
-                else:
-                    # The group is a flat buffer, cut into equal ranges, one a worker, across parameters. A place in it
-                    # is read from an address, which holds whatever order and padding DeepSpeed chose.
-                    buffer = optimizer.bit16_groups_flat[index]
-                    low = distributed.get_rank(group=optimizer.real_dp_process_group[index]) * flat.numel()
-                    begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
-                    start, stop = max(0, low - begin), min(parameter.numel(), low + flat.numel() - begin)
-                    offset = begin + start - low
-                if start < stop:
-                    self.slices_of[index].append(ParameterSlice(names[parameter], start, stop, offset))
-                if stage == 3:
-                    offset += shard
+        self.slices_of: list[list[ParameterSlice]] = []
+        for index, group in enumerate(groups):
+            self.slices_of.append([each for each in self._slices(index, group) if each.start < each.stop])
         for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
             with self.resident(index, rewritten=True):
@@ -333,6 +314,28 @@ class Partitions:
                     "step": torch.zeros((), dtype=torch.float32, device=flat.device),
                     **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
                 }
+
+    def _slices(self, index: int, group: Sequence[Any]) -> Iterator[ParameterSlice]:
+        """This worker's slice of each parameter of a group; some are empty."""
+        rank = distributed.get_rank()
+        offset = 0
+        for name, parameter in zip(self.members[index], group, strict=True):
+            if self.stage == 0:
+                yield ParameterSlice(name, 0, parameter.numel(), 0)
+            elif self.stage == 3:
+                # Each parameter is cut into equal shards, one a worker, the last padded, stored end to end.
+                shard = parameter.partition_numel()
+                yield ParameterSlice(name, rank * shard, min((rank + 1) * shard, parameter.ds_numel), offset)
+                offset += shard
+            else:
+                # The group is a flat buffer, cut into equal ranges, one a worker, across parameters. A place in it
+                # is read from an address, which holds whatever order and padding DeepSpeed chose.
+                buffer = self._optimizer.bit16_groups_flat[index]
+                size = self.flats[index].numel()
+                low = distributed.get_rank(group=self._optimizer.real_dp_process_group[index]) * size
+                begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
+                start = max(0, low - begin)
+                yield ParameterSlice(name, start, min(parameter.numel(), low + size - begin), begin + start - low)
 
     def tensors(self, index: int) -> dict[str, Tensor]:
         """Return one flat's `master` and moments."""

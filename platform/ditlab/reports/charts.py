@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ class ThinCurve:
 
 def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most_plain: int = MOST_PLAIN) -> ThinCurve:
     """Thin a curve of more than `most_plain` points to at most `most` stretches of equally many points."""
-    if len(steps) and (np.diff(steps) < 0).any():
+    if (np.diff(steps) < 0).any():
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
     is_finite = np.isfinite(values)
@@ -100,6 +100,14 @@ class CurvePoints:
     values: np.ndarray
     role: str = "train"
     """`train`, `held-out` or `other`, which decides the colour."""
+
+    @property
+    def label(self) -> str:
+        """The name as it is shown."""
+        return shorten(self.name, _MOST_LABEL)
+
+
+_Thinned = tuple[CurvePoints, ThinCurve]
 
 
 @dataclass(frozen=True)
@@ -152,53 +160,66 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     low, high = float(steps.min()), float(steps.max())
     x = AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
     y, leaves_out = _y_scale([points for _, points in drawn])
-    notes = ["log scale"] if y.is_log else []
-    if leaves_out:
-        begins = (f"{shorten(each.name, _MOST_LABEL)} {format_number(float(p.values[0]))} at step {int(p.steps[0]):,}"
-                  for each, p in drawn)  # fmt: skip
-        notes.append(f"without the beginning: {', '.join(begins)}")
-    if num_bad := max(points.num_bad for _, points in thinned):
-        notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
-    values, about = [], []
-    for curve, points in drawn:
-        name = shorten(curve.name, _MOST_LABEL)
-        band = {"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}
-        values.append({
-            "name": name, "role": curve.role, "steps": points.steps.tolist(), "values": _short(points.values),
-            "last": float(f"{points.last:.5g}"), **band,
-        })  # fmt: skip
-        first, last, lowest, highest = (
-            format_number(float(value))
-            for value in (points.values[0], points.last, points.low.min(), points.high.max())
-        )
-        about.append(
-            f"{name} from {first} at step {int(points.steps[0]):,} to {last} at step {int(points.steps[-1]):,}, lowest "
-            f"{lowest}, highest {highest}"
-        )
+    num_bad = max(points.num_bad for _, points in thinned)
     scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
-        note="; ".join(notes),
-        alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(about)}.",
+        note="; ".join(_notes(drawn if leaves_out else [], y.is_log, num_bad)),
+        alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(map(_described, drawn))}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
         curves=[_draw(curve, _without_beginning(points) if leaves_out else points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
-        data={"curves": values, **scales, "log": y.is_log},
+        data={"curves": [*map(_data, drawn)], **scales, "log": y.is_log},
     )
+
+
+def _notes(without_beginning: Sequence[_Thinned], is_log: bool, num_bad: int) -> Iterator[str]:
+    """Say what a reader of a chart must know: its scale, curves drawn without their beginning, what is not finite."""
+    if is_log:
+        yield "log scale"
+    if without_beginning:
+        begins = (
+            f"{curve.label} {format_number(float(points.values[0]))} at step {int(points.steps[0]):,}"
+            for curve, points in without_beginning
+        )
+        yield f"without the beginning: {', '.join(begins)}"
+    if num_bad:
+        yield f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}"
+
+
+def _described(drawn: _Thinned) -> str:
+    """Ends and range of a curve, for the chart's alternative text."""
+    curve, points = drawn
+    ends = (points.values[0], points.last, points.low.min(), points.high.max())
+    first, last, lowest, highest = (format_number(float(value)) for value in ends)
+    return (
+        f"{curve.label} from {first} at step {int(points.steps[0]):,} to {last} at step {int(points.steps[-1]):,}, "
+        f"lowest {lowest}, highest {highest}"
+    )
+
+
+def _data(drawn: _Thinned) -> dict[str, Any]:
+    """A curve's values, for the page's script."""
+    curve, points = drawn
+    band = {"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}
+    return {
+        "name": curve.label, "role": curve.role, "steps": points.steps.tolist(), "values": _short(points.values),
+        "last": float(f"{points.last:.5g}"), **band,
+    }  # fmt: skip
 
 
 def _y_scale(curves: Sequence[ThinCurve]) -> tuple[AxisScale, bool]:
     """Range of all medians, and of all but the wildest hundredth of what they stand for; True where it leaves out the
     curves' beginnings, which would take more than half of it."""
-    (low, high), later = _value_range(curves), _value_range([_without_beginning(points) for points in curves])
-    if leaves_out := later[1] - later[0] < (high - low) / 2 and later[0] < later[1]:
-        low, high = later
+    low, high = _value_range(curves)
+    least, most = _value_range([_without_beginning(points) for points in curves])
+    leaves_out = most - least < (high - low) / 2 and least < most
+    if leaves_out:
+        low, high = least, most
     if low > 0 and high / low > _LOG_RATIO:
         return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True), leaves_out
-    if not np.isfinite(high - low):  # values near the largest float
-        low, high = low / 4, high / 4
     return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05), leaves_out
 
 

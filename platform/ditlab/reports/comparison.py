@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ditlab.intervals import Interval, paired_interval, student_quantile, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
+from ditlab.reports.sweep_records import shared_keys
 from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
@@ -25,6 +26,12 @@ MOST_APART = 1.25
 """Largest factor between a budget and the measurements before and behind it that speak for it."""
 WINDOWS = 50
 """The smoothing window is one part in this many of the curve."""
+
+
+_PRINTED = (
+    "run_id", "name", "family", "status", "step", "samples", "seconds", "samples_per_second", "parameters",
+)  # fmt: skip
+"""Values of a run that `--json` has under their own names."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +145,7 @@ class ComparedRun:
             found = {name: self.last_interval(name).to_dict() for name in self.curves}
             group = {"runs": [run.run_id for run in self.members], "intervals": found}
         return {
-            "run_id": self.run_id, "name": self.name, "family": self.family, "status": self.status, "step": self.step,
-            "samples": self.samples, "seconds": self.seconds, "samples_per_second": self.samples_per_second,
-            "parameters": self.parameters,
+            **{name: getattr(self, name) for name in _PRINTED},
             "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
             "metrics": last | dict(self.drawn.quality if self.drawn else {}),
             "measurements": {
@@ -164,32 +169,34 @@ def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> Compared
 
     Samples are the first run's, their quality the mean over all. What is not a mean is that of the first run.
     """
-    first, drawn = members[0], [run.drawn for run in members if run.drawn]
+    first = members[0]
     speeds = [run.samples_per_second for run in members if run.samples_per_second is not None]
-    shown = first.drawn
-    if shown and len(drawn) == len(members):
-        names = [each for each in shown.quality if all(each in one.quality for one in drawn)]
-        found = {each: paired_interval([one.quality[each] for one in drawn]) for each in names}
-        shown = replace(shown, quality={each: found[each].mean for each in names}, over_seeds=found)
-    unfinished = next((run.status for run in members if run.status != "finished"), "finished")
     return replace(
         first,
         run_id=run_id,
         name=name,
-        status=unfinished,
+        status=next((run.status for run in members if run.status != "finished"), "finished"),
         step=min(run.step for run in members),
         spec={**first.spec, "seed": ", ".join(run.spec.get("seed", "") for run in members)},
         curves={
-            key: _mean_curve([run.curves[key] for run in members])
-            for key in first.curves
-            if all(key in run.curves for run in members)
+            key: _mean_curve([run.curves[key] for run in members]) for key in shared_keys(run.curves for run in members)
         },
         samples_per_second=float(np.mean(speeds)) if speeds else None,
-        drawn=shown,
+        drawn=_mean_quality(members),
         cost=f"{first.cost} (of the first of {len(members)} runs)" if first.cost else "",
         by_sample=lambda step: _mean_by_sample([run.by_sample(step) for run in members]),
         members=tuple(members),
     )
+
+
+def _mean_quality(members: Sequence[ComparedRun]) -> RunSamples | None:
+    """Samples of the first run, where all have some with the mean quality."""
+    drawn = [run.drawn for run in members if run.drawn]
+    if len(drawn) < len(members):
+        return members[0].drawn
+    names = shared_keys(each.quality for each in drawn)
+    found = {name: paired_interval([each.quality[name] for each in drawn]) for name in names}
+    return replace(drawn[0], quality={name: each.mean for name, each in found.items()}, over_seeds=found)
 
 
 def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
@@ -205,10 +212,9 @@ def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
 
 def _mean_by_sample(values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Mean over runs of values by held-out sample, of the components that all have."""
-    shared = [name for name in values[0] if all(name in each for each in values)]
     return {
         name: np.mean([each[name] for each in values], axis=0)
-        for name in shared
+        for name in shared_keys(values)
         if len({each[name].shape for each in values}) == 1
     }
 
@@ -240,9 +246,9 @@ class Comparison:
     @cached_property
     def common(self) -> list[str]:
         """Held-out metrics of all evaluated runs, the main one first; empty for fewer than two of them."""
-        names = self.evaluated[0].held_out if len(self.evaluated) > 1 else ()
-        shared = [name for name in names if all(name in run.held_out for run in self.evaluated)]
-        return sorted(shared, key=lambda name: name != self.main)
+        if len(self.evaluated) < 2:
+            return []
+        return sorted(shared_keys(run.held_out for run in self.evaluated), key=lambda name: name != self.main)
 
     @cached_property
     def main(self) -> str | None:
@@ -272,16 +278,19 @@ class Comparison:
 
     def measured_apart(self, group: str) -> str:
         """Sentence on a name's other measurements in `group`, `eval` or `quality`; empty where there are none."""
+        main = None
         if group == "eval":
+            main = self.main
             known = {self.label(run): run.measurement for run in self.evaluated}
         else:
             known = {self.label(run): run.drawn.measurement for run in self.runs if run.drawn and run.drawn.quality}
         measured = [each for each in known.values() if each]
-        unknown = [label for label, each in known.items() if each is None]
+        unknown = [label for label, each in known.items() if not each]
         sentences = []
-        if parts := differing_parts(measured, self.main if group == "eval" else None):
-            name = self.main if group == "eval" and self.main else "..."
-            sentences.append(f"{group}/{name} is measured in several ways, which differ in: {', '.join(parts)}.")
+        if parts := differing_parts(measured, main):
+            sentences.append(
+                f"{group}/{main or '...'} is measured in several ways, which differ in: {', '.join(parts)}."
+            )
         if measured and unknown:
             sentences.append(f"What {group}/... of {', '.join(unknown)} is measured with is not recorded.")
         return " ".join(sentences)
@@ -316,22 +325,28 @@ class Comparison:
         From pairs of runs that share all draws, else between means. The error is shared over all comparisons with the
         lowest (Bonferroni).
         """
-        lowest = [self.evaluated[place] for place in budget.order[:2]]
-        if self.main is None or len(lowest) < 2 or not all(len(run.members) > 1 for run in lowest):
+        found = [self._member_values(self.evaluated[place], budget) for place in budget.order[:2]]
+        if len(found) < 2 or not all(found):
             return None
-        found = [
-            [(run, measured_at(run.held_out[self.main], budget.axis, budget.amount)) for run in each.members]
-            for each in lowest
-            if all(self.main in run.held_out for run in each.members)
-        ]
-        if len(found) < 2 or any(value is None or not np.isfinite(value) for each in found for _, value in each):
-            return None
+        first, second = found
         confidence = 1 - 0.05 / (len(self.evaluated) - 1)
-        pairs = [(a, b) for one, a in found[0] for other, b in found[1] if one.draws == other.draws]
+        pairs = [a - b for one, a in first for other, b in second if one.draws == other.draws]
         if len(pairs) > 1:
-            return paired_interval([a - b for a, b in pairs], confidence)  # type: ignore[operator]
-        first, second = ([value for _, value in each] for each in found)
-        return unpaired_interval(first, second, confidence)  # type: ignore[arg-type]
+            return paired_interval(pairs, confidence)
+        return unpaired_interval([value for _, value in first], [value for _, value in second], confidence)
+
+    def _member_values(self, group: ComparedRun, budget: EqualBudget) -> list[tuple[ComparedRun, float]]:
+        """Main metric at a budget of the runs of a group; empty unless it has several, all of them measured there."""
+        if len(group.members) < 2:
+            return []
+        found = []
+        for run in group.members:
+            curve = run.held_out.get(self.main or "")
+            value = measured_at(curve, budget.axis, budget.amount) if curve else None
+            if value is None or not np.isfinite(value):
+                return []
+            found.append((run, value))
+        return found
 
     def why_unpaired(self) -> str:
         """Sentence on groups whose runs share no draws, and by which fields; empty where runs of one seed are pairs."""
@@ -368,10 +383,12 @@ def training_clock(
     machine's clock went back: then it counts as the median step since the last start. So does the unknown time before
     the first point.
     """
-    at, stamps = np.asarray(steps, dtype=float), np.asarray(times, dtype=float) / 1000
+    at = np.asarray(steps, dtype=float)
+    stamps = np.asarray(times, dtype=float) / 1000
     if len(at) < 2:
         return lambda wanted: np.full(np.shape(wanted), np.nan)
-    strides, intervals = np.diff(at), np.diff(stamps)
+    strides = np.diff(at)
+    intervals = np.diff(stamps)
     session = np.searchsorted(np.sort(np.asarray(starts, dtype=float)) / 1000, stamps, side="right")
     marks = np.sort(np.asarray(evaluated, dtype=float))
     is_whole = np.diff(session) == 0
@@ -434,11 +451,18 @@ class EqualBudget:
         return [int(place) for place in np.argsort(self.values) if np.isfinite(self.values[place])]
 
 
+def _place(curve: RunCurve, axis: CurveAxis, amount: float) -> tuple[np.ndarray, int, bool]:
+    """Places of a curve's points, the number of the first one at a budget or behind it, and whether it is there."""
+    reach = curve.along(axis)
+    behind = int(np.searchsorted(reach, amount * (1 - 1e-9)))
+    return reach, behind, behind < len(reach) and reach[behind] <= amount * (1 + 1e-9)
+
+
 def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | None:
     """Return a held-out metric at a budget by held-out sample; between two evaluations as `measured_at` weighs them."""
     curve = run.held_out[name]
-    reach, behind = curve.along(budget.axis), int(np.searchsorted(curve.along(budget.axis), budget.amount * (1 - 1e-9)))
-    if behind < len(reach) and reach[behind] <= budget.amount * (1 + 1e-9):
+    reach, behind, is_met = _place(curve, budget.axis, budget.amount)
+    if is_met:
         return run.by_sample(int(curve.steps[behind])).get(name)
     before, after = (run.by_sample(int(curve.steps[place])).get(name) for place in (behind - 1, behind))
     if before is None or after is None or before.shape != after.shape:
@@ -452,12 +476,13 @@ def measured_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float | None
 
     Between two points it is interpolated on logarithmic axes.
     """
-    reach, behind = curve.along(axis), int(np.searchsorted(curve.along(axis), amount * (1 - 1e-9)))
-    if behind < len(reach) and reach[behind] <= amount * (1 + 1e-9):
+    reach, behind, is_met = _place(curve, axis, amount)
+    if is_met:
         return float(curve.values[behind])
     if not 0 < behind < len(reach):
         return None
-    (start, stop), values = reach[behind - 1 : behind + 1], curve.values[behind - 1 : behind + 1]
+    start, stop = reach[behind - 1 : behind + 1]
+    values = curve.values[behind - 1 : behind + 1]
     if start * MOST_APART < amount or amount * MOST_APART < stop:
         return None
     if not (values > 0).all():  # not finite, or of either sign

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +26,8 @@ from ditlab.reports.comparison import (
     RunSamples,
     smoothed,
 )
-from ditlab.reports.formatting import Cell, format_duration, format_number
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
+from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.panels import panel_size
 from ditlab.reports.rendering.render import save_figure
 from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, grid_columns
@@ -62,6 +60,11 @@ _TAKEN = {
 }
 _NEXT = {"report": "its page, with figures and timeline", "verify": "whether its records can be relied on"}
 """Answers of commands that take a run, by command."""
+_TIME_NOTE = (
+    "Training time is the sum of the intervals between training metrics in each run's journal, on the machine that it "
+    "ran on. An interval that holds an evaluation or a resume, or one longer than a minute and than "
+    f"{PAUSE_STEPS} median steps, counts as the median step."
+)
 _COUNTING = (
     "A fork with all of its parent's state counts steps and samples from the first ancestor's first step; its training "
     "time is its own alone."
@@ -70,43 +73,26 @@ _COUNTING = (
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
-    runs, curves = comparison.runs, _curves(comparison, folder)
-    specs: Table | Paragraphs = Paragraphs("The specs differ in nothing but names and places.")
+    runs = comparison.runs
+    curves = _curves(comparison, folder)
+    specs: Part = Paragraphs("The specs differ in nothing but names and places.")
     if different := _differences(runs):
         caption = (
             "Paths that differ; an empty cell is a path that the run does not have. Left out: its name, and where it "
             "was tracked and stored."
         )
         specs = Table(["path", *comparison.labels], different, caption)
-    components = dict.fromkeys(name for run in runs for name in run.components)
-    counts: list[list[Cell]] = [[name, *(run.components.get(name) for run in runs)] for name in components]
-    counts.append(["total", *(run.parameters for run in runs)])
-    for name in dict.fromkeys(name for run in runs for name in run.training_only):
-        own = [run.training_only.get(name) for run in runs]
-        counts.append([f"{name} (training only, not in the total)", *own])
     samples, pictures = _samples(comparison, folder)
     sections = [
         Section("Runs", runs_tables(comparison)),
         Section("Forks", fork_parts(comparison)),
         Section("Differences of the specs", [specs]),
-        Section("Parameters by component", [Table(["component", *comparison.labels], counts)]),
+        Section("Parameters by component", [Table(["component", *comparison.labels], _parameter_counts(runs))]),
         Section("Loss curves", curves),
         Section("Equal budgets", budget_parts(comparison)),
         Section("Sampling and quality", quality_parts(comparison)),
         Section("Samples", samples),
-        Section(
-            "Next commands",
-            [
-                Code(
-                    "\n".join(
-                        f"ditlab {command} {run.run_id}   # {run.name}: {purpose}"
-                        for command, purpose in _NEXT.items()
-                        for run in (run.members[0] if run.members else run for run in runs)
-                    ),
-                    "shell",
-                )
-            ],
-        ),
+        Section("Next commands", [Code(_next_commands(runs), "shell")]),
     ]
     page = Page(_listed(comparison.labels), summary_text(comparison), [each for each in sections if each.parts])
     return [
@@ -117,8 +103,26 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     ]
 
 
-def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile]:
-    parts: list[Paragraphs | ImageFile] = []
+def _parameter_counts(runs: Sequence[ComparedRun]) -> list[Cells]:
+    training_only = _by_key([run.training_only for run in runs])
+    return [
+        *_by_key([run.components for run in runs]),
+        ["total", *(run.parameters for run in runs)],
+        *([f"{name} (training only, not in the total)", *counts] for name, *counts in training_only),
+    ]
+
+
+def _next_commands(runs: Sequence[ComparedRun]) -> str:
+    shown = [run.members[0] if run.members else run for run in runs]
+    return "\n".join(
+        f"ditlab {command} {run.run_id}   # {run.name}: {purpose}"
+        for command, purpose in _NEXT.items()
+        for run in shown
+    )
+
+
+def _curves(comparison: Comparison, folder: Path) -> list[Part]:
+    parts: list[Part] = []
 
     def draw(titles: Mapping[str, str], name: str, caption: str) -> None:
         parts.append(ImageFile(save_figure(curves_figure(comparison, titles), folder / name), caption))
@@ -127,17 +131,7 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
     if without:
         parts.append(Paragraphs(f"Without training metrics in the journal: {', '.join(without)}."))
     if len(without) < len(comparison.runs):
-        caption = (
-            "Training loss over steps, samples seen and training time. Pale: as logged. Strong: running median over "
-            f"1/{WINDOWS} of the run's points."
-        )
-        objectives = [
-            {path: value for path, value in run.spec.items() if path.startswith(("objective.", "data.weights."))}
-            for run in comparison.runs
-        ]
-        if any(objective != objectives[0] for objective in objectives):
-            caption += " The runs' objectives differ: heights of these curves are not comparable."
-        draw({TRAIN_LOSS: "training loss"}, "training-loss.png", caption)
+        draw({TRAIN_LOSS: "training loss"}, "training-loss.png", _loss_caption(comparison.runs))
     if not comparison.common:
         return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
@@ -152,7 +146,19 @@ def _curves(comparison: Comparison, folder: Path) -> list[Paragraphs | ImageFile
     return parts
 
 
-def _samples(comparison: Comparison, folder: Path) -> tuple[list[Paragraphs | ImageFile], list[Path]]:
+def _loss_caption(runs: Sequence[ComparedRun]) -> str:
+    caption = (
+        "Training loss over steps, samples seen and training time. Pale: as logged. Strong: running median over "
+        f"1/{WINDOWS} of the run's points."
+    )
+    weighted = ("objective.", "data.weights.")
+    objectives = [{path: value for path, value in run.spec.items() if path.startswith(weighted)} for run in runs]
+    if any(objective != objectives[0] for objective in objectives):
+        caption += " The runs' objectives differ: heights of these curves are not comparable."
+    return caption
+
+
+def _samples(comparison: Comparison, folder: Path) -> tuple[list[Part], list[Path]]:
     """Write a picture a run, and one of all runs where they fit; return the page's parts and all pictures."""
     grids = [(run, run.drawn.grid) for run in comparison.runs if run.drawn and run.drawn.grid]
     reasons = [f"{comparison.label(run)}: {run.why_no_samples}." for run in comparison.runs if run.why_no_samples]
@@ -205,7 +211,8 @@ def _panel(
     labels: Sequence[str] | None,
     is_noisy: bool,
 ) -> Lines:
-    scale, label = 1.0, {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
+    scale = 1.0
+    label = {"steps": "steps", "samples": "samples seen", "seconds": "training time"}[axis]
     ends = [curve.along(axis)[-1] for curve in curves.values() if np.isfinite(curve.along(axis)).any()]
     if not ends:
         return Lines([], "", f"{label}: not known", title, size=_SIZE)
@@ -217,8 +224,10 @@ def _panel(
     for place, curve in curves.items():
         if is_noisy:
             drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=place, weight="faint"))
-        shown, name = smoothed(curve) if is_noisy else curve, labels[place] if labels else ""
-        x, band = shown.along(axis) / scale, bands[place]
+        shown = smoothed(curve) if is_noisy else curve
+        name = labels[place] if labels else ""
+        x = shown.along(axis) / scale
+        band = bands[place]
         drawn.append(Curve(x, shown.values, name, band, colour=place, marked=not is_noisy))
     values = np.concatenate([curve.values[np.isfinite(curve.values)] for curve in curves.values()])
     is_positive = len(values) > 0 and bool((values > 0).all())
@@ -241,9 +250,9 @@ def side_by_side(grids: Sequence[tuple[str, Figure]]) -> Figure | None:
     return Figure(panels, columns=ceil(len(panels) / ceil(len(panels) / columns)))
 
 
-def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def fork_parts(comparison: Comparison) -> list[Part]:
     """Build a table for each fork: what it changed of its nearest ancestor among the runs; empty without forks."""
-    parts: list[Table | Paragraphs] = []
+    parts: list[Part] = []
     for run in (each for each in comparison.runs if each.line):
         about = fork_sentence(comparison, run) + _TAKEN.get(run.spec.get("start.state", ""), "")
         ancestor = comparison.nearest_ancestor(run)
@@ -256,11 +265,16 @@ def fork_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return [*parts, Paragraphs(_COUNTING)] if parts else []
 
 
-def _differences(runs: Sequence[ComparedRun], skipped: tuple[str, ...] = PLACE_PATHS) -> list[list[Cell]]:
+def _differences(runs: Sequence[ComparedRun], skipped: tuple[str, ...] = PLACE_PATHS) -> list[Cells]:
     """Rows of the paths in which specs differ."""
-    paths = dict.fromkeys(path for run in runs for path in run.spec if not path.startswith(skipped))
-    rows: list[list[Cell]] = [[path, *(run.spec.get(path) for run in runs)] for path in paths]
-    return [row for row in rows if len(set(row[1:])) > 1]
+    rows = _by_key([run.spec for run in runs])
+    return [row for row in rows if len(set(row[1:])) > 1 and not str(row[0]).startswith(skipped)]
+
+
+def _by_key(mappings: Sequence[Mapping[str, Cell]]) -> list[Cells]:
+    """A row for each key, with the value that each mapping has."""
+    keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+    return [[key, *(mapping.get(key) for mapping in mappings)] for key in keys]
 
 
 def amount(budget: EqualBudget) -> str:
@@ -280,7 +294,8 @@ def summary_text(comparison: Comparison) -> str:
         sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     sentences.append(f"{'; '.join(sizes)}.")
     others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
-    sentences += [f"Not finished: {', '.join(others)}."] if others else []
+    if others:
+        sentences.append(f"Not finished: {', '.join(others)}.")
     return " ".join(filter(None, sentences))
 
 
@@ -289,7 +304,8 @@ def fork_sentence(comparison: Comparison, run: ComparedRun) -> str:
     parent = run.line[0]
     known = {each.run_id: comparison.label(each) for each in comparison.runs}
     name = known.get(parent.run_id, f"run {parent.run_id}")
-    ancestor, through = comparison.nearest_ancestor(run), ""
+    ancestor = comparison.nearest_ancestor(run)
+    through = ""
     if ancestor and ancestor.run_id != parent.run_id:
         through = f", by which it descends from {comparison.label(ancestor)}"
     return f"{comparison.label(run)} goes on from {name} at step {parent.step:,}{through}."
@@ -303,24 +319,29 @@ def _ranking(comparison: Comparison) -> str:
     shown = [
         budget for budget in comparison.budgets if not (budget.every or (budget.axis == "samples" and equals_steps))
     ]
-    if not shown:
-        reason = _unmeasured(unmeasured) if unmeasured else "the runs were evaluated at no common step"
-        return f"Which run is better cannot be said: {reason}."
     clauses = [_clause(comparison, budget) for budget in shown]
     if unmeasured:
         clauses.append(_unmeasured(unmeasured))
+    if not shown:
+        reason = next(iter(clauses), "the runs were evaluated at no common step")
+        return f"Which run is better cannot be said: {reason}."
     sentences = [f"Held-out error ({comparison.main}): {'; '.join(clauses)}."]
-    differences = [comparison.difference(budget) for budget in shown]
-    if None in differences and any(_lowest(comparison, budget)[0] for budget in shown):
-        sentences.append("Each is one run: whether the settings or the seed made the difference is not known.")
-    if any(differences):
-        sentences.append(comparison.why_unpaired())
-    if any(len(budget.order) > 1 and not found and comparison.noise(budget) is None
-           for budget, found in zip(shown, differences, strict=True)):  # fmt: skip
-        sentences.append("The error over held-out draws is not known: values by sample were not kept for all of them.")
+    sentences += _reservations(comparison, shown)
     if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
         sentences.append(f"{_listed(unranked)} cannot be ranked, without held-out metrics.")
     return " ".join(filter(None, sentences))
+
+
+def _reservations(comparison: Comparison, shown: Sequence[EqualBudget]) -> Iterator[str]:
+    """Sentences on what the numbers do not tell; some are empty."""
+    differences = [comparison.difference(budget) for budget in shown]
+    if None in differences and any(_lowest(comparison, budget)[0] for budget in shown):
+        yield "Each is one run: whether the settings or the seed made the difference is not known."
+    if any(differences):
+        yield comparison.why_unpaired()
+    single = [budget for budget, found in zip(shown, differences, strict=True) if not found]
+    if any(len(budget.order) > 1 and comparison.noise(budget) is None for budget in single):
+        yield "The error over held-out draws is not known: values by sample were not kept for all of them."
 
 
 def _clause(comparison: Comparison, budget: EqualBudget) -> str:
@@ -334,7 +355,8 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
         names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
         said = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
         return f"{said}, means {' and '.join(map(format_number, values))} {at}"
-    has_many, error = len(comparison.evaluated) > 2, comparison.noise(budget)
+    has_many = len(comparison.evaluated) > 2
+    error = comparison.noise(budget)
     noise = "" if error is None else f" (± {error:.2g} over held-out draws, 95 %)"
     lower, upper = map(format_number, values)
     if winner is None:
@@ -348,7 +370,8 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
 
 def _unmeasured(budgets: Sequence[EqualBudget]) -> str:
     """Clause on budgets at which not all runs are measured."""
-    places, every = _listed([amount(budget) for budget in budgets]), min(budget.every for budget in budgets)
+    places = _listed([amount(budget) for budget in budgets])
+    every = min(budget.every for budget in budgets)
     return f"not all are measured at {places}, the most that all reach; evaluation.every={every} would tell"
 
 
@@ -373,83 +396,73 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
-def _rows(items: Sequence[Any], cells: Mapping[str, Callable[[Any], Cell]]) -> list[list[Cell]]:
-    """A row a property with a cell an item, without rows that are empty for all items."""
-    rows = [[name, *(None if each is None else value(each) for each in items)] for name, value in cells.items()]
-    return [row for row in rows if any(cell not in (None, "") for cell in row[1:])]
+def _rows(columns: Sequence[Mapping[str, Cell]]) -> list[Cells]:
+    """A row for each key, without rows that are empty in all columns."""
+    return [row for row in _by_key(columns) if any(cell not in (None, "") for cell in row[1:])]
+
+
+def _properties(run: ComparedRun) -> dict[str, Cell]:
+    return {
+        "run": run.run_id,
+        "name": run.name,
+        "family": run.family,
+        "status": run.status,
+        "seeds": run.spec.get("seed") if run.members else None,
+        "step": run.step,
+        "samples seen": run.samples,
+        "training time": None if run.seconds is None else format_duration(run.seconds),
+        "cost": run.cost,
+        "samples/s (median)": run.samples_per_second,
+        "parameters": run.parameters,
+    }
 
 
 def runs_tables(comparison: Comparison) -> list[Table]:
     """Tables of the runs' properties and cost, and of the last values of their metrics."""
-    rows = _rows(
-        comparison.runs,
-        {
-            "run": lambda run: run.run_id,
-            "name": lambda run: run.name,
-            "family": lambda run: run.family,
-            "status": lambda run: run.status,
-            "seeds": lambda run: run.spec.get("seed") if run.members else None,
-            "step": lambda run: run.step,
-            "samples seen": lambda run: run.samples,
-            "training time": lambda run: None if run.seconds is None else format_duration(run.seconds),
-            "cost": lambda run: run.cost or None,
-            "samples/s (median)": lambda run: run.samples_per_second,
-            "parameters": lambda run: run.parameters,
-        },
-    )
-    time_note = (
-        "Training time is the sum of the intervals between training metrics in each run's journal, on the machine that "
-        "it ran on. An interval that holds an evaluation or a resume, or one longer than a minute and than "
-        f"{PAUSE_STEPS} median steps, counts as the median step."
-    )
-    loss_note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
-    if any(run.members for run in comparison.runs):
-        loss_note += " Of a group: the mean over its seeds, with half the 95 % interval of the mean."
-    known = {name for run in comparison.runs for name in run.curves}
+    runs = comparison.runs
+    tables = [Table(["", *comparison.labels], _rows([*map(_properties, runs)]), _TIME_NOTE)]
+    known = {name for run in runs for name in run.curves}
     common = [TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)]
     names = [name for name in common if name in known] + sorted(known - set(common))
-
-    def last(run: ComparedRun, name: str) -> Cell:
-        if name not in run.curves:
-            return None
-        if run.members:
-            return run.last_interval(name).text()
-        steps, values = run.curves[name].steps, run.curves[name].values
-        recent = steps > steps[-1] * (1 - 1 / WINDOWS) if name == TRAIN_LOSS else slice(-1, None)
-        return float(np.median(values[recent]))
-
-    metrics: list[list[Cell]] = [[name, *(last(run, name) for run in comparison.runs)] for name in names]
-    if any(run.measurement for run in comparison.runs):
-        shown = [run.measurement.shown if run.measurement else None for run in comparison.runs]
-        metrics.append(["measurement", *shown])
-        loss_note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
-    tables = [Table(["", *comparison.labels], rows, time_note)]
-    return [*tables, Table(["last value", *comparison.labels], metrics, loss_note)] if metrics else tables
+    metrics: list[Cells] = [[name, *(_last_value(run, name) for run in runs)] for name in names]
+    note = f"The training loss is the median over the last {100 // WINDOWS}% of the steps."
+    if any(run.members for run in runs):
+        note += " Of a group: the mean over its seeds, with half the 95 % interval of the mean."
+    if any(run.measurement for run in runs):
+        metrics.append(["measurement", *(run.measurement.shown if run.measurement else None for run in runs)])
+        note += f" {MEASUREMENT_NOTE} {comparison.measured_apart('eval')}".rstrip()
+    if metrics:
+        tables.append(Table(["last value", *comparison.labels], metrics, note))
+    return tables
 
 
-def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def _last_value(run: ComparedRun, name: str) -> Cell:
+    """A metric's last value, of the training loss the last median; of a group with half the interval over seeds."""
+    if name not in run.curves:
+        return None
+    if run.members:
+        return run.last_interval(name).text()
+    steps, values = run.curves[name].steps, run.curves[name].values
+    recent = steps > steps[-1] * (1 - 1 / WINDOWS) if name == TRAIN_LOSS else slice(-1, None)
+    return float(np.median(values[recent]))
+
+
+def budget_parts(comparison: Comparison) -> list[Part]:
     """The main held-out metric at equal budgets, or the reason why there is none."""
-    main, budgets = comparison.main, comparison.budgets
+    main = comparison.main
+    budgets = comparison.budgets
     if comparison.obstacle or main is None:
         return [Paragraphs(f"Held-out metrics are not compared: {comparison.obstacle}.")]
     if not budgets:
         return [Paragraphs("The runs were evaluated at no common step beyond their start.")]
-    rows: list[list[Cell]] = [
-        ["training time" if budget.axis == "seconds" else budget.axis, amount(budget), *budget.values,
-         f"not measured there; evaluation.every={budget.every} would tell" if budget.every
-         else _lowest(comparison, budget)[0] or "level"]
-        for budget in budgets
-    ]  # fmt: skip
+    rows = [_budget_row(comparison, budget) for budget in budgets]
     note = (
         f"Held-out {main} (lower is better) at the most at which all runs are measured: at an evaluation, or between "
         f"two within a factor of {MOST_APART} of it, interpolated on logarithmic axes."
     )
-    note += " Training time is not known for all runs." if len(rows) < len(AXES) else ""
-    falling = [
-        run.held_out[main] for run in comparison.evaluated
-        if run.spec.get("schedule.kind") != "constant" and run.spec.get("schedule.decay_start") != "null"
-    ]  # fmt: skip
-    if any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in budgets):
+    if len(rows) < len(AXES):
+        note += " Training time is not known for all runs."
+    if _goes_on(comparison, main):
         note += _UNEVEN
     if any(not run.members for run in comparison.evaluated):
         note += " Of one training run: what another seed would give is not in these numbers."
@@ -459,40 +472,66 @@ def budget_parts(comparison: Comparison) -> list[Table | Paragraphs]:
     return [Table(columns, rows, note)]
 
 
-def _quality(name: str, drawn: RunSamples) -> Cell:
-    """A quality metric's cell: the value; of a group its mean with half the interval over seeds."""
-    return drawn.over_seeds[name].text() if name in drawn.over_seeds else drawn.quality.get(name)
+def _budget_row(comparison: Comparison, budget: EqualBudget) -> Cells:
+    if budget.every:
+        lowest = f"not measured there; evaluation.every={budget.every} would tell"
+    else:
+        lowest = _lowest(comparison, budget)[0] or "level"
+    axis = "training time" if budget.axis == "seconds" else budget.axis
+    return [axis, amount(budget), *budget.values, lowest]
 
 
-def quality_parts(comparison: Comparison) -> list[Table | Paragraphs]:
+def _goes_on(comparison: Comparison, main: str) -> bool:
+    """True if a run whose learning rate falls was trained well beyond a budget."""
+    falling = [
+        run.held_out[main] for run in comparison.evaluated
+        if run.spec.get("schedule.kind") != "constant" and run.spec.get("schedule.decay_start") != "null"
+    ]  # fmt: skip
+    return any(curve.along(budget.axis)[-1] > 1.1 * budget.amount for curve in falling for budget in comparison.budgets)
+
+
+def _drawing(drawn: RunSamples, names: Iterable[str]) -> dict[str, Cell]:
+    """How samples were drawn, and their quality by name; of a group the mean with half the interval over seeds."""
+    return {
+        "weights of step": drawn.step,
+        "samples": drawn.num,
+        "sampling": drawn.settings,
+        "network evaluations a sample": drawn.evaluations,
+        "seconds a sample": drawn.seconds,
+        **{name: drawn.quality.get(name) for name in names},
+        **{name: interval.text() for name, interval in drawn.over_seeds.items()},
+        "measurement": drawn.measurement.shown if drawn.measurement else None,
+    }
+
+
+def quality_parts(comparison: Comparison) -> list[Part]:
     """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
-    drawn = [(run, run.drawn) for run in comparison.runs if run.drawn is not None]
+    drawn = [run.drawn for run in comparison.runs if run.drawn]
     if not drawn:
         return []
-    names = list(dict.fromkeys(name for _, each in drawn for name in each.quality))
-    cells: dict[str, Callable[[RunSamples], Cell]] = {
-        "weights of step": lambda drawn: drawn.step,
-        "samples": lambda drawn: drawn.num,
-        "sampling": lambda drawn: drawn.settings,
-        "network evaluations a sample": lambda drawn: drawn.evaluations,
-        "seconds a sample": lambda drawn: drawn.seconds,
-    }
-    cells |= {name: partial(_quality, name) for name in names}
-    cells["measurement"] = lambda drawn: drawn.measurement.shown if drawn.measurement else None
-    rows = _rows([run.drawn for run in comparison.runs], cells)
-    note = f" Quality is measured {comparison.quality_note}. {_READING}" if names else ""
-    note += _READING_AGREEMENT if "quality/agreement" in names else ""
+    names = dict.fromkeys(name for each in drawn for name in each.quality)
+    rows = _rows([_drawing(run.drawn, names) if run.drawn else {} for run in comparison.runs])
     caption = (
         f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
-        f"on {comparison.device}.{note}"
+        f"on {comparison.device}."
     )
-    parts: list[Table | Paragraphs] = [Table(["", *comparison.labels], rows, caption)]
+    if names:
+        caption += f" Quality is measured {comparison.quality_note}. {_READING}"
+    if "quality/agreement" in names:
+        caption += _READING_AGREEMENT
+    return [Table(["", *comparison.labels], rows, caption), *map(Paragraphs, _quality_notes(comparison))]
+
+
+def _quality_notes(comparison: Comparison) -> Iterator[str]:
+    """Paragraphs on figures that do not compare, and on runs without figures."""
     if apart := comparison.measured_apart("quality"):
-        parts.append(Paragraphs(f"{MEASUREMENT_NOTE} {apart}"))
-    if len({run.data for run, each in drawn if each.quality}) > 1:
-        parts.append(
-            Paragraphs("The runs differ in their data, and each is measured against its own: do not compare these.")
-        )
-    if reasons := [f"{comparison.label(run)}: {each.why_no_quality}." for run, each in drawn if each.why_no_quality]:
-        parts.append(Paragraphs("No quality metrics. " + " ".join(reasons)))
-    return parts
+        yield f"{MEASUREMENT_NOTE} {apart}"
+    if len({run.data for run in comparison.runs if run.drawn and run.drawn.quality}) > 1:
+        yield "The runs differ in their data, and each is measured against its own: do not compare these."
+    reasons = [
+        f"{comparison.label(run)}: {run.drawn.why_no_quality}."
+        for run in comparison.runs
+        if run.drawn and run.drawn.why_no_quality
+    ]
+    if reasons:
+        yield f"No quality metrics. {' '.join(reasons)}"

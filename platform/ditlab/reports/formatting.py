@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Cell = str | int | float | None
+Cells = list[Cell]
+"""A row of a table."""
 
 _DIGITS = 4
 """Significant digits."""
@@ -38,8 +40,10 @@ def format_cell(value: Cell) -> str:
 
 def format_number(value: float) -> str:
     """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
-    if not math.isfinite(value) or value == 0:
-        return "0" if value == 0 else str(value)
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return str(value)
     mantissa, _, power = f"{value:.{_DIGITS - 1}e}".partition("e")
     exponent = int(power)
     is_plain = exponent >= -4 and abs(value) < _LARGEST_PLAIN
@@ -81,7 +85,8 @@ def describe_value(value: Any) -> str:
 
 def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
     """Shorten each dotted path to the shortest end that differs from all other paths and from `taken`."""
-    paths, used = list(paths), set(taken)
+    paths = list(paths)
+    used = set(taken)
     names = {}
     for path in paths:
         parts = path.split(".")
@@ -119,6 +124,11 @@ def shorten(text: str, characters: int) -> str:
         return text
     tail = (characters - 3) // 3
     return f"{text[: characters - 3 - tail].rstrip()}...{text[len(text) - tail :].lstrip()}"
+
+
+def listed(items: Sequence[object], most: int) -> str:
+    """Join with commas, the first `most` items and `...` in the place of the others: `1, 2, 3, ...`."""
+    return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
 def terminal_table(

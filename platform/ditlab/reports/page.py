@@ -75,7 +75,8 @@ class ImageFile:
 
 def read_description(path: Path) -> str:
     """Read a picture's alternative text, an SVG's `<desc>` or a PNG's `Description`; "" where none can be read."""
-    text, suffix = "", path.suffix.lower()
+    text = ""
+    suffix = path.suffix.lower()
     try:
         content = read_plain(path, _LARGEST_PICTURE)
         if suffix == ".svg" and (found := _DESC.search(content[:MIB].decode(errors="replace"))):
@@ -295,9 +296,11 @@ def render_html(page: Page, interval: float | None = None) -> str:
 
 def content_policy(is_live: bool) -> str:
     """Content security policy of a page: its own script, and of a live one requests to its own server alone."""
-    images, rest = "data:", f"style-src 'unsafe-inline'; script-src {_script()[1]}"
+    images = "data:"
+    rest = f"style-src 'unsafe-inline'; script-src {_script()[1]}"
     if is_live:
-        images, rest = "'self' data:", f"{rest}; connect-src 'self'; base-uri 'none'; form-action 'none'"
+        images = "'self' data:"
+        rest = f"{rest}; connect-src 'self'; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; img-src {images}; {rest}"
 
 

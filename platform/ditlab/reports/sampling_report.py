@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from ditlab.intervals import Interval, describe_difference, paired_interval
 from ditlab.reports.formatting import (
-    Cell,
+    Cells,
     describe_value,
     format_duration,
     format_number,
     is_numeric,
+    listed,
     short_names,
     shorten,
 )
@@ -29,8 +30,7 @@ from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance
 from ditlab.reports.sweep_figures import effects_figure, frontier_figure, objective_figure
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, pareto, rank
-from ditlab.reports.sweep_report import better
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, better, objectives, pareto, rank
 from ditlab_models.figures import Figure
 
 EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
@@ -136,7 +136,7 @@ class SamplingSummary:
     @cached_property
     def measured(self) -> list[PointResult]:
         """Points with finite values, in the order of `ranked`."""
-        return [self.points[each.number] for each in rank(self.ranking) if objectives(self.ranking, each) is not None]
+        return [self.points[each.number] for each in rank(self.ranking) if objectives(self.ranking, each)]
 
     @cached_property
     def frontier(self) -> list[PointResult]:
@@ -161,15 +161,17 @@ class SamplingSummary:
 
     def rival(self, point: PointResult) -> PointResult | None:
         """The best of the other points that cost no more; None where there is none."""
-        cost, sign = point.means[EVALUATIONS], 1 if self.mode == "min" else -1
+        cost = point.means[EVALUATIONS]
+        sign = 1 if self.mode == "min" else -1
         others = [each for each in self.measured if each is not point and each.means[EVALUATIONS] <= cost]
         return min(others, key=lambda each: sign * each.means[self.metric], default=None)
 
     def close_to_best(self) -> list[PointResult]:
         """Points that are not told apart from the best one, the cheapest first."""
-        best = self.best
-        others = [each for each in self.measured if each is not best] if best else []
-        found = [each for each in others if best and not self.difference(each, best).excludes_zero]
+        if self.best is None:
+            return []
+        others = [each for each in self.measured if each is not self.best]
+        found = [each for each in others if not self.difference(each, self.best).excludes_zero]
         return sorted(found, key=lambda each: each.means[EVALUATIONS])
 
 
@@ -178,26 +180,26 @@ def measure_text(interval: Interval | None) -> str:
     if interval is None:
         return ""
     mean, half = interval.mean, interval.half_width
-    if not math.isfinite(half) or not 1e-9 < half < 1e6:
+    if not 1e-9 < half < 1e6:
         return format_number(mean)
     digits = max(0, 1 - math.floor(math.log10(half)))
     return f"{mean:.{digits}f} \N{PLUS-MINUS SIGN} {half:.{digits}f}"
 
 
-def rows_of(summary: SamplingSummary) -> tuple[list[str], list[list[Cell]]]:
+def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
     """Columns and rows of the table, the frontier first."""
     taken = ("point", "frontier", summary.metric, "evaluations", "ms a sample", "difference", "to point", "told apart")
     names = short_names((axis.path for axis in summary.axes), taken)
     front = {each.number for each in summary.frontier}
-    rows: list[list[Cell]] = []
+    rows: list[Cells] = []
     for each in summary.measured:
         rival = summary.rival(each)
         difference = summary.difference(each, rival) if rival else None
-        row: list[Cell] = [each.number, "yes" if each.number in front else None]
+        row: Cells = [each.number, "yes" if each.number in front else None]
         row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
         for axis in summary.axes:
             value = each.values.get(axis.path)
-            row.append(value if axis.path in each.values and is_numeric([value]) else _value_text(each, axis.path))
+            row.append(value if is_numeric([value]) else _value_text(each, axis.path))
         row += [measure_text(difference), rival.number if rival else None]
         row.append(None if difference is None else "yes" if difference.excludes_zero else "no")
         rows.append(row)
@@ -210,7 +212,8 @@ def _value_text(point: PointResult, path: str) -> str | None:
 
 def verdict(summary: SamplingSummary) -> list[str]:
     """Sentences on the best point, what is not told apart from it, and the frontier."""
-    first, metric = summary.best, summary.metric
+    first = summary.best
+    metric = summary.metric
     if first is None:
         return [f"No point has a finite value of {metric} yet."]
     values = ", ".join(f"{path} = {_value_text(first, path)}" for path in first.values)
@@ -222,7 +225,7 @@ def verdict(summary: SamplingSummary) -> list[str]:
         sentences.append("One seed of the noise tells nothing of others, so no points are told apart; set seeds to 5.")
     elif close := summary.close_to_best():
         cheapest = close[0]
-        others = ", ".join(str(each.number) for each in close[:_MOST_NAMED]) + ", ..." * (len(close) > _MOST_NAMED)
+        others = listed([each.number for each in close], _MOST_NAMED)
         sentences.append(f"It is not told apart from {len(close)} other{'s' * (len(close) > 1)}: {others}.")
         if cheapest.means[EVALUATIONS] < first.means[EVALUATIONS]:
             names = (f"point {cheapest.number}", f"point {first.number}")
@@ -231,13 +234,12 @@ def verdict(summary: SamplingSummary) -> list[str]:
             sentences.append(f"The cheapest of them is {names[0]}, {price} evaluations a sample ({found}).")
     elif len(summary.measured) > 1:
         sentences.append(f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % together).")
-    front = ", ".join(str(each.number) for each in summary.frontier[:_MOST_NAMED])
-    front += ", ..." * (len(summary.frontier) > _MOST_NAMED)
+    front = listed([each.number for each in summary.frontier], _MOST_NAMED)
     sentences.append(f"On the frontier of quality and cost, the best first: {front}.")
-    if fell := [str(each.number) for each in summary.measured if entropy_fell(each.means)]:
-        listed = ", ".join(fell[:_MOST_NAMED]) + ", ..." * (len(fell) > _MOST_NAMED)
+    if fell := [each.number for each in summary.measured if entropy_fell(each.means)]:
+        points = f"point{'s' * (len(fell) > 1)} {listed(fell, _MOST_NAMED)}"
         sentences.append(
-            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, point{'s' * (len(fell) > 1)} {listed}: "
+            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, {points}: "
             "text there repeats itself, by which its perplexity is too good; compare perplexities at equal entropy."
         )
     if not summary.is_done:
@@ -263,7 +265,9 @@ def write_sampling_report(
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
-    sentences, metric, ranking = verdict(summary), summary.metric, summary.ranking
+    sentences = verdict(summary)
+    metric = summary.metric
+    ranking = summary.ranking
     intervals = {each.number: each.interval(metric) for each in summary.measured}
     bars = {number: (each.low, each.high) for number, each in intervals.items() if each and len(summary.seeds) > 1}
     columns, rows = rows_of(summary)
@@ -289,7 +293,8 @@ def write_sampling_report(
         ]),
     ]  # fmt: skip
     if summary.of_text is not None:
-        name, real = summary.of_text.metrics[0], summary.measured[0].means
+        name = summary.of_text.metrics[0]
+        real = summary.measured[0].means
         values = [format_number(real.get(f"{each}_held_out", math.nan)) for each in (name, ENTROPY)]
         held_out = f"Held-out text has a perplexity of {values[0]} and an entropy of {values[1]} nats."
         figure = objective_figure(summary.of_text, f"{ENTROPY} against {name}, a mark a point. {held_out}")
@@ -305,7 +310,7 @@ def write_sampling_report(
             ["sweep", summary.sweep_id],
             ["run", f"{summary.run_id} ({summary.run_name}), step {summary.step:,}"],
             ["samples", f"{summary.samples:,} for each point and seed"],
-            ["seeds", ", ".join(map(str, summary.seeds[:12])) + ", ..." * (len(summary.seeds) > 12)],
+            ["seeds", listed(summary.seeds, 12)],
             ["time", f"{format_duration(summary.seconds)} of drawing"],
         ])
     ]  # fmt: skip
@@ -323,7 +328,7 @@ def _other_metrics(summary: SamplingSummary) -> Table | None:
     names = list(dict.fromkeys(name for each in summary.measured for name in each.means if name not in COSTS))
     if len(names) < 2:
         return None
-    rows: list[list[Cell]] = [
+    rows: list[Cells] = [
         [each.number, *(measure_text(each.interval(name)) for name in names)] for each in summary.measured
     ]
     return Table(["point", *names], rows, "Means over seeds, with the half width of the 95 % interval.")

@@ -67,29 +67,37 @@ class PlotAxis:
 def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     """Place trials on an axis: categorical for values that are no numbers, linear where a logarithm has none."""
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
-    numeric = all(
-        isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) for value in values.values()
-    )
-    if axis.scale != "category" and numeric:
-        log = axis.scale == "log" and all(value > 0 for value in values.values())
-        raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
-        low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
-        ticks = _axis_ticks(low, high, log) if raw else []
-        return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, ticks)
+    if axis.scale == "category" or not all(map(_is_number, values.values())):
+        return _category_axis(axis.path, values)
+    log = axis.scale == "log" and all(value > 0 for value in values.values())
+    raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
+    low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
+    ticks = _axis_ticks(low, high, log) if raw else []
+    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, ticks)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _category_axis(path: str, values: Mapping[int, object]) -> PlotAxis:
+    """Place trials by the names of their values, numbers in their order before all other names."""
 
     def order(item: tuple[str, object]) -> tuple[float, str]:
         name, value = item
         return (float(value) if isinstance(value, Real) and math.isfinite(value) else math.inf), name
 
     texts = {key: describe_value(value) for key, value in values.items()}
-    names = [name for name, _ in sorted({texts[key]: value for key, value in values.items()}.items(), key=order)]
-    top, stride = len(names) - 1, -(-len(names) // _MOST_NAMES) or 1
+    by_name = {texts[key]: value for key, value in values.items()}
+    names = [name for name, _ in sorted(by_name.items(), key=order)]
+    top = len(names) - 1
+    stride = math.ceil(len(names) / _MOST_NAMES) or 1
     ticks = [
         Tick(place / top if top else 0.5, shorten(names[place], _NAME_CHARACTERS))
         for place in range(0, len(names), stride)
     ]
     raw = {key: float(names.index(text)) for key, text in texts.items()}
-    return PlotAxis(axis.path, "category", raw, 0.0, float(top), ticks, names)
+    return PlotAxis(path, "category", raw, 0.0, float(top), ticks, names)
 
 
 def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
@@ -99,32 +107,44 @@ def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
     lie at its end. Otherwise trials that diverged or were stopped early would compress all others into one line. It is
     logarithmic for positive values whose upper quartile exceeds 3 times the lower one.
     """
-    name, worst_is_high = summary.metrics[index], summary.modes[index] == "min"
-    values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial)) is not None}
+    name = summary.metrics[index]
+    worst_is_high = summary.modes[index] == "min"
+    values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial))}
     if not values:
         return PlotAxis(name, "linear", values, 0.0, 0.0, [])
-    log = False
-    if len(values) > 1 and min(values.values()) > 0:
-        lower, _, upper = quantiles(values.values(), n=4, method="inclusive")
-        log = upper > _WIDE * lower
+    log = _is_wide(list(values.values()))
     raw = {key: math.log(value) if log else value for key, value in values.items()}
     sign = 1.0 if worst_is_high else -1.0
     losses = {key: sign * value for key, value in raw.items()}
-    least, worst, most = min(losses.values()), max(losses.values()), max(losses.values())
-    done = [losses[trial.number] for trial in summary.trials if trial.status == "finished" and trial.number in losses]
-    reference = done if len(done) >= _LEAST_REFERENCE else list(losses.values())
-    if len(reference) >= _LEAST_REFERENCE:
-        lower, _, upper = quantiles(reference, n=4, method="inclusive")
-        last = max(value for value in reference if value <= upper + _FENCE * (upper - lower))
-        most = min(worst, 2 * last - least) if last > least else worst
-    low, high = sorted((sign * least, sign * most))
+    most = _far_end(summary, losses)
+    low, high = sorted((sign * min(losses.values()), sign * most))
     ticks = _axis_ticks(low, high, log)
-    if worst > most:
+    if max(losses.values()) > most:
         edge, limit = (1.0, high) if worst_is_high else (0.0, low)
         ticks = [tick for tick in ticks if abs(tick.position - edge) > 0.09]
         beyond = "\N{GREATER-THAN OR EQUAL TO}" if worst_is_high else "\N{LESS-THAN OR EQUAL TO}"
         ticks.append(Tick(edge, f"{beyond} {math.exp(limit) if log else limit:.3g}"))
     return PlotAxis(name, "log" if log else "linear", raw, low, high, ticks)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    if len(values) < 2 or min(values) <= 0:
+        return False
+    lower, _, upper = quantiles(values, n=4, method="inclusive")
+    return upper > _WIDE * lower
+
+
+def _far_end(summary: SweepSummary, losses: Mapping[int, float]) -> float:
+    """Loss at which a metric's axis ends."""
+    done = [losses[trial.number] for trial in summary.trials if trial.status == "finished" and trial.number in losses]
+    reference = done if len(done) >= _LEAST_REFERENCE else list(losses.values())
+    worst = max(losses.values())
+    if len(reference) < _LEAST_REFERENCE:
+        return worst
+    lower, _, upper = quantiles(reference, n=4, method="inclusive")
+    least = min(losses.values())
+    last = max(value for value in reference if value <= upper + _FENCE * (upper - lower))
+    return min(worst, 2 * last - least) if last > least else worst
 
 
 def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
@@ -149,7 +169,7 @@ class Importance:
 def ended_with_value(summary: SweepSummary) -> list[Trial]:
     """Return the finished and stopped trials that have a value of every metric."""
     ended = [trial for trial in summary.trials if trial.status in {"finished", "stopped"}]
-    return [trial for trial in ended if objectives(summary, trial) is not None]
+    return [trial for trial in ended if objectives(summary, trial)]
 
 
 def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
@@ -231,7 +251,8 @@ def _forest(features: Mapping[str, np.ndarray], target: np.ndarray) -> tuple[flo
 
     base = explained(lambda rows: table[rows])
     generator = np.random.default_rng(_SEED)
-    losses, start = {}, 0
+    losses = {}
+    start = 0
     for path, block in features.items():
         columns = slice(start, start + block.shape[1])
         start += block.shape[1]

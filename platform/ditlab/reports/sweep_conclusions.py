@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy import stats
 
 from ditlab.reports.formatting import describe_value, format_number
 from ditlab.reports.sweep_axes import PlotAxis, ended_with_value, outcome_ranks, plot_axis
-from ditlab.reports.sweep_records import SweepSummary, Trial, rank, why_incomparable
+from ditlab.reports.sweep_records import SweepSummary, Trial, device_hours, rank, why_incomparable
 
 Key = TypeVar("Key")
 SURE = 0.05
@@ -34,7 +34,7 @@ METHOD = (
 def conclusions(summary: SweepSummary) -> list[str]:
     """Write what a person can act on, a paragraph each; each states what was measured, and is left out otherwise."""
     if why_incomparable(summary):
-        return [*_cost(summary)]
+        return list(_cost(summary))
     return [*_axes(summary), *_interaction(summary), *_next(summary), *_early_ranks(summary), *_cost(summary)]
 
 
@@ -43,7 +43,8 @@ def axis_effects(summary: SweepSummary) -> dict[str, float]:
     trials = ended_with_value(summary)
     if len(trials) < MIN_TRIALS:
         return {}
-    ranks, found = outcome_ranks(summary, trials), {}
+    ranks = outcome_ranks(summary, trials)
+    found = {}
     for axis in summary.axes:
         groups = _groups(plot_axis(axis, trials), trials)
         parts = [ranks[groups == group] for group in np.unique(groups[groups >= 0])]
@@ -72,7 +73,8 @@ def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:
     or where too few trials share the group."""
     raw = np.array([axis.raw.get(trial.number, math.nan) for trial in trials])
     used = ~np.isnan(raw)
-    values, groups = np.unique(raw[used]), np.full(len(trials), -1)
+    values = np.unique(raw[used])
+    groups = np.full(len(trials), -1)
     if len(values) <= _GROUPS or axis.scale == "category":
         groups[used] = np.searchsorted(values, raw[used])
     else:
@@ -95,12 +97,14 @@ def _interaction_p(one: np.ndarray, other: np.ndarray, ranks: np.ndarray) -> flo
 
     cells = indicators(one * (other.max() + 1) + other)
     models = (np.concatenate([indicators(one), indicators(other)], axis=1), cells)
-    sums, freedoms = [], []
+    sums = []
+    freedoms = []
     for model in models:
         weights, _, order, _ = np.linalg.lstsq(model, ranks, rcond=None)
         sums.append(float(((ranks - model @ weights) ** 2).sum()))
         freedoms.append(len(ranks) - int(order))
-    more, left = freedoms[0] - freedoms[1], freedoms[1]
+    more = freedoms[0] - freedoms[1]
+    left = freedoms[1]
     if more < 1 or left < len(ranks) / 4 or sums[1] <= 0:  # with few trials a cell the means are the trials themselves
         return None
     return float(stats.f.sf((sums[0] - sums[1]) / more / (sums[1] / left), more, left))
@@ -108,17 +112,20 @@ def _interaction_p(one: np.ndarray, other: np.ndarray, ranks: np.ndarray) -> flo
 
 def _holm(found: Mapping[Key, float]) -> dict[Key, float]:
     """Correct p values for their number (Holm 1979, "A simple sequentially rejective multiple test procedure")."""
-    corrected, largest = {}, 0.0
+    corrected = {}
+    largest = 0.0
     for place, (key, p) in enumerate(sorted(found.items(), key=lambda each: each[1])):
         largest = corrected[key] = max(largest, min(1.0, p * (len(found) - place)))
     return corrected
 
 
-def _axes(summary: SweepSummary) -> list[str]:
-    effects, num = axis_effects(summary), f"{len(ended_with_value(summary))} {summary.unit}s"
+def _axes(summary: SweepSummary) -> Iterator[str]:
+    effects = axis_effects(summary)
+    num = f"{len(ended_with_value(summary))} {summary.unit}s"
     if not effects:
-        few = f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."
-        return [few] if summary.axes else []
+        if summary.axes:
+            yield f"Which axes matter is not known: {num} ended with a value, and {MIN_TRIALS} are needed."
+        return
     sure = [f"{path} (p = {p:.2g})" for path, p in sorted(effects.items(), key=lambda each: each[1]) if p <= SURE]
     other = [path for path, p in effects.items() if p > SURE]
     found = [f"{'These axes matter' if len(sure) > 1 else 'One axis matters'}: {', '.join(sure)}."] if sure else []
@@ -126,22 +133,21 @@ def _axes(summary: SweepSummary) -> list[str]:
         found.append(f"No effect of {', '.join(other)} was told apart from chance in {num}.")
     if summary.search == "optuna":
         found.append("Values that the search proposes follow earlier results, so p is a hint only.")
-    return [" ".join(found), METHOD]
+    yield from (" ".join(found), METHOD)
 
 
-def _interaction(summary: SweepSummary) -> list[str]:
+def _interaction(summary: SweepSummary) -> Iterator[str]:
     sure = [(p, pair) for pair, p in interactions(summary).items() if p <= SURE]
-    if not sure:
-        return []
-    p, (one, other) = min(sure)
-    return [f"The best {one} depends on {other} (interaction, p = {p:.2g}): choose the two together."]
+    if sure:
+        p, (one, other) = min(sure)
+        yield f"The best {one} depends on {other} (interaction, p = {p:.2g}): choose the two together."
 
 
-def _next(summary: SweepSummary) -> list[str]:
+def _next(summary: SweepSummary) -> Iterator[str]:
     """Name axes at whose end all of the best trials lie."""
     trials = ended_with_value(summary)
     if len(trials) < MIN_TRIALS:
-        return []
+        return
     numbers = {trial.number for trial in trials}
     top = [trial for trial in rank(summary) if trial.number in numbers][: max(3, len(trials) // 10)]
     found = []
@@ -155,37 +161,47 @@ def _next(summary: SweepSummary) -> list[str]:
             ends = f"from {_value(placed, placed.low)} to {_value(placed, placed.high)}"
             end = "low" if is_low else "high"
             found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
-    return [f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} there."] if found else []
+    if found:
+        yield f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} there."
 
 
 def _value(placed: PlotAxis, raw: float) -> str:
     return describe_value(float(format_number(math.exp(raw) if placed.scale == "log" else raw)))
 
 
-def _early_ranks(summary: SweepSummary) -> list[str]:
+def _early_ranks(summary: SweepSummary) -> Iterator[str]:
     """Compare ranks early in training with final ones, among finished trials: was stopping early right?"""
-    name, sign = summary.metrics[0], -1.0 if summary.modes[0] == "max" else 1.0
+    name = summary.metrics[0]
     done = [trial for trial in ended_with_value(summary) if trial.status == "finished" and name in trial.curves]
     if len(done) < MIN_TRIALS:
-        return []
-    final = np.array([sign * trial.metrics[name] for trial in done])
-    total, texts = max(trial.total_steps for trial in done), []
-    for part in _EARLY:
-        early = [_value_at(trial, name, part * total) for trial in done]
-        if any(value is None for value in early) or len(set(early)) == 1 or len(set(final.tolist())) == 1:
-            continue
-        values = sign * np.array(early, dtype=float)
-        rho = float(stats.spearmanr(values, final).statistic)
-        low, high = _correlation_interval(rho, len(done))
-        place = int((values < values[int(final.argmin())]).sum()) + 1
-        texts.append(f"at {100 * part:.0f} % of the steps {rho:.2f} ({low:.2f} to {high:.2f}), where the final best "
-                     f"was number {place}")  # fmt: skip
-    if not texts:
-        return []
-    left = sum(trial.status == "stopped" for trial in summary.trials)
-    about = f" The {left} trials that were stopped have no final rank." if left else ""
-    return [f"Ranks of early values against final ones, of {len(done)} finished trials (Spearman's correlation, 95 %): "
-            f"{'; '.join(texts)}.{about}"]  # fmt: skip
+        return
+    texts = [text for part in _EARLY if (text := _early_rank(summary, done, part))]
+    if texts:
+        left = sum(trial.status == "stopped" for trial in summary.trials)
+        about = f" The {left} trials that were stopped have no final rank." if left else ""
+        yield (
+            f"Ranks of early values against final ones, of {len(done)} finished trials (Spearman's correlation, 95 %): "
+            f"{'; '.join(texts)}.{about}"
+        )
+
+
+def _early_rank(summary: SweepSummary, done: Sequence[Trial], part: float) -> str:
+    """Clause on ranks after a part of the steps; empty where values are missing, or all are equal."""
+    name = summary.metrics[0]
+    sign = -1.0 if summary.modes[0] == "max" else 1.0
+    step = part * max(trial.total_steps for trial in done)
+    early = [_value_at(trial, name, step) for trial in done]
+    final = sign * np.array([trial.metrics[name] for trial in done])
+    if None in early or len(set(early)) == 1 or len(set(final.tolist())) == 1:
+        return ""
+    values = sign * np.array(early, dtype=float)
+    rho = float(stats.spearmanr(values, final).statistic)
+    low, high = _correlation_interval(rho, len(done))
+    place = int((values < values[int(final.argmin())]).sum()) + 1
+    return (
+        f"at {100 * part:.0f} % of the steps {rho:.2f} ({low:.2f} to {high:.2f}), where the final best was number "
+        f"{place}"
+    )
 
 
 def _value_at(trial: Trial, name: str, step: float) -> float | None:
@@ -203,12 +219,12 @@ def _correlation_interval(rho: float, num: int) -> tuple[float, float]:
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
 
 
-def _cost(summary: SweepSummary) -> list[str]:
-    hours = sum((Counter(trial.device_hours) for trial in summary.trials), Counter[str]())
+def _cost(summary: SweepSummary) -> Iterator[str]:
+    hours = device_hours(summary.trials)
     if not hours:
-        return []
+        return
     failed = [trial for trial in summary.trials if trial.status == "failed"]
-    lost = sum((Counter(trial.device_hours) for trial in failed), Counter[str]())
+    lost = device_hours(failed)
     texts = [f"{hours[kind]:.3g} {kind} hours" for kind in hours]
     texts += [f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials" for kind in lost if lost[kind]]
-    return [f"Cost: {', '.join(texts)}."]
+    yield f"Cost: {', '.join(texts)}."

@@ -41,7 +41,7 @@ def differences_to_best(summary: SweepSummary) -> list[ArmDifference]:
     first = best(summary)
     if first is None or summary.race or summary.num_seeds < 2 or len(summary.metrics) > 1:
         return []
-    others = [arm for arm in rank(summary) if arm is not first and objectives(summary, arm) is not None]
+    others = [arm for arm in rank(summary) if arm is not first and objectives(summary, arm)]
     others = [arm for arm in others if arm.status == first.status]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
     return [ArmDifference(arm, arm_interval(summary, arm, first, confidence)) for arm in others]
@@ -72,7 +72,7 @@ def difference_sentence(summary: SweepSummary, difference: ArmDifference, first:
 
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
     """Write a sentence for each arm whose mean is over fewer seeds than another's; one for all where there are many."""
-    arms = [arm for arm in summary.trials if objectives(summary, arm) is not None]
+    arms = [arm for arm in summary.trials if objectives(summary, arm)]
     most = {status: max(arm.num_seeds for arm in arms if arm.status == status) for status in {a.status for a in arms}}
     fewer = [arm for arm in arms if arm.num_seeds < most[arm.status]]
     if len(fewer) > 4:

@@ -63,7 +63,7 @@ _STATUSES = {
 
 def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
     """Draw the metric by trial, or the first two metrics against each other; None where no trial has a value."""
-    if all(objectives(summary, trial) is None for trial in summary.trials):
+    if not any(objectives(summary, trial) for trial in summary.trials):
         return None
     panel = _by_trial(summary) if len(summary.metrics) == 1 else _trade_off(summary)
     return Figure([panel], columns=1, alt=about)
@@ -71,7 +71,8 @@ def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
 
 def objective_caption(summary: SweepSummary) -> str:
     """Caption of the figure: its content, and the patterns to look for."""
-    names, num = " and ".join(summary.metrics[:2]), len(summary.metrics)
+    names = " and ".join(summary.metrics[:2])
+    num = len(summary.metrics)
     if num == 1:
         text = (
             "The metric of each trial in the order of their numbers, and the best finished one so far. A line that has "
@@ -88,7 +89,8 @@ def objective_caption(summary: SweepSummary) -> str:
 
 
 def _by_trial(summary: SweepSummary) -> Points:
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     groups = _groups(summary.trials, lambda trial: (trial.number, metric.positions[trial.number]), metric)
     failed = [trial.number for trial in summary.trials if trial.status == "failed"]
     if failed:
@@ -120,9 +122,8 @@ def _trade_off(summary: SweepSummary) -> Points:
         if len(summary.metrics) == 2:
             x, y = zip(*front, strict=True)
             curves = [_staircase(x, y, is_early=summary.modes[0] == "max")]
-    labels = [f"{name} ({'lower' if mode == 'min' else 'higher'} is better)"
-              for name, mode in zip(summary.metrics, summary.modes, strict=True)]  # fmt: skip
-    return Points(groups, "", labels[0], labels[1], first.ticks, second.ticks, curves, (8.2, 4.3))
+    x_label, y_label = summary.goals[:2]
+    return Points(groups, "", x_label, y_label, first.ticks, second.ticks, curves, (8.2, 4.3))
 
 
 def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float]], about: str) -> Figure | None:
@@ -136,7 +137,8 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
         return cost.positions[each.number], quality.positions[each.number]
 
     groups = _groups(summary.trials, place, cost, has_names=False)
-    front, curves = sorted(map(place, pareto(summary))), list[Curve]()
+    front = sorted(map(place, pareto(summary)))
+    curves = list[Curve]()
     if front:
         numbers = {(cost.positions[key], quality.positions[key]): str(key) for key in quality.positions}
         groups.append(_ring(front, "on the frontier", [numbers[place] for place in front]))
@@ -147,8 +149,7 @@ def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float
         raw = [math.log(max(end, 1e-300)) if quality.scale == "log" else end for end in ends]
         places = (np.array(raw) - quality.low) / (quality.high - quality.low)
         curves.append(Curve(np.full(2, cost.positions[number]), places.clip(-_BEYOND, 1 + _BEYOND), weight="faint"))
-    goal = f"{quality.path} ({'lower' if summary.modes[0] == 'min' else 'higher'} is better)"
-    panel = Points(groups, "", cost.path, goal, cost.ticks, quality.ticks, curves, (8.2, 4.8))
+    panel = Points(groups, "", cost.path, summary.goals[0], cost.ticks, quality.ticks, curves, (8.2, 4.8))
     return Figure([panel], columns=1, alt=about)
 
 
@@ -180,7 +181,8 @@ def _staircase(x: Iterable[float], y: Iterable[float], label: str = "", is_early
 
 def curves_figure(summary: SweepSummary, about: str) -> Figure | None:
     """Draw the metric and the training loss over steps, coloured by the metric's last value; None without any curve."""
-    first, metric = best(summary), metric_axis(summary)
+    first = best(summary)
+    metric = metric_axis(summary)
     panels = []
     for name in dict.fromkeys((*summary.metrics[:1], TRAIN_LOSS)):
         curves = [
@@ -221,10 +223,11 @@ def _weight(trial: Trial, first: Trial | None, unfinished: Literal["plain", "fai
 
 def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Figure | None:
     """Draw a panel an axis, the most important first; None where no trial has a value or there is no axis."""
-    trials = [trial for trial in summary.trials if objectives(summary, trial) is not None]
+    trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
         return None
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     panels = []
     for axis in sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0)):
         share = f": {100 * shares.shares[axis.path]:.0f} %" if axis.path in shares.shares else ""
@@ -248,7 +251,8 @@ def _effect(each: PlotAxis, metric: PlotAxis, trials: list[Trial], first: Trial 
     for index in range(len(each.names)):
         members = [key for key, raw in each.raw.items() if raw == index and key in ended]
         if members:
-            x, half = each.position(index), apart / 2 + 0.02
+            x = each.position(index)
+            half = apart / 2 + 0.02
             middle = metric.position(median(metric.raw[key] for key in members))
             curves.append(Curve(np.array([x - half, x + half]), np.full(2, middle)))
     absent = [Tick(_ABSENT, "(not used)")] if len(each.positions) < len(trials) else []
@@ -261,7 +265,8 @@ def parallel_figure(summary: SweepSummary, about: str) -> Figure | None:
     trials = [trial for trial in summary.trials if trial.status != "waiting"]
     if not trials:
         return None
-    metric, first = metric_axis(summary), best(summary)
+    metric = metric_axis(summary)
+    first = best(summary)
     axes = [*(plot_axis(axis, summary.trials) for axis in summary.axes), metric]
 
     def order(trial: Trial) -> tuple[bool, bool, float]:
@@ -274,7 +279,8 @@ def parallel_figure(summary: SweepSummary, about: str) -> Figure | None:
         jitter = _SPREAD * spread(trial.number)
         heights = [axis.positions.get(trial.number, math.nan) + jitter * (axis.scale == "category") for axis in axes]
         label = f"trial {trial.number}: {format_number(trial.metrics[summary.metrics[0]])}" if trial is first else ""
-        shade, weight = _shade(summary, metric, trial), _weight(trial, first, unfinished="faint")
+        shade = _shade(summary, metric, trial)
+        weight = _weight(trial, first, unfinished="faint")
         curves.append(Curve(np.arange(len(axes)), np.array(heights), label, shade=shade, weight=weight))
     panel = Parallel([ParallelAxis(axis.path, axis.ticks) for axis in axes], curves, scale=_scale(summary, metric))
     return Figure([panel], columns=1, alt=about)

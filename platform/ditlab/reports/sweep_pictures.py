@@ -35,7 +35,8 @@ def save_strip(figure: Figure, path: Path) -> Path | None:
     grid = next((panel for panel in figure.panels if isinstance(panel, ImageGrid)), None)
     if grid is None or not len(grid.images):
         return None
-    images, content = np.nan_to_num(np.asarray(grid.images[:COLUMNS], dtype=float)), BytesIO()
+    images = np.nan_to_num(np.asarray(grid.images[:COLUMNS], dtype=float))
+    content = BytesIO()
     pixels = np.rint(255 * np.clip(np.concatenate(list(images), axis=1), 0, 1)).astype(np.uint8)
     Image.fromarray(pixels).save(content, format="PNG")
     return write_whole(path, content.getvalue())
@@ -58,7 +59,9 @@ def write_rows(rows: Sequence[tuple[str, Path]], folder: Path) -> dict[int, Path
     steps = sorted({step for *_, pictures in drawn for step in pictures})
     found: dict[int, Path | Slide] = {}
     for place in np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).round()):
-        step, panels, passages = steps[int(place)], [], []
+        step = steps[int(place)]
+        panels = []
+        passages = []
         last = Path()  # of the last row, which has the captions of the columns
         for title, media, pictures in (each for each in drawn if step in each[2]):
             name = shorten(title, _LONGEST_TITLE)
@@ -102,10 +105,13 @@ def _captions(picture: Path, num: int) -> Sequence[str]:
 def _row(strip: Path, picture: Path, name: str) -> ImageGrid:
     """Make a trial's row: the samples of its strip, or its whole picture where it has none."""
     try:
-        with Image.open(BytesIO(read_plain(strip, _LARGEST)), formats=("PNG",)) as image:
-            pixels = np.asarray(image) / 255
-        width = pixels.shape[1] // COLUMNS if pixels.shape[1] % COLUMNS == 0 else pixels.shape[1]
-        return ImageGrid(np.stack(np.split(pixels, pixels.shape[1] // width, axis=1)), columns=COLUMNS, title=name)
+        pixels = _pixels(strip)
     except FileNotFoundError:
-        with Image.open(BytesIO(read_plain(picture, _LARGEST)), formats=("PNG",)) as image:
-            return ImageGrid(np.asarray(image.convert("RGB"))[None] / 255, columns=1, title=name)
+        return ImageGrid(_pixels(picture)[None], columns=1, title=name)
+    num = COLUMNS if pixels.shape[1] % COLUMNS == 0 else 1
+    return ImageGrid(np.stack(np.split(pixels, num, axis=1)), columns=COLUMNS, title=name)
+
+
+def _pixels(picture: Path) -> np.ndarray:
+    with Image.open(BytesIO(read_plain(picture, _LARGEST)), formats=("PNG",)) as image:
+        return np.asarray(image.convert("RGB")) / 255

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -16,6 +16,8 @@ ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
 """Statuses of trials that are not run again."""
 _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 """Order of trials with a value, by how final their value is."""
+_WITHOUT_VALUES = ["running", "interrupted", "waiting", "finished", "stopped", "failed"]
+"""Statuses of an arm whose runs have no value, the one that it has first."""
 _WITHOUT_A_VALUE, _GROUPS = 4, {"failed": 5, "waiting": 6}
 
 
@@ -88,39 +90,52 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
     theirs; its run id is that of the first of them.
     """
     members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
-    usable = [trial for trial in members if trial.status in _ORDER and _is_finite(trial, metrics)]
-    if usable:
-        status = min((trial.status for trial in usable), key=lambda status: _ORDER[status])
-        chosen = [trial for trial in usable if trial.status == status]
-    else:
-        known = {trial.status for trial in members}
-        status = next(each for each in ("running", "interrupted", "waiting", "finished", "stopped", "failed")
-                      if each in known)  # fmt: skip
-        chosen = [trial for trial in members if trial.status == status]
-    first, hours = chosen[0], Counter[str]()
+    chosen = _furthest(members, metrics)
+    first = chosen[0]
+    hours = Counter[str]()
     for trial in members:
         hours.update(trial.device_hours)
+    means: dict[str, float] = {}
+    by_seed: dict[int, Mapping[str, float]] = {}
+    if _has_values(first, metrics):
+        names = shared_keys(trial.metrics for trial in chosen)
+        means = {name: fmean(trial.metrics[name] for trial in chosen) for name in names}
+        by_seed = {trial.seed or 0: trial.metrics for trial in chosen}
     return replace(
         first,
         number=first.arm,
-        status=status,
         step=min(trial.step for trial in chosen),
         total_steps=max(trial.total_steps for trial in members),
         seconds=sum(trial.seconds for trial in members),
-        metrics={
-            name: fmean(trial.metrics[name] for trial in chosen)
-            for name in first.metrics
-            if usable and all(name in trial.metrics for trial in chosen)
-        },
+        metrics=means,
         curves={
             name: _mean_curve([trial.curves[name] for trial in chosen])
-            for name in first.curves
-            if all(name in trial.curves for trial in chosen)
+            for name in shared_keys(trial.curves for trial in chosen)
         },
         device_hours=hours,
         members=tuple(members),
-        by_seed={trial.seed or 0: trial.metrics for trial in chosen} if usable else {},
+        by_seed=by_seed,
     )
+
+
+def _furthest(members: Sequence[Trial], metrics: Sequence[str]) -> Sequence[Trial]:
+    """Runs of one status that an arm's values are of: of those with values the furthest, else what goes on first."""
+    usable = [trial for trial in members if _has_values(trial, metrics)]
+    order = list(_ORDER) if usable else _WITHOUT_VALUES
+    found = usable or members
+    status = min((trial.status for trial in found), key=order.index)
+    return [trial for trial in found if trial.status == status]
+
+
+def shared_keys(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the keys that all mappings have, in the order of the first one's."""
+    first, *others = mappings
+    return [key for key in first if all(key in other for other in others)]
+
+
+def device_hours(trials: Iterable[Trial]) -> Counter[str]:
+    """Add up the hours of devices by kind, without kinds of no hours."""
+    return sum((Counter(trial.device_hours) for trial in trials), Counter[str]())
 
 
 def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
@@ -131,8 +146,8 @@ def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
     return [arm_of(members, metrics) for members in by_arm.values()]
 
 
-def _is_finite(trial: Trial, metrics: Sequence[str]) -> bool:
-    return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in metrics)
+def _has_values(trial: Trial, metrics: Sequence[str]) -> bool:
+    return trial.status in _ORDER and all(math.isfinite(trial.metrics.get(name, math.nan)) for name in metrics)
 
 
 def _mean_curve(curves: Sequence[MetricCurve]) -> MetricCurve:
@@ -184,15 +199,26 @@ class SweepSummary:
         return sorted(runs, key=lambda run: run.number)
 
     @property
+    def goals(self) -> list[str]:
+        """Each metric with the direction in which it is better: `eval/velocity (lower is better)`."""
+        return [f"{name} ({better(mode)})" for name, mode in zip(self.metrics, self.modes, strict=True)]
+
+    @property
     def unit(self) -> str:
         """Word for one of `trials`: `trial`; with several seeds `arm`."""
         return "arm" if self.num_seeds > 1 else "trial"
 
 
+def better(mode: str) -> str:
+    """Describe the mode: `lower is better`."""
+    return "lower is better" if mode == "min" else "higher is better"
+
+
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
     """Return the last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
-    usable = trial.status in _ORDER and _is_finite(trial, summary.metrics)
-    return tuple(trial.metrics[name] for name in summary.metrics) if usable else None
+    if not _has_values(trial, summary.metrics):
+        return None
+    return tuple(trial.metrics[name] for name in summary.metrics)
 
 
 def rank(summary: SweepSummary) -> list[Trial]:
@@ -243,12 +269,12 @@ def best(summary: SweepSummary) -> Trial | None:
     if len(_ways(summary)) > 1:
         return None
     first = next(iter(rank(summary)), None)
-    return first if first is not None and objectives(summary, first) is not None else None
+    return first if first and objectives(summary, first) else None
 
 
 def comparable(summary: SweepSummary) -> list[list[Trial]]:
     """Return the trials with a value in groups whose metrics are measured alike, each in the order of `rank`."""
-    ranked = [trial for trial in rank(summary) if objectives(summary, trial) is not None]
+    ranked = [trial for trial in rank(summary) if objectives(summary, trial)]
     return [[trial for trial in ranked if trial.measured == way] for way in _ways(summary)]
 
 
@@ -266,12 +292,9 @@ def why_incomparable(summary: SweepSummary) -> str:
 
 def shared_values(summary: SweepSummary, group: Sequence[Trial]) -> dict[str, Any]:
     """Return the values that all trials of a group of `comparable` have, and not all trials of the others."""
-    paths = (axis.path for axis in summary.axes)
-    values = {path: group[0].values[path] for path in paths if path in group[0].values}
-    members = {trial.number for trial in group}
-    others = [
-        trial for trial in summary.trials if trial.number not in members and objectives(summary, trial) is not None
-    ]
+    first = group[0]
+    values = {axis.path: first.values[axis.path] for axis in summary.axes if axis.path in first.values}
+    others = [trial for trial in summary.trials if trial.measured != first.measured and objectives(summary, trial)]
     return {
         path: value
         for path, value in values.items()
@@ -284,7 +307,7 @@ def _ways(summary: SweepSummary) -> list[Mapping[tuple[str, str], str]]:
     """Return the different `measured` of trials with a value, in the order of their numbers."""
     found: list[Mapping[tuple[str, str], str]] = []
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
-        if objectives(summary, trial) is not None and trial.measured not in found:
+        if objectives(summary, trial) and trial.measured not in found:
             found.append(trial.measured)
     return found
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ditlab.reports.formatting import (
     Cell,
+    Cells,
     describe_value,
     format_duration,
     format_number,
     is_numeric,
+    listed,
     short_names,
     shorten,
 )
@@ -31,7 +34,7 @@ from ditlab.reports.page import (
     write_markdown,
 )
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import METHOD, importance
+from ditlab.reports.sweep_axes import METHOD, Importance, importance
 from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_differences import (
     CONFIDENCE,
@@ -57,7 +60,9 @@ from ditlab.reports.sweep_records import (
     SweepSummary,
     Trial,
     best,
+    better,
     comparable,
+    device_hours,
     objectives,
     pareto,
     rank,
@@ -92,9 +97,12 @@ def write_sweep_report(
     pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
-    shares, first, metric = importance(summary), best(summary), summary.metrics[0]
+    shares = importance(summary)
+    first = best(summary)
+    metric, *others = summary.metrics
     pictures: list[Path] = []
-    unit, an = summary.unit, "an" if summary.unit == "arm" else "a"
+    unit = summary.unit
+    an = "an" if summary.unit == "arm" else "a"
     means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
@@ -104,36 +112,17 @@ def write_sweep_report(
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
-    leader = why_incomparable(summary) or "No trial has a value yet."
-    if first is not None:
-        values = ", ".join(f"{name} {format_number(first.metrics[name])}" for name in summary.metrics)
-        chosen = settings(summary, first, {})
-        leader = f"Best: {summary.unit} {first.number}, {values}{f', with {chosen}' if chosen else ''}."
+    leader = _leader(summary, first)
     result = f"({counts(summary)}). {leader}"
     names = ", ".join(axis.path for axis in summary.axes)
-    by_trial = (
-        f"{metric} of each {summary.unit}" if len(summary.metrics) == 1 else f"{summary.metrics[1]} over {metric}"
-    )
+    by_trial = f"{others[0]} over {metric}" if others else f"{metric} of each {unit}"
     by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
     parallel = parallel_figure(summary, f"Parallel coordinates, a line {an} {unit}: {names}, then {metric} {result}")
     curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
-    if shares.explained is None or not shares.shares:
-        mattered: list[Part] = [Paragraphs(f"No importance is given. {shares.reason}")]
-    else:
-        text = (
-            f"With {shares.num_trials} {unit}s the forest explains {100 * shares.explained:.0f} % of the variance of "
-        )
-        text += f"{unit}s that it was not fitted on."
-        text += " That is little: take the shares as a hint." if shares.explained < _WEAK else ""
-        ordered = sorted(shares.shares.items(), key=lambda item: -item[1])
-        table = Table(["axis", "importance, %"], [[path, round(100 * share)] for path, share in ordered], METHOD)
-        mattered = [Paragraphs(text), table]
-    mattered.append(picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION))
+    effects = picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    found = conclusions(summary)
-    sections = [Section("Conclusions", [*map(Paragraphs, found)])] if found else []
-    sections.append(_ranking(summary, heads))
+    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads)]
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
@@ -141,13 +130,9 @@ def write_sweep_report(
         sections.append(Section(f"Samples of the best {unit}", [ImageFile(pictures[-1], about)]))
     if all_samples:
         sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
-    if first is not None and best_spec.strip():
-        state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
-        text = f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained again with:"
-        commands = [Code("ditlab train best.yaml", "shell"), Code(best_spec, "yaml")]
-        sections.append(Section("The best spec", [Paragraphs(text), *commands]))
     sections += [
-        Section("What mattered", mattered),
+        Section("The best spec", _best_spec(first, unit, best_spec)),
+        Section("What mattered", [*_importance(shares, unit), effects]),
         Section(f"All {unit}s at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
@@ -155,45 +140,91 @@ def write_sweep_report(
         Section("Learning curves", [picture("curves.png", curves, f"{CURVES_CAPTION}{means}")]),
         *_notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
-    page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), sections)
+    shown = [section for section in sections if section.parts]
+    page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), shown)
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
 
+def _leader(summary: SweepSummary, first: Trial | None) -> str:
+    if first is None:
+        return why_incomparable(summary) or "No trial has a value yet."
+    chosen = settings(summary, first, {})
+    return f"Best: {summary.unit} {first.number}, {_metrics(summary, first)}{f', with {chosen}' if chosen else ''}."
+
+
+def _metrics(summary: SweepSummary, trial: Trial) -> str:
+    return ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
+
+
+def _importance(found: Importance, unit: str) -> list[Part]:
+    if found.explained is None or not found.shares:
+        return [Paragraphs(f"No importance is given. {found.reason}")]
+    text = (
+        f"With {found.num_trials} {unit}s the forest explains {100 * found.explained:.0f} % of the variance of {unit}s "
+        "that it was not fitted on."
+    )
+    if found.explained < _WEAK:
+        text += " That is little: take the shares as a hint."
+    ordered = sorted(found.shares.items(), key=lambda item: -item[1])
+    rows: list[Cells] = [[path, round(100 * share)] for path, share in ordered]
+    return [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
+
+
+def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
+    if first is None or not spec.strip():
+        return []
+    state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
+    text = f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained again with:"
+    return [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(spec, "yaml")]
+
+
 def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
-    front, unit = {trial.number for trial in pareto(summary)}, summary.unit
     differences = {each.arm.number: each.interval for each in differences_to_best(summary)}
-    columns = [unit, "run", "status", "step", *summary.metrics]
-    columns += ["seeds", *(["to the best"] if differences else [])] if summary.num_seeds > 1 else []
-    columns += ["Pareto"] if len(summary.metrics) > 1 else []
-    rows: list[list[Cell]] = []
+    columns = [summary.unit, "run", "status", "step", *summary.metrics]
+    extra: dict[str, Mapping[int, Cell]] = {}
+    if summary.num_seeds > 1:
+        extra["seeds"] = {trial.number: len(trial.by_seed) for trial in summary.trials}
+    if differences:
+        extra["to the best"] = {number: each.text(is_signed=True) for number, each in differences.items()}
+    if len(summary.metrics) > 1:
+        extra["Pareto"] = dict.fromkeys((trial.number for trial in pareto(summary)), "yes")
+    rows: list[Cells] = []
     for trial in rank(summary):
-        row: list[Cell] = [trial.number, trial.run_id, trial.status, trial.step]
+        row: Cells = [trial.number, trial.run_id, trial.status, trial.step]
         row += [_value(summary, trial, name) for name in summary.metrics]
-        own: dict[str, Cell] = {"seeds": len(trial.by_seed), "Pareto": "yes" if trial.number in front else None}
-        if trial.number in differences:
-            own["to the best"] = differences[trial.number].text(is_signed=True)
-        row += [own.get(column) for column in columns[len(row) :]]
-        for value in (trial.values.get(axis.path) for axis in summary.axes):
-            is_number = is_numeric([value])
-            row.append(value if value is None or is_number else shorten(describe_value(value), _VALUE_CHARACTERS))
+        row += [cells.get(trial.number) for cells in extra.values()]
+        row += [_axis_cell(trial.values.get(axis.path)) for axis in summary.axes]
         rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
-    order = f"{summary.metrics[0]} ({better(summary.modes[0])})"
-    caption = f"Best first: finished {unit}s, then those stopped early, interrupted and running, each by {order}"
-    caption += " inside a front of the non-dominated sorting. " if "Pareto" in columns else ". "
+    caption = _ranking_caption(summary, bool(differences))
+    return Section("Ranking", [Table([*columns, *extra, *names.values(), "time"], rows, caption)])
+
+
+def _axis_cell(value: Any) -> Cell:
+    is_plain = value is None or is_numeric([value])
+    return value if is_plain else shorten(describe_value(value), _VALUE_CHARACTERS)
+
+
+def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
+    caption = (
+        f"Best first: finished {summary.unit}s, then those stopped early, interrupted and running, each by "
+        f"{summary.goals[0]}"
+    )
+    caption += " inside a front of the non-dominated sorting. " if len(summary.metrics) > 1 else ". "
     if summary.num_seeds > 1:
         caption += "An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
         caption += "first of them. "
-    if differences:
+    if has_differences:
         caption += (
             "To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
         )
         caption += f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
-    totals = sorted({trial.total_steps for trial in summary.trials})
-    caption += f"A whole trial has {totals[0]:,} steps. " if len(totals) == 1 else ""
+    totals = {trial.total_steps for trial in summary.trials}
+    if len(totals) == 1:
+        caption += f"A whole trial has {totals.pop():,} steps. "
     caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
-    if hours := sum((Counter(trial.device_hours) for trial in summary.trials), Counter[str]()):
+    if hours := device_hours(summary.trials):
         caption += f" All trials together: {', '.join(f'{hours[each]:.3g} {each} hours' for each in hours)}."
-    return Section("Ranking", [Table([*columns, *names.values(), "time"], rows, caption)])
+    return caption
 
 
 def _value(summary: SweepSummary, trial: Trial, name: str) -> Cell:
@@ -213,26 +244,28 @@ def _pairing(summary: SweepSummary) -> str:
     return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
 
 
-def _notes(summary: SweepSummary) -> list[Section]:
+def _notes(summary: SweepSummary) -> Iterator[Section]:
     failed = [trial for trial in summary.runs if trial.status == "failed"]
     others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
-    sections = []
     for title, trials in (("Failed trials", failed), ("Notes", others)):
-        notes = [shorten(" ".join(trial.note.split()), _NOTE_CHARACTERS) or "no reason recorded" for trial in trials]
-        rows: list[list[Cell]]
-        rows = [[trial.number, trial.run_id, trial.step, note] for trial, note in zip(trials, notes, strict=True)]
-        sections += [Section(title, [Table(["trial", "run", "step", "note"], rows)])] if rows else []
-    return sections
+        rows: list[Cells] = [
+            [trial.number, trial.run_id, trial.step, _note(trial, _NOTE_CHARACTERS) or "no reason recorded"]
+            for trial in trials
+        ]
+        yield Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else [])
+
+
+def _note(trial: Trial, characters: int) -> str:
+    return shorten(" ".join(trial.note.split()), characters)
 
 
 def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -> Section:
-    elapsed, summed = (
-        format_duration(seconds) for seconds in (summary.seconds, sum(trial.seconds for trial in summary.trials))
-    )
+    elapsed = format_duration(summary.seconds)
+    summed = format_duration(sum(trial.seconds for trial in summary.trials))
     rows = [
         ["sweep", summary.sweep_id],
         ["base", summary.base],
-        ["metric" if len(summary.metrics) == 1 else "metrics", _goals(summary)],
+        ["metric" if len(summary.metrics) == 1 else "metrics", ", ".join(summary.goals)],
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
@@ -248,13 +281,10 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
     return Section("How the sweep was run", parts)
 
 
-def _goals(summary: SweepSummary) -> str:
-    return ", ".join(f"{name} ({better(mode)})" for name, mode in zip(summary.metrics, summary.modes, strict=True))
-
-
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     """Summarise the result and the next step; `shares` are the importances by axis path."""
-    first, sentences = best(summary), []
+    first = best(summary)
+    sentences = []
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
     if summary.race:
         sentences = [*summary.race]
@@ -264,7 +294,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         sentences = [reason, *best_of_groups(summary)]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
-        why = shorten(" ".join(failed[0].note.split()), 300) or "no reason was recorded."
+        why = _note(failed[0], 300) or "no reason was recorded."
         sentences.append(f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}")
     else:
         names = " and ".join(summary.metrics)
@@ -278,22 +308,15 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     return " ".join(sentences)
 
 
-def best_of_groups(summary: SweepSummary) -> list[str]:
+def best_of_groups(summary: SweepSummary) -> Iterator[str]:
     """Write a sentence for the best trial of each group of trials that are measured alike."""
-    sentences = []
     for group in comparable(summary):
-        trial, shared = group[0], shared_values(summary, group)
+        trial = group[0]
+        shared = shared_values(summary, group)
         values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
-        metrics = ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
         among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
         head = f"{among} {f'with {values}' if values else 'measured alike'}"
-        sentences.append(f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {metrics}.")
-    return sentences
-
-
-def better(mode: str) -> str:
-    """Describe the mode: `lower is better`."""
-    return "lower is better" if mode == "min" else "higher is better"
+        yield f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {_metrics(summary, trial)}."
 
 
 def is_done(summary: SweepSummary) -> bool:
@@ -319,8 +342,11 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
 
 
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
-    name, mode, trade_off = summary.metrics[0], summary.modes[0], len(summary.metrics) > 1
-    unit, num = summary.unit, len(summary.trials)
+    name = summary.metrics[0]
+    mode = summary.modes[0]
+    trade_off = len(summary.metrics) > 1
+    unit = summary.unit
+    num = len(summary.trials)
     of = f"of the {num} {unit}s" if num > 1 else f"and only {unit}"
     differences = differences_to_best(summary)
     open_ones = not_told_apart(differences)
@@ -339,22 +365,24 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
         return [*sentences, difference_sentence(summary, differences[0], first)]
     if not trade_off:
         return [*sentences, *_distance(summary, first)]
-    front, goals = pareto(summary), _goals(summary)
-    listed = ", ".join(str(trial.number) for trial in front[:12]) + (", ..." if len(front) > 12 else "")
+    front = pareto(summary)
+    goals = ", ".join(summary.goals)
+    numbers = listed([trial.number for trial in front], 12)
     if not front:
         return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
     if len(front) == 1:
-        none = f"{unit.capitalize()} {listed} is better than or equal to every other finished one in each of {goals}: "
+        none = f"{unit.capitalize()} {numbers} is better than or equal to every other finished one in each of {goals}: "
         none += "no trade-off."
         return [none, *sentences]
-    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {listed}"
+    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {numbers}"
     return [f"{count}. Choose among these.", *sentences]
 
 
 def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     """Write lines on the best arm of several seeds, `where` says which: whether it is told apart from the others, its
     difference to the next one, and arms with fewer seeds."""
-    first, differences = best(summary), differences_to_best(summary)
+    first = best(summary)
+    differences = differences_to_best(summary)
     if first is None:
         return []
     if summary.race:
@@ -380,15 +408,18 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
     )
 
 
-def _distance(summary: SweepSummary, first: Trial) -> list[str]:
+def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
     """Compare the best trial with the next one and the median, among trials of its status."""
-    name, status = summary.metrics[0], first.status
-    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial) is not None]
+    name = summary.metrics[0]
+    status = first.status
+    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
     if len(peers) < 2:
-        return []
-    top, values = first.metrics[name], [trial.metrics[name] for trial in peers]
+        return
+    top = first.metrics[name]
+    values = [trial.metrics[name] for trial in peers]
     if values[0] == values[-1]:
-        return [f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."]
+        yield f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."
+        return
 
     def distance(value: float) -> str:
         share = abs(value - top) / abs(top) if top else math.inf
@@ -397,14 +428,11 @@ def _distance(summary: SweepSummary, first: Trial) -> list[str]:
         worse = f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
         return f"{format_number(value)} ({worse})"
 
-    sentences = [
+    yield (
         f"The next, trial {peers[1].number}, is at {distance(values[1])}; the median {status} trial is at "
         f"{distance(median(values))}."
-    ]
+    )
     close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
     if close:
-        others = "Trial " + str(peers[1].number) + " is" if close == 1 else f"{close} others are"
-        sentences.append(
-            f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."
-        )
-    return sentences
+        others = f"Trial {peers[1].number} is" if close == 1 else f"{close} others are"
+        yield f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."

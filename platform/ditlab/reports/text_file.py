@@ -24,7 +24,8 @@ def save_text(figure: Figure, path: Path) -> Path | None:
     parts = []
     for panel in figure.panels:
         if isinstance(panel, Text):
-            parts += [panel.title] if panel.title else []
+            if panel.title:
+                parts.append(panel.title)
             parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
     if not any(isinstance(panel, Text) for panel in figure.panels):
         return None

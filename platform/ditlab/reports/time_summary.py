@@ -11,6 +11,8 @@ import numpy as np
 from ditlab.reports.formatting import format_duration
 from ditlab.spec.values import format_bytes
 
+History = Mapping[str, Any]
+"""Series (`steps`, `values`) by metric."""
 TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
 _STEPS, _SLOWEST = "time/steps", "time/slowest"
@@ -85,45 +87,52 @@ class TimeSummary:
         }  # fmt: skip
 
 
-def time_summary(history: Mapping[str, Any], straggler: str = "") -> TimeSummary | None:
-    """Sum up a run's times from series (`steps`, `values`) by metric; None where they hold no step."""
-
-    def finite(series: Any) -> np.ndarray:
-        """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
-        array = np.asarray(series.values, float)
-        return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
-
-    def aligned(name: str) -> np.ndarray:
-        """Values of a metric at the points of the times; 0 where it has none, as a damaged line may have held it."""
-        values = np.zeros(len(at.steps))
-        _, here, there = np.intersect1d(at.steps, history[name].steps, return_indices=True)
-        values[here] = finite(history[name])[there]
-        return values
-
-    def mean(name: str, weights: np.ndarray) -> float | None:
-        """Mean of a metric over the points that have it, by their weights."""
-        if name not in history:
-            return None
-        weight = float((weights * np.isin(at.steps, history[name].steps)).sum())
-        return float((aligned(name) * weights).sum() / weight) if weight > 0 else None
-
+def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
+    """Sum up a run's times; None where its metrics hold no step."""
     if _STEPS not in history:
         return None
-    at = history[_STEPS]
-    counts = finite(at)
-    others = (_STEPS, _SLOWEST, FIGURES_TIME)
-    names = [name for name in history if name.startswith("time/") and name not in others]
-    spent = {name.removeprefix("time/"): aligned(name) * counts for name in names}
+    counts = _finite(history[_STEPS])
+    spent = _spent(history, counts)
     seconds = {phase: float(values.sum()) for phase, values in spent.items() if values.sum() > 0}
     num = round(float(counts.sum()))
     if num <= 0 or not seconds:
         return None
-    drawing = float(finite(history[FIGURES_TIME]).sum()) if FIGURES_TIME in history else 0.0
+    drawing = float(_finite(history[FIGURES_TIME]).sum()) if FIGURES_TIME in history else 0.0
     if drawing > 0:
         seconds["figures"] = drawing
     of_steps = np.sum([values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0)
-    means = {name: mean(name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
+    means = {name: _mean(history, name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
     rates = {name: value for name, value in means.items() if value is not None}
     memory = history.get("perf/memory")
-    peak = float(finite(memory).max()) if memory is not None and len(memory.values) else None
-    return TimeSummary(num, seconds, rates, peak, mean(_SLOWEST, counts), straggler)
+    peak = float(_finite(memory).max()) if memory is not None and len(memory.values) else None
+    return TimeSummary(num, seconds, rates, peak, _mean(history, _SLOWEST, counts), straggler)
+
+
+def _spent(history: History, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Seconds at the points of the times, of `counts` steps each, by phase."""
+    others = (_STEPS, _SLOWEST, FIGURES_TIME)
+    names = [name for name in history if name.startswith("time/") and name not in others]
+    return {name.removeprefix("time/"): _aligned(history, name) * counts for name in names}
+
+
+def _finite(series: Any) -> np.ndarray:
+    """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
+    array = np.asarray(series.values, float)
+    return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
+
+
+def _aligned(history: History, name: str) -> np.ndarray:
+    """Values of a metric at the points of the times; 0 where it has none, as a damaged line may have held it."""
+    steps = history[_STEPS].steps
+    values = np.zeros(len(steps))
+    _, here, there = np.intersect1d(steps, history[name].steps, return_indices=True)
+    values[here] = _finite(history[name])[there]
+    return values
+
+
+def _mean(history: History, name: str, weights: np.ndarray) -> float | None:
+    """Mean of a metric over the points that have it, by their weights."""
+    if name not in history:
+        return None
+    weight = float((weights * np.isin(history[_STEPS].steps, history[name].steps)).sum())
+    return float((_aligned(history, name) * weights).sum() / weight) if weight > 0 else None

@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,18 +113,12 @@ class RunContent:
         `ended` is the status of a run that ends in this moment, before its record says so. Raises UserError where the
         run's record cannot be read.
         """
-        self.folder, self.record, self.notes = folder, read_record(folder), list[str]()
-        notes, journal, self.checkpoints = self.notes, content or JournalContent(), list[int]()
-        try:
-            journal = content or read_content(folder.journal)
-        except FileNotFoundError:
-            notes.append("The run has no journal yet, so there are no curves and no events.")
-        except OSError as error:
-            notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
-        try:
-            experiment = experiment or load_recorded_experiment(folder.spec)
-        except UserError as error:
-            notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
+        self.folder = folder
+        self.record = read_record(folder)
+        self.notes = notes = list[str]()
+        journal = content or _journal(folder, notes)
+        experiment = experiment or _experiment(folder, notes)
+        self.checkpoints: list[int] = []
         with suppress(OSError, UserError):
             self.checkpoints = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
         if journal.num_damaged:
@@ -138,17 +132,11 @@ class RunContent:
                 "No process on this machine trains the run, and its record has no end: it was killed, or runs "
                 "elsewhere."
             )
-        self.metrics, self.facts, now = series_of(journal), JournalFacts.of(journal), int(time.time() * 1000)
+        self._read_metrics(journal)
+        now = int(time.time() * 1000)
         if self.is_live:
             self.facts.count_time(now)
-        self.results = RunResults()
-        self.results.load(journal)
-        trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
-        self.step = max(self.record.step, max(trained, default=0))
-        weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
-        self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])  # the heaviest first
-        self.batch_size = experiment.batch.size if experiment else 0
-        self.quarters = experiment.objective.quarters if experiment else ""
+        self._read_objective(experiment)
         self.samples = samples_of(folder, journal, pictures, notes)
         self.figures = figures_of(folder, pictures, notes)
         self.attempts = attempts_of(journal, ended, self.is_live, now)
@@ -158,20 +146,42 @@ class RunContent:
             self.events.append(RunEvent(now, "end", f"ended: {ended}"))
         self.spec = _text(folder.spec, notes)
         self.changes = spec_changes(home, self.record, experiment, self.facts.params, notes)
+
+    def _read_metrics(self, journal: JournalContent) -> None:
+        """Read what the journal has of metrics, parameters and tags."""
+        self.metrics = series_of(journal)
+        self.facts = JournalFacts.of(journal)
+        self.results = RunResults()
+        self.results.load(journal)
+        trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
+        self.step = max([self.record.step, *trained])
         counts = {name.removeprefix("parameters."): value for name, value in self.facts.params.items()
                   if name.startswith("parameters.") and value.isdecimal()}  # fmt: skip
         self.parameters = {name: int(value) for name, value in counts.items()}
         self.tags = {name: hide(value) for name, value in self.facts.tags.items() if not name.startswith("mlflow.")}
+        speeds = self._values(SPEED)
+        self.speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+        self.num_bad_steps = int((~np.isfinite(self._values(TRAIN_LOSS))).sum())
+
+    def _values(self, metric: str) -> np.ndarray:
+        return self.metrics[metric].values if metric in self.metrics else np.array([])
+
+    def _read_objective(self, experiment: Experiment | None) -> None:
+        """Read the components of the loss, the heaviest first, and the main metric."""
+        weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
+        self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])
+        self.batch_size = experiment.batch.size if experiment else 0
+        self.quarters = experiment.objective.quarters if experiment else ""
         held_out = [*(f"{HELD_OUT}{name}" for name in self.components), *self.named(HELD_OUT)]
         self.main_metric = next((name for name in held_out if name in self.metrics), None)
-        speeds = self.metrics[SPEED].values if SPEED in self.metrics else np.array([])
-        self.speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
-        losses = self.metrics[TRAIN_LOSS].values if TRAIN_LOSS in self.metrics else np.array([])
-        self.num_bad_steps = int((~np.isfinite(losses)).sum())
 
     def named(self, *prefixes: str) -> list[str]:
         """Names of the metrics that begin with one of the prefixes."""
         return sorted(name for name in self.metrics if name.startswith(prefixes))
+
+    def names_under(self, prefix: str) -> list[str]:
+        """Names of the metrics that begin with a prefix, without it."""
+        return [name.removeprefix(prefix) for name in self.metrics if name.startswith(prefix)]
 
     def last(self, metric: str) -> str:
         """Last value of a metric, as text."""
@@ -193,6 +203,24 @@ class RunContent:
         return "".join(f"; {each}" for each in found)
 
 
+def _journal(folder: RunFolder, notes: list[str]) -> JournalContent:
+    try:
+        return read_content(folder.journal)
+    except FileNotFoundError:
+        notes.append("The run has no journal yet, so there are no curves and no events.")
+    except OSError as error:
+        notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
+    return JournalContent()
+
+
+def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
+    try:
+        return load_recorded_experiment(folder.spec)
+    except UserError as error:
+        notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
+    return None
+
+
 def _text(path: Path, notes: list[str] | None = None) -> str:
     """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
     try:
@@ -207,21 +235,27 @@ def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) ->
     """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in milliseconds since 1970."""
     records = sorted(journal.events, key=lambda record: int(record["time"]))
     starts = [int(record["time"]) for record in records if record["kind"] == "start"]
-    logged, found = np.array(journal.times), []
-    for begin, following in zip(starts, [*starts[1:], None], strict=False):
-        if following is None and (ended or is_live):
+    logged = np.array(journal.times)
+    found = []
+    # The last attempt has no end in the journal: a trainer's clock may be ahead of this one.
+    for begin, until in zip(starts, [*starts[1:], math.inf], strict=False):
+        if until == math.inf and (ended or is_live):
             found.append(RunAttempt(begin, max(now, begin), ended or "running"))
-            continue
-        until = following or math.inf  # a trainer's clock may be ahead of this one
-        own = [record for record in records if begin <= record["time"] < until]
-        if ends := [record for record in own if record["kind"] == "end"]:
-            found.append(RunAttempt(begin, int(ends[0]["time"]), ends[0]["status"]))
-            continue
-        last = max([begin, *(int(record["time"]) for record in own), *logged[(logged >= begin) & (logged < until)]])
-        tags = [record["values"] for record in own if record["kind"] == "tags"]
-        has_failed = any("ditlab.failure_message" in values for values in tags)
-        found.append(RunAttempt(begin, int(last), "failed" if has_failed else "killed"))
+        else:
+            own = [record for record in records if begin <= record["time"] < until]
+            found.append(_past_attempt(begin, own, logged[(logged >= begin) & (logged < until)]))
     return found
+
+
+def _past_attempt(begin: int, own: Sequence[Mapping[str, Any]], logged: np.ndarray) -> RunAttempt:
+    """An attempt that has ended, by its own events and the times of its metrics."""
+    for record in own:
+        if record["kind"] == "end":
+            return RunAttempt(begin, int(record["time"]), record["status"])
+    last = max([begin, *(int(record["time"]) for record in own), *logged])
+    tags = [record["values"] for record in own if record["kind"] == "tags"]
+    has_failed = any("ditlab.failure_message" in values for values in tags)
+    return RunAttempt(begin, int(last), "failed" if has_failed else "killed")
 
 
 def spec_changes(
@@ -230,11 +264,8 @@ def spec_changes(
     """Differences of a run's spec, the nearest parent first. `logged` are the parameters of its first start."""
     if experiment is None:
         return []
-    now, found = flatten(experiment.to_dict()), list[html.Part]()
-
-    def differences(other: Mapping[str, str], whole: bool = False) -> list[tuple[str, str | None, str | None]]:
-        paths = [path for path in dict.fromkeys([*now, *other]) if path in other or whole]
-        return [(path, now.get(path), other.get(path)) for path in paths if now.get(path) != other.get(path)]
+    now = flatten(experiment.to_dict())
+    found = []
 
     def recorded(run_id: str, name: str, what: str) -> dict[str, Any]:
         try:
@@ -243,29 +274,53 @@ def spec_changes(
             notes.append(f"{what} cannot be read ({first_line(error)}).")
         return {}
 
-    def add(against: str, columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> None:
-        shown = [[each and shorten(each, _LONGEST_VALUE) for each in row] for row in rows if row[0] != "name"]
-        table = html.Table(columns, shown, f"Differences against {against}.")
-        found.append(table if shown else html.Paragraphs(f"No difference against {against}."))
-
     first = {path: value for path, value in logged.items() if not path.startswith(("parameters.", "spec_hash"))}
-    if changed := differences(first):
-        add("its first start", ("changed by a resume", "now", "at the first start"), changed)
+    if changed := _differences(now, first):
+        found.append(_changes("its first start", ("changed by a resume", "now", "at the first start"), changed))
     if start := experiment.start:
         parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
-        rows = [row for row in differences(parent, whole=True) if not row[0].startswith("start")]
+        rows = [row for row in _differences(now, parent, whole=True) if not row[0].startswith("start")]
         if parent:
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
-            add(point, ("field", "this run", "its parent"), rows)
+            found.append(_changes(point, ("field", "this run", "its parent"), rows))
     if record.parent:
         base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
         if isinstance(base, dict) and base:
-            add("the base of its sweep", ("field", "this trial", "base"), differences(flatten(base)))
-    required = "none: it must be set"
-    defaults = [(path, describe_value(value), required if default is PydanticUndefined else describe_value(default))
-                for path, value, default in spec_fields(experiment) if value != default]  # fmt: skip
-    add("the defaults", ("field", "this run", "default"), defaults)
+            rows = _differences(now, flatten(base))
+            found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
+    found.append(_changes("the defaults", ("field", "this run", "default"), _defaults(experiment)))
     return found
+
+
+_Change = tuple[str, str | None, str | None]
+"""Path, value, and the value it is compared with."""
+
+
+def _differences(now: Mapping[str, str], other: Mapping[str, str], *, whole: bool = False) -> list[_Change]:
+    """Paths whose values differ; of `other` alone, unless `whole`."""
+    paths = [path for path in dict.fromkeys([*now, *other]) if path in other or whole]
+    return [(path, now.get(path), other.get(path)) for path in paths if now.get(path) != other.get(path)]
+
+
+def _defaults(experiment: Experiment) -> list[_Change]:
+    """Fields that differ from their defaults."""
+    return [
+        (path, describe_value(value), _default(default))
+        for path, value, default in spec_fields(experiment)
+        if value != default
+    ]
+
+
+def _default(value: Any) -> str:
+    return "none: it must be set" if value is PydanticUndefined else describe_value(value)
+
+
+def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -> html.Part:
+    """A table of differences, without the run's name."""
+    rows = [[each and shorten(each, _LONGEST_VALUE) for each in row] for row in changes if row[0] != "name"]
+    if not rows:
+        return html.Paragraphs(f"No difference against {against}.")
+    return html.Table(columns, rows, f"Differences against {against}.")
 
 
 def run_page(run: RunContent) -> html.Page:
@@ -323,36 +378,7 @@ def _commands(run: RunContent) -> str:
 
 def _result(run: RunContent) -> html.Section:
     """Result beside its baselines, cost, newest samples and the main curve: what one screen can answer."""
-    facts, main = list[html.Fact](), run.main_metric
-    if main:
-        series, name = run.metrics[main], main.removeprefix(HELD_OUT)
-        facts.append(
-            html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}")
-        )
-        if np.isfinite(series.values).any():
-            lowest = int(np.nanargmin(np.where(np.isfinite(series.values), series.values, np.nan)))
-            value = format_number(float(series.values[lowest]))
-            if lowest != len(series.values) - 1:
-                facts.append(html.Fact(f"lowest {name}", value, f"step {int(series.steps[lowest]):,}"))
-    others = (name for name in run.results if name != main and baselines(name, run.results))
-    if other := next(others, None):  # what the family's evaluator or the quality of samples measured
-        facts.append(html.Fact(other, run.last(other), run.compared(other).removeprefix("; ")))
-    if TRAIN_LOSS in run.metrics:
-        recent = format_number(run.metrics[TRAIN_LOSS].recent_median())
-        facts.append(html.Fact("training loss", recent, RECENT_TEXT))
-    if len(run.speeds):
-        facts.append(html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median of the run"))
-    if run.seconds:
-        num = len(run.attempts)
-        facts.append(html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""))
-    for device, hours in run.facts.device_hours.items():
-        notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
-        notes += [f"price {format_number(run.facts.price)}"] if run.facts.price else []
-        facts.append(html.Fact(f"{device} hours", format_number(hours), ", ".join(notes)))
-    if run.checkpoints:
-        facts.append(html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"))
-    if run.num_bad_steps:
-        facts.append(html.Fact("steps with NaN or infinity", f"{run.num_bad_steps:,}"))
+    main = run.main_metric
     no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
     shown = main.removeprefix(HELD_OUT) if main else TRAIN_LOSS.removeprefix(TRAIN)
     curves = _charts(run, "main", {shown: _pair(shown)}) or [
@@ -360,7 +386,49 @@ def _result(run: RunContent) -> html.Section:
     ]
     row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
     protocol = [html.Paragraphs(text)] if main and (text := protocols_text(run.facts.tags, "eval")) else []
-    return html.Section("Result", [html.Facts(facts), *protocol, row, *map(html.Notice, run.notes)], "result")
+    return html.Section("Result", [html.Facts([*_facts(run)]), *protocol, row, *map(html.Notice, run.notes)], "result")
+
+
+def _facts(run: RunContent) -> Iterator[html.Fact]:
+    """Values of the result beside their baselines, then speed and cost."""
+    main = run.main_metric
+    if main:
+        yield from _main_facts(run, main)
+    others = (name for name in run.results if name != main and baselines(name, run.results))
+    if other := next(others, None):  # what the family's evaluator or the quality of samples measured
+        yield html.Fact(other, run.last(other), run.compared(other).removeprefix("; "))
+    if TRAIN_LOSS in run.metrics:
+        yield html.Fact("training loss", format_number(run.metrics[TRAIN_LOSS].recent_median()), RECENT_TEXT)
+    if len(run.speeds):
+        yield html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median of the run")
+    yield from _cost_facts(run)
+    if run.checkpoints:
+        yield html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here")
+    if run.num_bad_steps:
+        yield html.Fact("steps with NaN or infinity", f"{run.num_bad_steps:,}")
+
+
+def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
+    """Time of all attempts, and hours of devices with their energy and price."""
+    if run.seconds:
+        num = len(run.attempts)
+        yield html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else "")
+    for device, hours in run.facts.device_hours.items():
+        notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
+        if run.facts.price:
+            notes.append(f"price {format_number(run.facts.price)}")
+        yield html.Fact(f"{device} hours", format_number(hours), ", ".join(notes))
+
+
+def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
+    """Last value of the main metric, and the lowest where that is another."""
+    series = run.metrics[main]
+    name = main.removeprefix(HELD_OUT)
+    yield html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}")
+    finite = np.where(np.isfinite(series.values), series.values, np.nan)
+    lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
+    if lowest != len(finite) - 1:
+        yield html.Fact(f"lowest {name}", format_number(float(finite[lowest])), f"step {int(series.steps[lowest]):,}")
 
 
 def _pair(name: str) -> list[tuple[str, str, str]]:
@@ -370,21 +438,14 @@ def _pair(name: str) -> list[tuple[str, str, str]]:
 def _curves(run: RunContent) -> html.Section:
     """Charts of the other loss components, training and held-out values in one, and of quarters of time; parts of a
     mixture, optimiser, machine folded."""
-    trained = [name.removeprefix(TRAIN) for name in run.metrics if name.startswith(TRAIN)]
-    held_out = [name.removeprefix(HELD_OUT) for name in run.metrics if name.startswith(HELD_OUT)]
+    trained = run.names_under(TRAIN)
+    held_out = run.names_under(HELD_OUT)
     of_parts = [name for name in held_out if "/" in name]  # `NAME/velocity`, of one part of a mixture
-    shown = run.main_metric or TRAIN_LOSS  # in the result
-    quarters = {name for name in held_out if _QUARTER.search(name)}
-    skipped = {name.removeprefix(TRAIN) for name in (*_OPTIMISER, SPEED, _DATA_WAIT)} | {*of_parts, *quarters}
-    skipped.add(shown.removeprefix(HELD_OUT).removeprefix(TRAIN))
-    if len(run.components) == 1 and run.same(TRAIN_LOSS, f"{TRAIN}{run.components[0]}"):
-        skipped.add("loss")
-    curves = {
-        name: _pair(name)
-        for name in dict.fromkeys(["loss", *run.components, *trained, *held_out])
-        if name in {*trained, *held_out} - skipped
-    }
-    for name in sorted(quarters):
+    quarters = sorted(name for name in held_out if _QUARTER.search(name))
+    shown = {*trained, *held_out} - {*of_parts, *quarters, *_skipped(run)}
+    names = dict.fromkeys(["loss", *run.components, *trained, *held_out])
+    curves = {name: _pair(name) for name in names if name in shown}
+    for name in quarters:
         component, _, place = name.rpartition("_")
         curves.setdefault(f"{component} by quarter of time", []).append((f"{HELD_OUT}{name}", place, place))
     parts = _charts(run, "loss", curves)
@@ -397,6 +458,14 @@ def _curves(run: RunContent) -> html.Section:
     folded = [("Held-out samples of each part", by_part), ("Optimiser", _plain_charts(run, "optimiser", _OPTIMISER)),
               ("Load of the machine", _plain_charts(run, "machine", run.named("system/")))]  # fmt: skip
     return html.Section("Curves", parts, "curves", [each for each in folded if each[1]])
+
+
+def _skipped(run: RunContent) -> Iterator[str]:
+    """Names that have no chart of their own here: those drawn elsewhere, and a loss that is its only component."""
+    for name in (*_OPTIMISER, SPEED, _DATA_WAIT, run.main_metric or TRAIN_LOSS):
+        yield name.removeprefix(HELD_OUT).removeprefix(TRAIN)
+    if len(run.components) == 1 and run.same(TRAIN_LOSS, f"{TRAIN}{run.components[0]}"):
+        yield "loss"
 
 
 def _quality(run: RunContent) -> html.Section:
@@ -490,9 +559,11 @@ def _timeline(run: RunContent) -> html.Section:
     def place(time: int) -> float:
         return min(max(100 * (time - begin) / (end - begin), 0.0), 100.0)
 
-    bars, texts = [], []
+    bars = []
+    texts = []
     for number, attempt in enumerate(run.attempts, start=1):
-        left, duration = place(attempt.begin), format_duration((attempt.end - attempt.begin) / 1000)
+        left = place(attempt.begin)
+        duration = format_duration((attempt.end - attempt.begin) / 1000)
         texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
         bars.append(html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0)))
     marked = sorted((each for each in run.events if each.kind in _MARKED), key=lambda each: each.kind in _LISTED)

@@ -21,6 +21,7 @@ from ditlab.spec.values import format_bytes
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+    from ditlab.data.stores.bucketed_store import AnyStore
     from ditlab.data.stores.writing import WrittenStore
     from ditlab_models.contract import Spec
 
@@ -361,45 +362,58 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read. Or
     an experiment's YAML, whose data are shown: the parts of a mixture with their shares, samples and columns.
     """
-    terminal, home = output.console(as_json), Home.from_environment()
     if path.endswith((".yaml", ".yml")):
-        from ditlab.analysis.store_tables import data_facts, data_tables
-        from ditlab.data.splits import open_data
-        from ditlab.spec.files import load_experiment
-
-        experiment = load_experiment(Path(path))
-        data = open_data(experiment.data, home)
-        for table in data_tables(experiment, data):
-            terminal.print(table)
-        if data.note:
-            output.say(data.note)
-        output.emit(data_facts(experiment, data), as_json)
-        output.hint(as_json, "train", path, "--dry-run")
+        _show_experiment(path, as_json)
         return
-    from ditlab.analysis.store_tables import store_facts, store_tables, text_table
+    from ditlab.analysis.store_tables import store_facts, store_tables
     from ditlab.data.named_stores import open_named_store
-    from ditlab.data.preview import sample_grid, sample_text
     from ditlab.data.remote.copies import describe_store
     from ditlab.spec.uris import is_uri
 
+    home = Home.from_environment()
     remote = is_uri(path)
     if remote and (out or num):
         raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
     store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
-    place, texts, picture = path if remote else str(store.path), {}, None
+    place = path if remote else str(store.path)
     if not remote:
         store.verify()
     for table in store_tables(store, place):
-        terminal.print(table)
-    if not remote:
-        if texts := sample_text(store, num or 4):
-            terminal.print(text_table(texts))
-        if figure := sample_grid(store, num or 32):
-            from ditlab.analysis.plot import Plot
-
-            picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
-            output.say(f"picture: {picture}")
-        elif not texts:
-            output.say(f"{store.name} holds no column of images: no picture.")
+        output.console(as_json).print(table)
+    texts, picture = ({}, None) if remote else _show_samples(store, num, out, home, as_json)
     output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
     output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
+
+
+def _show_experiment(path: str, as_json: bool) -> None:
+    from ditlab.analysis.store_tables import data_facts, data_tables
+    from ditlab.data.splits import open_data
+    from ditlab.spec.files import load_experiment
+
+    experiment = load_experiment(Path(path))
+    data = open_data(experiment.data, Home.from_environment())
+    for table in data_tables(experiment, data):
+        output.console(as_json).print(table)
+    if data.note:
+        output.say(data.note)
+    output.emit(data_facts(experiment, data), as_json)
+    output.hint(as_json, "train", path, "--dry-run")
+
+
+def _show_samples(
+    store: AnyStore, num: int | None, out: Path | None, home: Home, as_json: bool
+) -> tuple[dict[int, str], Path | None]:
+    """Print rows of a store as text, and draw images, where it has some; return the texts and the picture."""
+    from ditlab.analysis.plot import Plot
+    from ditlab.analysis.store_tables import text_table
+    from ditlab.data.preview import sample_grid, sample_text
+
+    picture = None
+    if texts := sample_text(store, num or 4):
+        output.console(as_json).print(text_table(texts))
+    if figure := sample_grid(store, num or 32):
+        picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
+        output.say(f"picture: {picture}")
+    elif not texts:
+        output.say(f"{store.name} holds no column of images: no picture.")
+    return texts, picture

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.reports.formatting import terminal_table
+
+if TYPE_CHECKING:
+    from ditlab.doctor.machine import Finding
 
 # Where a shell reads the script at each start.
 _PLACES = {
@@ -32,21 +36,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     from ditlab.doctor.machine import check_machine, last_sentence
 
     if cluster:
-        from ditlab.cluster.session import cluster_address, ray_session
-        from ditlab.spec.uris import refuse_storage
-
-        try:
-            if storage is not None:
-                refuse_storage("--storage", storage)
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        if (where := cluster_address(address)) is None:
-            raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
-        with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
-            from ditlab.doctor.cluster import check_cluster
-
-            progress.stage("checking the cluster")
-            findings = check_cluster(storage, progress.say)
+        findings = _check_cluster(address, storage)
     else:
         for option, value in (("--address", address), ("--storage", storage)):
             if value is not None:
@@ -71,6 +61,26 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
         there = ["--address", address] if cluster and address else []
         output.hint(as_json, "train", *([example, *there] if example.is_file() else ["--help"]))
     return 1 if missing else 0
+
+
+def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
+    from ditlab.cli.progress import ProgressBars
+    from ditlab.cluster.session import cluster_address, ray_session
+    from ditlab.spec.uris import refuse_storage
+
+    try:
+        if storage is not None:
+            refuse_storage("--storage", storage)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    where = cluster_address(address)
+    if where is None:
+        raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
+    with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
+        from ditlab.doctor.cluster import check_cluster
+
+        progress.stage("checking the cluster")
+        return check_cluster(storage, progress.say)
 
 
 @click.command()

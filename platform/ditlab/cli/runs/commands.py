@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -23,9 +23,13 @@ from ditlab.runs.locks import RunningState
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
     from ditlab.tracking.records import RunRecord
+    from ditlab.tracking.upload import SyncResult
 
 _MOST_METRICS = 24
 _MOST_REMOTE = 1000
@@ -36,6 +40,8 @@ _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
 
+RunRow = dict[str, Any]
+"""A run by the keys of `--json`."""
 _SORTS = {
     "created": lambda row: row["created"], "name": lambda row: row["name"], "step": lambda row: -row.get("step", 0),
     "loss": lambda row: _lowest(row["train_loss"]), "held-out": lambda row: _lowest(row.get("main_value")),
@@ -75,69 +81,90 @@ def runs(
     if ctx.invoked_subcommand is not None:
         return
 
-    from rich.text import Text
+    home = Home.from_environment()
+    wanted = {"name": name, "status": status, "family": family}
+    is_sorted = sort != "created"
+    most = None if is_sorted else num
+    budget: dict[str, Any] = {}
+    if tracking:
+        rows, remarks = _remote_rows(tracking, home, most, wanted)
+    else:
+        rows, remarks = _local_rows(home, most, wanted, has_groups=not each)
+        budget = _count_hours(home, rows, remarks, as_json)
+    if is_sorted:
+        rows = sorted(rows, key=_SORTS[sort])
+        if sort == "held-out" and not tracking:
+            rows = _by_protocol(home, rows, remarks)
+        rows = rows[:num]
+    if rows:
+        output.console(as_json).print(_runs_table(rows))
+    else:
+        which = "runs like these" if any(wanted.values()) else "runs"
+        output.print_line(f"no {which} under {tracking or home.root}", as_json)
+    for remark in remarks:
+        output.say(remark)
+    output.emit({"runs": rows, **budget}, as_json)
+    if rows and not tracking:
+        output.hint(as_json, "runs show", rows[0]["run_id"].partition(".")[0])  # of an arm its sweep
 
-    from ditlab.cli.progress import STATUS_COLOURS, status_text
+
+def _count_hours(home: Home, rows: list[RunRow], remarks: list[str], as_json: bool) -> RunRow:
+    """Count hours of devices: of each row for `--json`, as the table has no room, and those of DITLAB_BUDGET, if any,
+    which are also a remark."""
     from ditlab.runs.budget import HomeBudget
     from ditlab.tracking.device_hours import DeviceHours
 
-    home = Home.from_environment()
-    budget_facts: dict[str, Any] = {}
-    wanted = {"name": name, "status": status, "family": family}
-    if tracking:
-        is_chosen = sort != "created" or any(wanted.values())
-        rows, remarks = _remote_rows(tracking, home, _MOST_REMOTE if is_chosen else num), list[str]()
-        if is_chosen and len(rows) == _MOST_REMOTE:
-            remarks.append(f"looked through the newest {_MOST_REMOTE:,} runs of the server alone.")
-        rows = [row for row in rows if _matches(row, wanted)][: None if sort != "created" else num]
-    else:
-        rows, remarks = _local_rows(home, None if sort != "created" else num, wanted, has_groups=not each)
-        budget, hours = HomeBudget.from_environment(), DeviceHours(home)
-        if budget:
-            remarks.append(budget.describe(hours))
-            budget_facts = {"budget": {"hours": budget.hours, "used": dict(hours.total())}}
-        if as_json:  # a look at each journal, for which the table has no room
-            for row in rows:
-                row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
-        hours.keep()
-    if sort != "created":
-        rows = sorted(rows, key=_SORTS[sort])
-        if sort == "held-out" and not tracking:
-            rows, remark = _by_protocol(home, rows)
-            remarks += filter(None, [remark])
-        rows = rows[:num]
+    budget = HomeBudget.from_environment()
+    hours = DeviceHours(home)
+    found: RunRow = {}
+    if budget:
+        remarks.append(budget.describe(hours))
+        found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
+    if as_json:  # a look at each journal
+        for row in rows:
+            row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
+    hours.keep()
+    return found
+
+
+def _runs_table(rows: Sequence[RunRow]) -> Table:
     mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
     held_out = next(iter(mains)) if len(mains) == 1 else "held out"
     columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
     columns |= {"loss": "number", held_out: "number", "/s": "number"}
     table = terminal_table(columns, optional=("/s", "age", "family", "step"))
     for row in rows:
-        age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
-        shown = "train_loss" if row.get("main_value") is None else "main_value"  # of one column: lines are short
-        halves = {shown: row.get("half_widths", {}).get(shown)}
-        numbers = [
-            "" if row.get(key) is None else f"{row[key]:.4g}" + (f"±{halves[key]:.2g}" if halves.get(key) else "")
-            for key in ("train_loss", "main_value", "samples_per_second")
-        ]
-        if numbers[1] and len(mains) > 1:
-            numbers[1] = f"{escape_line(row['main_metric'].removeprefix('eval/'))} {numbers[1]}"
-        step = f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
-        seeds = f" x{row['seeds']}" if row.get("seeds") else ""
-        names = (escape_line(text) for text in (row["run_id"], row["name"] + seeds, row["family"]))
-        condition = status_text(row["status"])
-        if row["status"] == "lost":
-            condition, step = Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), ""
-        table.add_row(*names, condition, step, " ".join(age.split()[:2]), *numbers)
-    if rows:
-        output.console(as_json).print(table)
+        table.add_row(*_cells(row, has_metric=len(mains) > 1))
+    return table
+
+
+def _cells(row: RunRow, *, has_metric: bool) -> Iterator[str | Text]:
+    """Cells of a run's row, with `has_metric` the name of what is held out beside its value."""
+    from rich.text import Text
+
+    from ditlab.cli.progress import STATUS_COLOURS, status_text
+
+    seeds = f" x{row['seeds']}" if row.get("seeds") else ""
+    yield from map(escape_line, (row["run_id"], row["name"] + seeds, row["family"]))
+    if row["status"] == "lost":
+        yield from (Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), "")
     else:
-        which = "runs like these" if any(wanted.values()) else "runs"
-        output.print_line(f"no {which} under {tracking or home.root}", as_json)
-    for remark in remarks:
-        output.say(remark)
-    output.emit({"runs": rows, **budget_facts}, as_json)
-    if rows and not tracking:
-        output.hint(as_json, "runs show", rows[0]["run_id"].partition(".")[0])  # of an arm its sweep
+        yield status_text(row["status"])
+        yield f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
+    age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
+    yield " ".join(age.split()[:2])
+    main = _number(row, "main_value", has_half=True)
+    yield _number(row, "train_loss", has_half=not main)  # of one column: lines are short
+    yield f"{escape_line(row['main_metric'].removeprefix('eval/'))} {main}" if main and has_metric else main
+    yield _number(row, "samples_per_second", has_half=False)
+
+
+def _number(row: RunRow, key: str, *, has_half: bool) -> str:
+    """A value, with `has_half` and of several seeds half its interval."""
+    if row.get(key) is None:
+        return ""
+    half = row.get("half_widths", {}).get(key) if has_half else None
+    return f"{row[key]:.4g}±{half:.2g}" if half else f"{row[key]:.4g}"
 
 
 @runs.command()
@@ -152,7 +179,8 @@ def rename(run: str, name: str, as_json: bool) -> None:
     from ditlab.api.run import open_run
 
     found = open_run(run, warn=output.say)
-    before, renamed = found.name, found.rename(name)
+    before = found.name
+    renamed = found.rename(name)
     output.print_line(f"run {renamed.id}: {before} is now {renamed.name}", as_json)
     output.emit({"run_id": renamed.id, "name": renamed.name, "before": before}, as_json)
     output.hint(as_json, "runs show", renamed.id)
@@ -171,9 +199,7 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
     """
     from ditlab.runs.query import as_records, query_runs, schema_lines, shown
 
-    if sql is None or schema:
-        if not schema:
-            raise UserError("SQL is missing; write a SELECT in quotes, or --schema for the tables and their columns.")
+    if schema:
         for line in schema_lines():
             output.print_line(line, as_json)
         output.emit({"schema": list(schema_lines())}, as_json)
@@ -181,16 +207,17 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
             as_json, "runs query", "SELECT run, name, main_value FROM runs ORDER BY main_value NULLS LAST LIMIT 3"
         )
         return
+    if sql is None:
+        raise UserError("SQL is missing; write a SELECT in quotes, or --schema for the tables and their columns.")
     answer = query_runs(Home.from_environment(), sql)
-    numbers = [
-        all(isinstance(row[place], int | float | None) for row in answer.rows) for place in range(len(answer.columns))
-    ]
-    kinds = {name: "number" if is_number else "text" for name, is_number in zip(answer.columns, numbers, strict=True)}
-    cells = ([escape_line(shown(value)) for value in row] for row in answer.rows)
-    if len(kinds) == len(answer.columns):
-        output.console(as_json).print(terminal_table(kinds, cells))
-    else:
+    if len(set(answer.columns)) < len(answer.columns):
         raise UserError(f"SQL gives two columns of one name ({', '.join(answer.columns)}); name them apart with AS.")
+    kinds = {
+        name: "number" if all(isinstance(row[place], int | float | None) for row in answer.rows) else "text"
+        for place, name in enumerate(answer.columns)
+    }
+    cells = ([escape_line(shown(value)) for value in row] for row in answer.rows)
+    output.console(as_json).print(terminal_table(kinds, cells))
     for note in answer.notes:
         output.say(note)
     output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
@@ -212,49 +239,63 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     runs' journals. The old one is kept under another name; notes and tags that people wrote there are copied.
     """
     from ditlab.cli.progress import ProgressBars
-    from ditlab.tracking.records import find_run, record_remarks, scan_runs
     from ditlab.tracking.refill import refill, refill_reason
     from ditlab.tracking.upload import sync_runs
 
-    home, filled = Home.from_environment(), None
+    home = Home.from_environment()
+    filled = None
     reason = "" if tracking else refill_reason(home)
-    if which and not reason:
-        found = [find_run(home, text) for text in which]
-        for note in filter(None, (one.note for one in found)):
-            output.say(note)
-        records = [one.record for one in found]
-    else:
-        scanned = scan_runs(home)
-        records = scanned.records
-        for remark in record_remarks(scanned):
-            output.say(remark)
+    records = _records_of(home, () if reason else which)
     num = f"{len(records):,} run{'s' if len(records) > 1 else ''}"
     with ProgressBars(f"sending what MLflow has missed of {num}") as progress:
         if reason:
             filled, results = refill(home, records, reason, progress.say)
         else:
             results = sync_runs(records, home, tracking, warn=progress.say)
-    for line in filled.lines() if filled else ():
-        output.print_line(escape_line(line), as_json)
-    for result in results:
-        if result.sent or result.left or which:
-            output.say(f"{result.run_id}: records sent: {result.sent:,}, left: {result.left:,}")
-    faults = [result.fault for result in results if result.fault]
-    if faults:
-        raise UserError("\n".join(dict.fromkeys(faults)))
+    if filled:
+        for line in filled.lines():
+            output.print_line(escape_line(line), as_json)
+    _report_sent(results, is_each=bool(which))
     if not any(result.left for result in results):
         output.hint(as_json, "ui")
     synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
     output.emit({"synced": synced, "refilled": asdict(filled) if filled else None}, as_json)
 
 
-def _matches(row: Mapping[str, Any], wanted: Mapping[str, str | None]) -> bool:
+def _records_of(home: Home, which: Sequence[str]) -> Sequence[RunRecord]:
+    """Records of the runs named, or of all."""
+    from ditlab.tracking.records import find_run, record_remarks, scan_runs
+
+    if which:
+        found = [find_run(home, text) for text in which]
+        remarks = [one.note for one in found if one.note]
+        records = [one.record for one in found]
+    else:
+        scanned = scan_runs(home)
+        remarks = record_remarks(scanned)
+        records = scanned.records
+    for remark in remarks:
+        output.say(remark)
+    return records
+
+
+def _report_sent(results: Sequence[SyncResult], *, is_each: bool) -> None:
+    """Say what was sent and what is left, with `is_each` also where that is nothing. Raises UserError for a fault."""
+    for result in results:
+        if result.sent or result.left or is_each:
+            output.say(f"{result.run_id}: records sent: {result.sent:,}, left: {result.left:,}")
+    faults = dict.fromkeys(result.fault for result in results if result.fault)
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def _matches(row: RunRow, wanted: Mapping[str, str | None]) -> bool:
     return all(value is None or fnmatchcase(str(row.get(key, "")), value) for key, value in wanted.items())
 
 
 def _local_rows(
     home: Home, num: int | None, wanted: Mapping[str, str | None], *, has_groups: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[RunRow], list[str]]:
     """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read.
 
     With `has_groups` runs that differ in the seed alone are one row, in the place of the newest.
@@ -262,9 +303,10 @@ def _local_rows(
     from ditlab.tracking.journal import damaged_lines
     from ditlab.tracking.records import group_members, record_remarks, scan_runs
 
-    rows: list[dict[str, Any]] = []
+    rows: list[RunRow] = []
     faults: list[str] = []
-    damaged, runs = 0, scan_runs(home)
+    damaged = 0
+    runs = scan_runs(home)
     groups = group_members(runs.records) if has_groups else {}
     shown: set[str] = set()
     for record in runs.records:
@@ -283,27 +325,29 @@ def _local_rows(
     return rows, remarks
 
 
-def _by_protocol(home: Home, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+def _by_protocol(home: Home, rows: list[RunRow], remarks: list[str]) -> list[RunRow]:
     """Order rows that are sorted by their main metric by what it is measured with, and say so where that differs."""
     from ditlab.receipts.records import TAG_PREFIX
     from ditlab.runs.query import protocol_of
     from ditlab.tracking.journal import last_tag
 
-    ways: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    ways: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
-        metric, way = row.get("main_metric") or "", ("", "")
+        metric = row.get("main_metric") or ""
+        way = ("", "")
         if row.get("main_value") is not None:
             tag = f"{TAG_PREFIX}{metric.partition('/')[0]}"
             way = metric, protocol_of(metric, {tag: last_tag(home.run(row["run_id"]), tag)})
         ways.setdefault(way, []).append(row)
     without = ways.pop(("", ""), [])
-    named = [f"{metric.removeprefix('eval/')} {way}".strip() for metric, way in ways]
-    remark = f"sorted apart, as values of other measurements do not rank: {'; '.join(named)}." if len(ways) > 1 else ""
-    return [row for each in [*ways.values(), without] for row in each], remark
+    if len(ways) > 1:
+        named = [f"{metric.removeprefix('eval/')} {way}".strip() for metric, way in ways]
+        remarks.append(f"sorted apart, as values of other measurements do not rank: {'; '.join(named)}.")
+    return list(chain(*ways.values(), without))
 
 
-def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults: list[str]) -> dict[str, Any] | None:
-    """Row of a run, with `num_damaged` lines of its journal; None where it is not wanted. Appends to `faults`."""
+def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults: list[str]) -> RunRow | None:
+    """RunRow of a run, with `num_damaged` lines of its journal; None where it is not wanted. Appends to `faults`."""
     from ditlab.runs.locks import running_state
     from ditlab.tracking.history import SPEED
     from ditlab.tracking.journal import last_value, main_metric, recent_metrics
@@ -334,27 +378,36 @@ def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults
     return row
 
 
-def _group_row(group: str, rows: list[dict[str, Any]], records: Sequence[RunRecord]) -> dict[str, Any]:
+def _group_row(group: str, rows: list[RunRow], records: Sequence[RunRecord]) -> RunRow:
     """One row of runs that differ in the seed alone: means over those of them that have a value, the newest one's
     date, and the status of the one that is furthest from its end."""
-    from ditlab.intervals import paired_interval
-
     parent = next((record for record in records if record.run_id == group), None)
-    status = min((row["status"] for row in rows), key=_UNFINISHED.index)
-    means, halves = dict[str, float | None](), dict[str, float]()
-    for key in ("train_loss", "main_value", "samples_per_second"):
-        values = [row[key] for row in rows if row[key] is not None]
-        interval = paired_interval(values) if values else None
-        means[key] = interval.mean if interval else None
-        if interval and len(values) > 1:
-            halves[key] = interval.half_width
+    means, halves = _means(rows)
     return {
-        **rows[0], **means, "run_id": group, "status": status, "half_widths": halves, "seeds": len(rows),
+        **rows[0], **means, "run_id": group, "half_widths": halves, "seeds": len(rows),
+        "status": min((row["status"] for row in rows), key=_UNFINISHED.index),
         "name": parent.name if parent else re.sub(r"-seed\d+$", "", rows[0]["name"]), "metrics": {},
         "created": max(row["created"] for row in rows), "step": min(row["step"] for row in rows),
         "message": next((row["message"] for row in rows if row["message"]), ""),
         "runs": [row["run_id"] for row in rows],
     }  # fmt: skip
+
+
+def _means(rows: list[RunRow]) -> tuple[dict[str, float | None], dict[str, float]]:
+    """Means of a group's values, and half the 95 % intervals of those of several runs."""
+    from ditlab.intervals import paired_interval
+
+    means = dict[str, float | None]()
+    halves = dict[str, float]()
+    for key in ("train_loss", "main_value", "samples_per_second"):
+        values = [row[key] for row in rows if row[key] is not None]
+        means[key] = None
+        if values:
+            interval = paired_interval(values)
+            means[key] = interval.mean
+            if len(values) > 1:
+                halves[key] = interval.half_width
+    return means, halves
 
 
 def _with_job(record: RunRecord, running: RunningState) -> RunningState:
@@ -373,11 +426,21 @@ def _with_job(record: RunRecord, running: RunningState) -> RunningState:
     return RunningState("running", f"its Ray job {job} is {status.lower()}")
 
 
-def _remote_rows(tracking: str, home: Home, num: int) -> list[dict[str, Any]]:
+def _remote_rows(
+    tracking: str, home: Home, num: int | None, wanted: Mapping[str, str | None]
+) -> tuple[list[RunRow], list[str]]:
+    """Rows of the newest runs of a server that are wanted, all for None, and a sentence where it has more."""
     from ditlab.tracking.mlflow_runs import list_mlflow_runs
 
-    rows = list_mlflow_runs(tracking, home, num)
-    return [{**row, "train_loss": output.finite(row["train_loss"])} for row in rows]
+    remarks = []
+    if num is None or any(wanted.values()):
+        found = list_mlflow_runs(tracking, home, _MOST_REMOTE)
+        if len(found) == _MOST_REMOTE:
+            remarks.append(f"looked through the newest {_MOST_REMOTE:,} runs of the server alone.")
+    else:
+        found = list_mlflow_runs(tracking, home, num)
+    rows = [{**row, "train_loss": output.finite(row["train_loss"])} for row in found if _matches(row, wanted)]
+    return rows[:num], remarks
 
 
 @click.command(short_help="Show one run.")
@@ -393,78 +456,99 @@ def show(run: str, as_json: bool) -> None:
 
     home = Home.from_environment()
     found = describe_run(home, find_run(home, run))
-    record, terminal = found.record, output.console(as_json)
+    record = found.record
+    terminal = output.console(as_json)
     output.print_line(f"run {record.run_id}: {record.name}", as_json)
     facts = _facts(found)
     terminal.print(facts_table({name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}))
     if found.metrics:
-        names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][:_MOST_METRICS]
-        last = [(name, *found.metrics[name]) for name in names]
-        rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
-        output.print_line("", as_json)
-        terminal.print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
-        if found.held_out_text:
-            output.print_line(found.held_out_text, as_json)
-        if left := len(found.metrics) - len(names):
-            output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
-        for line in ["", *output.time_lines(found.time)] if found.time else ():
-            output.print_line(line, as_json)
+        _print_metrics(found, as_json)
     for note in found.notes:
         output.say(note)
     output.emit(found.to_dict(), as_json)
+    for command in _next_commands(found):
+        output.hint(as_json, *command)
+
+
+def _print_metrics(found: RunDescription, as_json: bool) -> None:
+    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][:_MOST_METRICS]
+    last = [(name, *found.metrics[name]) for name in names]
+    rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
+    output.print_line("", as_json)
+    output.console(as_json).print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
+    if found.held_out_text:
+        output.print_line(found.held_out_text, as_json)
+    if left := len(found.metrics) - len(names):
+        output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
+    if found.time:
+        for line in ["", *output.time_lines(found.time)]:
+            output.print_line(line, as_json)
+
+
+def _next_commands(found: RunDescription) -> list[tuple[Any, ...]]:
+    """Commands that go on with a run that has not finished, or else use what it has."""
+    record = found.record
+    spec = output.relative(found.folder.spec)
+    resume = ("--resume", record.run_id)
     is_lost = found.running is not None and found.running.state == "lost"
-    if record.is_group and record.status != "finished":
-        seeds = ("--seeds", str(record.trials), "--resume", record.run_id)
-        output.hint(as_json, "train", output.relative(found.folder.spec), *seeds)
-    elif record.trials and record.status != "finished":
-        output.hint(as_json, "tune", "--resume", record.run_id)
-    elif (record.status in ("failed", "interrupted") or is_lost) and not record.trials:
-        output.hint(as_json, "train", output.relative(found.folder.spec), "--resume", record.run_id)
-        output.hint(as_json, "runs log", record.run_id)
-    elif found.unsent:
-        output.hint(as_json, "runs sync", record.run_id)
-    elif found.checkpoint_steps and not record.trials:
-        output.hint(as_json, "sample", record.run_id)
-    else:
-        output.hint(as_json, "watch" if record.status == "running" else "report", record.run_id)
+    if record.trials and record.status != "finished":
+        return [("train", spec, "--seeds", record.trials, *resume) if record.is_group else ("tune", *resume)]
+    if is_lost or record.status in ("failed", "interrupted"):
+        return [("train", spec, *resume), ("runs log", record.run_id)]
+    if found.unsent:
+        return [("runs sync", record.run_id)]
+    if found.checkpoint_steps and not record.trials:
+        return [("sample", record.run_id)]
+    return [("watch" if record.status == "running" else "report", record.run_id)]
 
 
 def _facts(found: RunDescription) -> dict[str, str]:
     """Lines of the description by their headings."""
     from ditlab.runs.lineage import lineage_lines
 
-    record, saved = found.record, found.checkpoint_steps
-    kind = f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
-    kind = f"group of {record.trials} seeds of {record.family}" if record.is_group else kind
+    record = found.record
     whose = "group" if record.group == record.parent else "sweep"
-    status = f"{record.status}, step {record.step:,} of {record.total_steps:,}" if not record.trials else record.status
-    if found.running and found.running.state == "lost":
-        status = f"lost {found.running.text}: its process has ended without a word"
-    elif found.running:
-        status += f"; {_with_job(record, found.running).text}"
-    of_trials = ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items()))
-    steps = ", ".join(f"{step:,}" for step in saved[-8:]) or "none"
-    checkpoints = f"{'... ' if len(saved) > 8 else ''}{steps} ({found.checkpoint_place})"
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
     queued = f"records that wait for MLflow: {found.unsent:,}" if found.unsent else "nothing: MLflow has every record"
     return {
-        "kind": kind,
-        "status": status,
+        "kind": _kind(record),
+        "status": _status(found),
         "message": record.message,
         "trial": f"{record.trial} of {whose} {record.parent}" if record.parent else "",
-        "trials": of_trials,
+        "trials": ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items())),
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
         "speed": "" if found.speed is None else f"{found.speed:,.4g} samples/s, the median of the run",
-        "checkpoints": "" if record.trials else checkpoints,
+        "checkpoints": "" if record.trials else _checkpoints(found),
         "folder": str(found.folder.path),
         "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),
         "tracking": found.tracking_uri,
         "queued": "" if found.unsent is None else queued,
     }
+
+
+def _kind(record: RunRecord) -> str:
+    if record.is_group:
+        return f"group of {record.trials} seeds of {record.family}"
+    return f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+
+
+def _status(found: RunDescription) -> str:
+    record = found.record
+    running = found.running
+    if running and running.state == "lost":
+        return f"lost {running.text}: its process has ended without a word"
+    status = record.status if record.trials else f"{record.status}, step {record.step:,} of {record.total_steps:,}"
+    return f"{status}; {_with_job(record, running).text}" if running else status
+
+
+def _checkpoints(found: RunDescription) -> str:
+    steps = found.checkpoint_steps
+    listed = ", ".join(f"{step:,}" for step in steps[-8:]) or "none"
+    return f"{'... ' if len(steps) > 8 else ''}{listed} ({found.checkpoint_place})"
 
 
 @click.command(short_help="Print the events of one run.")
@@ -531,12 +615,10 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
             output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
     for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
         output.say(f"{address} keeps what it has received; --mlflow deletes that as well.")
+    if not (dry_run or yes or _is_confirmed(what)):
+        output.say("nothing was deleted.")
+        return 130
     if not dry_run:
-        if not yes and not sys.stdin.isatty():
-            raise UserError(f"nobody can be asked whether to delete {what}; add --yes, or --dry-run.")
-        if not yes and not click.confirm(f"Delete {what}?", err=True):
-            output.say("nothing was deleted.")
-            return 130
         plan.remove(mlflow=mlflow)
         output.say(f"deleted {what}, {format_bytes(plan.size)}")
     output.emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
@@ -545,6 +627,12 @@ def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: 
     else:
         output.hint(as_json, "runs")
     return 0
+
+
+def _is_confirmed(what: str) -> bool:
+    if not sys.stdin.isatty():
+        raise UserError(f"nobody can be asked whether to delete {what}; add --yes, or --dry-run.")
+    return click.confirm(f"Delete {what}?", err=True)
 
 
 for _command in (show, log, rm):

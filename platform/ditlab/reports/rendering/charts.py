@@ -25,7 +25,7 @@ from ditlab.reports.rendering.theme import (
     one_line,
     style_axes,
 )
-from ditlab_models.figures import Bars, ColourScale, Curve, Lines, Parallel, Points, Tick
+from ditlab_models.figures import Bars, ColourScale, Curve, Lines, Parallel, PointGroup, Points, Tick
 
 MOST_INSIDE = 6
 """Labels of a legend that is drawn over the curves; one of more is beside them."""
@@ -183,14 +183,7 @@ def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
     for index, group in enumerate(panel.groups):
         is_ring = group.weight == "ring"
         colour = theme.mark if is_ring else theme.curves[index % len(theme.curves)]
-        style: dict[str, Any] = {"marker": markers[index % len(markers)], "linewidths": 0.4, "s": 26, "zorder": 3,
-                                 "edgecolors": theme.background, "color": colour}  # fmt: skip
-        if is_ring:
-            style = {"s": 100, "facecolors": "none", "edgecolors": colour, "linewidths": 2.0, "zorder": 5}
-        elif group.texts:
-            style = {"s": 0}  # makes room
-        elif group.weight == "faint":
-            style |= {"color": theme.muted, "s": 18, "alpha": 0.6}
+        style = _point_style(group, markers[index % len(markers)], colour, theme)
         axes.scatter(group.x, group.y, label=None if style["s"] == 0 else _label(group.label), **style)
         for x, y, text in zip(group.x, group.y, group.texts, strict=False):
             axes.annotate(
@@ -208,6 +201,17 @@ def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
     _legend(axes, labels, theme, is_above=bool(panel.curves))
     if panel.curves:
         axes.margins(0.04, 0.12)
+
+
+def _point_style(group: PointGroup, marker: str, colour: Any, theme: Theme) -> dict[str, Any]:
+    if group.weight == "ring":
+        return {"s": 100, "facecolors": "none", "edgecolors": colour, "linewidths": 2.0, "zorder": 5}
+    if group.texts:
+        return {"s": 0}  # makes room
+    style = {"marker": marker, "linewidths": 0.4, "s": 26, "zorder": 3, "edgecolors": theme.background, "color": colour}
+    if group.weight == "faint":
+        style |= {"color": theme.muted, "s": 18, "alpha": 0.6}
+    return style
 
 
 def draw_parallel(panel: Parallel, axes: Axes, theme: Theme) -> None:

@@ -70,8 +70,9 @@ _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
     """Draw the boxes, then the arrows from border to border: of the facing sides, below and above in one column."""
     axes.set_axis_off()
-    axes.set_xlim(-0.5, max((box.column for box in panel.boxes), default=0.0) + 0.5)
-    axes.set_ylim(max((box.row for box in panel.boxes), default=0.0) + 0.5, -0.5)
+    columns, rows = _last_places(panel)
+    axes.set_xlim(-0.5, columns + 0.5)
+    axes.set_ylim(rows + 0.5, -0.5)
     width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
     for box in panel.boxes:
         fill, border = theme.boxes[box.kind]
@@ -110,20 +111,22 @@ def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
             )  # fmt: skip
 
 
+def _last_places(panel: Diagram) -> tuple[float, float]:
+    """Column and row of the boxes that are furthest to the right and to the bottom."""
+    boxes = panel.boxes
+    return max((box.column for box in boxes), default=0.0), max((box.row for box in boxes), default=0.0)
+
+
 def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
     """Draw a heat map with a colour bar, its mark and its cells' texts."""
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
-    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 1.0)
-    if panel.diverging:
-        high = max(abs(low), abs(high)) or 1.0
-        low = -high
-    low, high = panel.limits or (low, high)
+    low, high = _colour_range(panel, values.compressed())
     style_axes(axes, panel.x_label, panel.y_label, theme, grid=None)
     image = axes.imshow(
         values,
         cmap=theme.diverging if panel.diverging else theme.sequential,
         vmin=low,
-        vmax=high if high > low else low + 1.0,
+        vmax=high,
         extent=panel.extent,
         interpolation="none",  # cells as they are; vector formats keep one pixel a cell
         aspect="equal" if _has_square_cells(panel) and not panel.cell_texts else "auto",
@@ -156,6 +159,16 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
                 color=text_on(red, green, blue), parse_math=False, clip_on=True,
             )  # fmt: skip
     draw_colour_bar(axes, image, panel.unit, theme)
+
+
+def _colour_range(panel: Heatmap, values: np.ndarray) -> tuple[float, float]:
+    """Values of the first and of the last colour."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    if panel.diverging:
+        high = max(abs(low), abs(high)) or 1.0
+        low = -high
+    low, high = panel.limits or (low, high)
+    return low, high if high > low else low + 1.0
 
 
 def _has_square_cells(panel: Heatmap) -> bool:
@@ -219,54 +232,67 @@ def _text_inches(passages: list[list[str]]) -> float:
 
 def panel_size(panel: Panel) -> PanelSize:
     """Compute the size that a panel needs."""
-    margin = 0.1
     match panel:
         case ImageGrid():
             layout = GridLayout(panel)
-            # A lone narrow strip would leave no room for its title.
-            width, height = max(layout.width / DPI + 0.15, 2.4 if panel.title else 1.0), layout.height / DPI + 0.15
+            least = 2.4 if panel.title else 1.0  # a lone narrow strip would leave no room for its title
+            size = PanelSize(max(layout.width / DPI + 0.15, least), layout.height / DPI + 0.15)
         case Heatmap():
-            rows, columns = panel.values.shape
-            margin = 1.5 if panel.unit else 1.3
-            if texts := _cell_texts(panel):
-                margin += 0.07 * max((len(name) for name in _names(panel.y_names)), default=0)
-                longest = max((len(text) for row in texts for text in row), default=1)
-                width, height = columns * (_CELL_INCHES[0] + 0.085 * (longest - 1)), rows * _CELL_INCHES[1] + 0.6
-            elif _has_square_cells(panel):
-                side = 4.0 / max(rows, columns)
-                width, height = max(2.4, columns * side), max(1.2, rows * side) + 0.6
-            else:
-                width, height = 3.9, 3.5
-            width += margin
+            size = _heatmap_size(panel)
         case Lines():
-            width, height = panel.size
-            beside = _SCALE_INCHES if panel.scale else 0.0
-            if sum(bool(curve.label) for curve in panel.curves) > MOST_INSIDE:
-                beside, height = beside + _LEGEND_INCHES, max(height, 0.6 + 0.185 * len(panel.curves))
-            width, margin = width + beside, 0.9 + beside
+            size = _lines_size(panel)
         case Bars():
             longest = sum(max(map(len, _names(each)), default=0) for each in (panel.names, panel.texts))
             height = max(1.4, 0.7 + BAR_INCHES * len(panel.names))
-            height += 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
-            width, margin = 4.4 + 0.075 * longest, 0.9
+            legend = 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
+            size = PanelSize(4.4 + 0.075 * longest, height + legend, 0.9)
         case Points():
-            (width, height), margin = panel.size, 0.9
+            size = PanelSize(*panel.size, 0.9)
         case Parallel():
             num = len(panel.axes)
             distance, height = (1.1, 6.4) if num > MANY_AXES else (1.75 - 0.06 * num, 4.9)
-            width = 2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0)
+            size = PanelSize(2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0), height)
         case Diagram():
-            columns, rows = (
-                max((getattr(box, name) for box in panel.boxes), default=0.0) for name in ("column", "row")
-            )
-            width, height = (columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2
+            columns, rows = _last_places(panel)
+            size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
         case Text():
-            passages = _text_lines(panel)
-            longest = max((len(line) for lines in passages for line in lines), default=0)
-            width, height = max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7), max(0.5, _text_inches(passages)) + 0.1
-    if title := _title(panel, width - margin):
-        height += _TITLE_INCHES * (title.count("\n") + 1) + 0.1
-    return PanelSize(width, height, margin)
+            size = _text_size(panel)
+    if title := _title(panel, size.inner):
+        return size._replace(height=size.height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1))
+    return size
+
+
+def _heatmap_size(panel: Heatmap) -> PanelSize:
+    rows, columns = panel.values.shape
+    margin = 1.5 if panel.unit else 1.3
+    if texts := _cell_texts(panel):
+        margin += 0.07 * max((len(name) for name in _names(panel.y_names)), default=0)
+        longest = max((len(text) for row in texts for text in row), default=1)
+        width = columns * (_CELL_INCHES[0] + 0.085 * (longest - 1))
+        height = rows * _CELL_INCHES[1] + 0.6
+    elif _has_square_cells(panel):
+        side = 4.0 / max(rows, columns)
+        width = max(2.4, columns * side)
+        height = max(1.2, rows * side) + 0.6
+    else:
+        width, height = 3.9, 3.5
+    return PanelSize(width + margin, height, margin)
+
+
+def _lines_size(panel: Lines) -> PanelSize:
+    width, height = panel.size
+    beside = _SCALE_INCHES if panel.scale else 0.0
+    if sum(bool(curve.label) for curve in panel.curves) > MOST_INSIDE:
+        beside += _LEGEND_INCHES
+        height = max(height, 0.6 + 0.185 * len(panel.curves))
+    return PanelSize(width + beside, height, 0.9 + beside)
+
+
+def _text_size(panel: Text) -> PanelSize:
+    passages = _text_lines(panel)
+    longest = max((len(line) for lines in passages for line in lines), default=0)
+    width = max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7)
+    return PanelSize(width, max(0.5, _text_inches(passages)) + 0.1)
 
 
 def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:
@@ -293,7 +319,7 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:
             draw_diagram(panel, axes, theme)
         case Text():
             draw_text(panel, axes, theme)
-    if title := _title(panel, size.width - size.margin):
+    if title := _title(panel, size.inner):
         axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=theme.text, parse_math=False)
 
 

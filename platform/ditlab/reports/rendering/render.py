@@ -42,7 +42,8 @@ _PNG_LEVEL = 4
 _PAD = 0.07
 """Inches around each panel."""
 _BAR_GAP = 0.3
-"""Inches between a colour bar and what stands at its right."""
+"""Inches between a colour bar and what stands at its right: its unit would stand beside the next map's label as if it
+were one."""
 _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 PictureFormat = Literal["png", "svg", "pdf"]
@@ -59,7 +60,8 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     is returned, and a still `.png` beside it. Makes folders as needed and replaces files atomically.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
-    still, content = stem.with_name(stem.name + ".png"), BytesIO()
+    still = stem.with_name(stem.name + ".png")
+    content = BytesIO()
     drawn = {id(frame): Image.fromarray(to_image(frame, theme)) for frame in figure.frames}
     last = Image.fromarray(to_image(figure, theme)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
     texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
@@ -99,20 +101,22 @@ def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
 
 def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     """Lay panels out in rows of `figure.columns`, as wide as a column's largest; without panels, the last frame."""
-    figure = figure if figure.panels or not figure.frames else figure.frames[-1]
+    if figure.frames and not figure.panels:
+        figure = figure.frames[-1]
     sizes = [panel_size(panel) for panel in figure.panels] or [PanelSize(4.0, 1.0, 0.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))
-    # The layout gives all panels of a column the room that the labels of one need: ratios are those of what is left.
     columns = [sizes[column::num_columns] for column in range(num_columns)]
-    inner = [max(size.width - size.margin for size in column) for column in columns]
     rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
-    heights = [max(size.height for size in row) for row in rows]
+    # The layout gives all panels of a column the room that the labels of one need: ratios are those of what is left.
+    inner = _largest(columns, "inner")
+    heights = _largest(rows, "height")
 
-    width = sum(inner) + sum(max(size.margin for size in column) for column in columns)
+    width = sum(inner) + sum(_largest(columns, "margin"))
     title = wrap(one_line(figure.title, TITLE_CHARACTERS), width - 0.2, TITLE_POINTS, "bold")
     title_height = 0.1 + 0.24 * (title.count("\n") + 1) if title else 0.0
-    # A colour bar's unit would stand beside the next map's label as if it were one.
-    gap = _BAR_GAP if any(isinstance(panel, Heatmap) for panel in figure.panels) and num_columns > 1 else 2 * _PAD
+    gap = 2 * _PAD
+    if num_columns > 1 and any(isinstance(panel, Heatmap) for panel in figure.panels):
+        gap = _BAR_GAP
     width += (gap - 2 * _PAD) * num_columns
     layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=0.06, wspace=gap * num_columns / width)  # inches; a share
     canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout)
@@ -124,6 +128,11 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
         draw_panel(panel, axes, sizes[index], theme)
     return canvas
+
+
+def _largest(groups: list[list[PanelSize]], name: str) -> list[float]:
+    """Largest of a field of the sizes in each group."""
+    return [max(getattr(size, name) for size in group) for group in groups]
 
 
 def save_formats(

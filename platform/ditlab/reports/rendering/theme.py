@@ -118,8 +118,13 @@ class PanelSize(NamedTuple):
 
     width: float
     height: float
-    margin: float
+    margin: float = 0.1
     """Part of the width beside the axes, for labels, a colour bar, a legend."""
+
+    @property
+    def inner(self) -> float:
+        """Width of the axes."""
+        return self.width - self.margin
 
 
 def one_line(text: str, most: int, family: str = "sans-serif") -> str:
@@ -161,7 +166,8 @@ def wrap(text: str, width: float, points: float, weight: str = "normal") -> str:
                 if fits(f"{line} {word}".strip()):
                     line = f"{line} {word}".strip()
                     continue
-                lines += [line] if line else []
+                if line:
+                    lines.append(line)
                 while len(word) > 1 and not fits(word):
                     length = max(1, next(n for n in range(1, len(word) + 1) if not fits(word[:n])) - 1)
                     lines.append(word[:length])
