@@ -13,10 +13,19 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.runs.launch import RecordedProof, StartRefused, StartSituation
+from ditlab.runs.locks import Warn
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.tracking.records import find_training_run
-from ditlab_addons.check.replay.report import ReplayReport, replay_run
+from ditlab_addons.check.replay.replaying import OnCost, open_source, replay_executions
+from ditlab_addons.check.replay.report import (
+    ReplayReport,
+    check_options,
+    replay_changed,
+    replay_worst,
+    report_check,
+    report_steps,
+)
 from ditlab_addons.check.verify.verification import GIB, RunVerification, verify_run
 
 if TYPE_CHECKING:
@@ -80,9 +89,9 @@ def replay(
     worst: int | None = None,
     overrides: Sequence[str] = (),
     anyway: bool = False,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn | None = None,
     on_progress: Progress = ignore_progress,
-    on_cost: Callable[[str, bool], None] = ignore,
+    on_cost: OnCost = ignore,
 ) -> ReplayReport:
     """Do steps `step` to `to` (from 1; None: one step) of a run again, without writing anything into the run.
 
@@ -96,7 +105,16 @@ def replay(
     """
     found = find_training_run(home := Home.from_environment(), run)
     opened = open_found(found, home, warn or _log.warning, on_progress)
-    return replay_run(opened, step, to, check=check, worst=worst, changes=overrides, anyway=anyway, on_cost=on_cost)
+    check_options(step, to, {"--check": check, "--worst": worst, "--set": overrides})
+    source = open_source(opened, anyway, on_cost)
+    if step is None:  # `worst` is given
+        return replay_worst(source, worst or 0)
+    last = step if to is None else to
+    if check:
+        return report_check(source, step, last)
+    if overrides:
+        return replay_changed(source, step, overrides)
+    return report_steps(source, replay_executions(source, source.targets(step, last), range(step, last + 1)))
 
 
 def verify(
@@ -107,9 +125,9 @@ def verify(
     seconds: float = 300.0,
     data_limit: int = 16 * GIB,
     anyway: bool = False,
-    warn: Callable[[str], None] | None = None,
+    warn: Warn | None = None,
     on_progress: Progress = ignore_progress,
-    on_cost: Callable[[str, bool], None] = ignore,
+    on_cost: OnCost = ignore,
 ) -> RunVerification:
     """Check receipts, checkpoints, journal, spec and data of a run, and do `steps` of its steps, chosen by `seed`,
     again, within about so many `seconds`.

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -27,16 +26,23 @@ from ditlab.progress import ignore
 from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, class_for
 
+UNATTENDED: dict[str, Any] = {
+    "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+    "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+    "training.non_finite.limit": 2**31 - 1,
+}  # fmt: skip
+"""Changes of a spec of which single steps are done: each is logged, none evaluated, and no loss ends the training."""
 CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
-_send_done: Callable[[int], object] = ignore  # in a worker's process, to the one that began the group
+_parent: Connection | None = None  # in a worker's process: to the one that began the group
 
 
 def report_done(number: int) -> None:
     """Report from the body of a worker how many units of its work are done; elsewhere nothing happens."""
-    _send_done(number)
+    if _parent:
+        _parent.send(("done", number))
 
 
 def run_workers(
@@ -94,10 +100,6 @@ def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home
     return experiment, home, open_data(experiment.data, home, verify=False, notify=lambda *_: None)
 
 
-def _send(connection: Connection, kind: str, value: object) -> None:
-    connection.send((kind, value))
-
-
 def _context() -> Any:
     return multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
 
@@ -117,11 +119,7 @@ def _collect(processes: list[Any], connections: list[Connection], on_done: Calla
                 # of a process that this one started: nobody else can write to the pipe
                 kind, value = waiting[rank].recv()
             except (EOFError, ConnectionError):
-                processes[rank].join(END_TIMEOUT)
-                code = processes[rank].exitcode
-                how = f"was killed by signal {-code}" if code and code < 0 else f"ended with exit code {code}"
-                remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
-                raise RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker") from None
+                raise _lost_worker(rank, processes[rank]) from None
             if kind == "done":
                 on_done(value)
                 continue
@@ -135,6 +133,15 @@ def _collect(processes: list[Any], connections: list[Connection], on_done: Calla
     if lost is not None:
         raise lost
     return [results[rank] for rank in range(len(connections))]
+
+
+def _lost_worker(rank: int, process: Any) -> RunFailed:
+    """Return the error of a worker that sends nothing any more: how its process ended."""
+    process.join(END_TIMEOUT)
+    code = process.exitcode
+    how = f"was killed by signal {-code}" if code and code < 0 else f"ended with exit code {code}"
+    remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
+    return RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker")
 
 
 def _run_worker(
@@ -154,8 +161,8 @@ def _run_worker(
             os._exit(1)
 
     threading.Thread(target=follow_parent, daemon=True).start()
-    global _send_done
-    _send_done = partial(_send, connection, "done")
+    global _parent
+    _parent = connection
     try:
         if threads is not None:
             torch.set_num_threads(threads)

@@ -66,25 +66,14 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     depend on the source and the options alone. Memory holds some chunks of scores and windows in each process, and
     about 120 bytes a peak in this one. Raises UserError for a damaged source, and where every window is dropped.
     """
-    options = request.options
+    options, progress = request.options, request.progress
     if options.accessibility == "atpm" and options.cell_type is None:
         raise UserError("--accessibility=atpm needs a cell type; give --cell-type, or leave --accessibility out.")
     default_name = "get" if options.cell_type is None else f"get-{folder_name(options.cell_type)}"
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
-    source = open_get_zarr(options.source, request.progress)
-    kept = source.peaks
-    if options.cell_type is not None:
-        atpm = source.atpm(options.cell_type)
-        kept = source.peaks[atpm > 0]
-        if not len(kept):
-            raise UserError(
-                f"--cell-type={options.cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in "
-                "it, so none is left; choose another cell type."
-            )
-        if options.accessibility != "ones":
-            kept["atpm"] = atpm[kept["row"]]
-        del atpm  # 8 bytes a peak
+    source = open_get_zarr(options.source, progress)
+    kept = source.peaks if options.cell_type is None else _open_peaks(source, options.cell_type, options)
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
     if not num:
@@ -97,15 +86,15 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     fitting = fitting_processes(sum(block.bytes for block in to_measure) // QUICKER)
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
     measure = LargestScoreRules(options.source, source.motifs)
-    progress, what = request.progress, "reading the largest scores"
+    what, num_peaks = "reading the largest scores", len(source.peaks)
     with imported_blocks(
-        path, "get scores", to_measure, described, measure, executor, progress, what, "peaks", len(source.peaks)
+        path, "get scores", to_measure, described, measure, executor, progress, what, "peaks", num_peaks
     ) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
         names = (*source.motifs, "accessibility")
         columns = region_columns(options.regions, names, (*divisors, 1.0), source.chromosomes)
-        if options.cell_type is not None and options.accessibility != "ones":
+        if options.takes_atpm:
             columns[PEAK_NAME] = PEAK_COLUMN
         row_bytes = sum(column.row_bytes for column in columns.values())
         # a small store is one block, so that it is read at once
@@ -135,6 +124,20 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
                 receipt=receipt,
                 left_out=listed,
             )
+
+
+def _open_peaks(source: GetZarrStore, cell_type: str, options: GetOptions) -> np.ndarray:
+    """Return the peaks that are accessible in a cell type, with their accessibilities unless these are ones."""
+    atpm = source.atpm(cell_type)
+    kept = source.peaks[atpm > 0]
+    if not len(kept):
+        raise UserError(
+            f"--cell-type={cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in it, so none "
+            "is left; choose another cell type."
+        )
+    if options.takes_atpm:
+        kept["atpm"] = atpm[kept["row"]]
+    return kept
 
 
 def _origin(

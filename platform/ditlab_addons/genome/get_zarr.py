@@ -143,13 +143,7 @@ def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
                 f"{source}: {array.key} has shape {array.shape}, and data has {num:,} {what}s; it needs a name for "
                 "each."
             )
-    motifs = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in motif_names.read().reshape(-1))
-    twice = next((name for name, times in Counter([*motifs, "accessibility"]).items() if times > 1), None)
-    if twice is not None:
-        raise UserError(
-            f"{source}: motif_names holds '{twice}' more than once, or names a motif accessibility; each feature needs "
-            "a name of its own, so rename it."
-        )
+    motifs = _motifs(motif_names)
 
     def parts() -> Iterable[Sequence[str | bytes]]:
         num = data.shape[0]
@@ -159,6 +153,18 @@ def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
 
     peaks, chromosomes = parse_peaks(parts(), f"{source}: peak_names")
     return GetZarrStore(files, int(group.metadata.zarr_format), data, names, motifs, peaks, chromosomes)
+
+
+def _motifs(array: ZarrArray) -> tuple[str, ...]:
+    """Read the names of the motifs. Raises UserError where they are not those of different features."""
+    motifs = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array.read().reshape(-1))
+    twice = next((name for name, times in Counter([*motifs, "accessibility"]).items() if times > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"{array.files.source}: motif_names holds '{twice}' more than once, or names a motif accessibility; each "
+            "feature needs a name of its own, so rename it."
+        )
+    return motifs
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

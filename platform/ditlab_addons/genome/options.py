@@ -33,3 +33,8 @@ class GetOptions(Spec):
     """Processes that read; the store is the same for any number [default: the cores, fewer for a small source]."""
     name: FolderName | None = None
     """Name of the store and its folder [default: get-CELL_TYPE, or get]."""
+
+    @property
+    def takes_atpm(self) -> bool:
+        """True if the last feature is a cell type's atpm."""
+        return self.cell_type is not None and self.accessibility != "ones"

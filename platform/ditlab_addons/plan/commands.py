@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,50 @@ def plan(
 
     SPEC is an experiment, or a sweep, whose trials are added up.
     """
-    from ditlab.spec.files import STANDARD_INPUT, is_sweep
+    from ditlab.spec.files import is_sweep
+
+    _check_options(spec, price, target, out)
+    sweeps = is_sweep(spec)
+    if sweeps:
+        _refuse_files(spec, target, out)
+    trials: PlannedTrials | None = None
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab_addons.plan import functions
+        from ditlab_addons.plan.plan import write_recommended
+
+        progress.stage("measuring steps" if measure else "tracing the network")
+        plan_one = partial(functions.plan, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=progress.say)
+        if sweeps:
+            trials = functions.plan_sweep(spec, overrides, plan_one)
+            found = trials.largest
+        else:
+            found = plan_one(spec, overrides)
+        written = write_recommended(found, spec, target) if target else None
+        picture = functions.draw_plan(found, out) if out else None
+    terminal = output.console(as_json)
+    terminal.print(plan_table(found))
+    result = plan_dict(found, price)
+    lines = plan_lines(found, price)
+    if trials:
+        result |= _sweep_dict(trials, price)
+        lines.append(sweep_line(trials, price))
+    for line in lines:
+        output.say(line) if as_json else terminal.print(line, soft_wrap=False)
+    for file in filter(None, (picture, written)):
+        output.print_line(output.short_path(file), as_json)
+    output.emit(result | {"picture": picture and str(picture), "applied": written and str(written)}, as_json)
+    again = (spec, *output.repeated_arguments("spec", *_OWN))
+    if trials:
+        output.hint(as_json, "tune", *again, "--dry-run")
+    elif found.recommended:
+        output.hint(as_json, "train", *((written,) if written else again))
+    else:  # a line above says with how many workers, or on which GPU, it would fit
+        output.hint(as_json, "params", *again)
+
+
+def _check_options(spec: Path, price: float | None, target: Path | None, out: Path | None) -> None:
+    """Raise UserError for a price that is none, and for files that cannot be written."""
+    from ditlab.spec.files import STANDARD_INPUT
 
     if price is not None and not 0 < price < float("inf"):
         raise UserError(f"--price={price:g} is no price of a GPU hour; give a number above 0, or leave it out.")
@@ -57,41 +101,22 @@ def plan(
         raise UserError(f"--out {out} is not the name of a PNG; give one that ends in .png.")
     if target is not None and spec == STANDARD_INPUT:
         raise UserError(f"--apply {target} would extend SPEC, which is standard input; name a file as SPEC.")
-    sweeps = is_sweep(spec)
-    if sweeps and (target or out):
+
+
+def _refuse_files(spec: Path, target: Path | None, out: Path | None) -> None:
+    """Raise UserError for files that a sweep's plan does not write."""
+    if target or out:
         given = "--apply" if target else "--out"
         raise UserError(f"{given} is for an experiment, and {spec} is a sweep; give its base.")
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab_addons.plan import functions
-        from ditlab_addons.plan.plan import write_recommended
 
-        progress.stage("measuring steps" if measure else "tracing the network")
-        asked: dict[str, Any] = {"gpus": gpus, "gpu": gpu, "gpu_memory": gpu_memory, "measure": measure}
-        if sweeps:
-            found = functions.plan_sweep(spec, overrides, **asked, say=progress.say)
-            planned = found.largest
-        else:
-            planned, found = functions.plan(spec, overrides, **asked, say=progress.say), None
-        written = write_recommended(planned, spec, target) if target else None
-        picture = functions.draw_plan(planned, out) if out else None
-    terminal = output.console(as_json)
-    terminal.print(plan_table(planned))
-    for line in plan_lines(planned, price) + ([sweep_line(found, price)] if found else []):
-        output.say(line) if as_json else terminal.print(line, soft_wrap=False)
-    for file in filter(None, (picture, written)):
-        output.print_line(output.short_path(file), as_json)
-    result = plan_dict(planned, price)
-    if found is not None:
-        hours = found.gpu_hours
-        result |= {"trials": found.num_trials, "sweep_gpu_hours": hours, "sweep_fits": found.fits}
-        result["sweep_cost"] = None if price is None or hours is None else hours * price
-    output.emit(result | {"picture": picture and str(picture), "applied": written and str(written)}, as_json)
-    if found is not None:
-        output.hint(as_json, "tune", spec, *output.repeated_arguments("spec", *_OWN), "--dry-run")
-    elif planned.recommended is not None:
-        output.hint(as_json, "train", written or spec, *([] if written else output.repeated_arguments("spec", *_OWN)))
-    else:  # a line above says with how many workers, or on which GPU, it would fit
-        output.hint(as_json, "params", spec, *output.repeated_arguments("spec", *_OWN))
+
+def _cost(hours: float | None, price: float | None) -> float | None:
+    """Cost of so many hours; None where hours or price are unknown."""
+    return None if price is None or hours is None else hours * price
+
+
+def _cost_text(hours: float, price: float | None) -> str:
+    return "" if price is None else f", cost {hours * price:,.2f}"
 
 
 def plan_table(plan: Plan) -> Table:
@@ -140,7 +165,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         lines.append("run: of unknown length, as the data that its epochs are of are not here")
     else:
         unit = "GPU" if plan.device.is_gpu else "worker"
-        cost = f", cost {hours * price:,.2f}" if price is not None else ""
+        cost = _cost_text(hours, price)
         lines.append(
             f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
             "evaluations and saves"
@@ -162,16 +187,25 @@ def sweep_line(found: PlannedTrials, price: float | None) -> str:
         num = f"{found.num_trials:,} runs ({found.num_trials // found.seeds:,} arms under {found.seeds} seeds)"
     if (hours := found.gpu_hours) is None:
         return f"sweep: {num}, of unknown length"
-    cost = f", cost {hours * price:,.2f}" if price is not None else ""
     about = "" if found.is_exact else ", each like the base with typical values"
     fits = "all fit" if found.fits else "some do not fit"
-    return f"sweep: {num}{about}, {hours:,.3g} GPU hours{cost}; {fits}"
+    return f"sweep: {num}{about}, {hours:,.3g} GPU hours{_cost_text(hours, price)}; {fits}"
+
+
+def _sweep_dict(found: PlannedTrials, price: float | None) -> dict[str, Any]:
+    return {
+        "trials": found.num_trials,
+        "sweep_gpu_hours": found.gpu_hours,
+        "sweep_fits": found.fits,
+        "sweep_cost": _cost(found.gpu_hours, price),
+    }
 
 
 def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
     """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
-    own, chosen = plan.own, plan.recommended
-    hours = plan.gpu_hours(chosen or own)
+    own = plan.own
+    best = plan.recommended or own
+    hours = plan.gpu_hours(best)
     same = ("parameters", "frozen", "why", "steps", "checkpoint_bytes", "snapshot_bytes", "snapshots", "data_bytes",
             "encoder_flops", "optimizer_flops")  # fmt: skip
     return {
@@ -183,14 +217,14 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "gpu_memory": plan.device.memory,
         "rates": plan.rates.source,
         "own": _setting_dict(own),
-        "recommended": chosen and _setting_dict(chosen),
+        "recommended": plan.recommended and _setting_dict(best),
         "settings": [_setting_dict(each) for each in plan.settings],
-        "samples_per_second": plan.experiment.batch.size / (chosen or own).seconds.total,
-        "run_seconds": plan.run_seconds(chosen or own),
+        "samples_per_second": plan.experiment.batch.size / best.seconds.total,
+        "run_seconds": plan.run_seconds(best),
         "gpu_hours": hours,
         "device": "GPU" if plan.device.is_gpu else "core",
-        "device_hours": plan.device_hours(chosen or own),
-        "cost": None if price is None or hours is None else hours * price,
+        "device_hours": plan.device_hours(best),
+        "cost": _cost(hours, price),
         "checkpoints_kept": plan.checkpoints,
         "left_out": list(plan.left_out),
         **{name: getattr(plan, name) for name in same},

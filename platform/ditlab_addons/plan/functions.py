@@ -38,7 +38,7 @@ from ditlab_addons.plan.hardware import (
     known_gpu,
 )
 from ditlab_addons.plan.plan import Plan, Planner, make_plan, planned_cores
-from ditlab_addons.plan.profiling import MOST_PASSES, Profile, measure_steps, profile_steps
+from ditlab_addons.plan.profiling import MOST_PASSES, Profile, Say, measure_steps, profile_steps
 from ditlab_addons.plan.step_time import UPDATE_BYTES, Rates, assumed_rates
 
 MOST_STEPS = 20
@@ -55,7 +55,7 @@ def plan(
     gpu: str | None = None,
     gpu_memory: str | None = None,
     measure: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> Plan:
     """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to take.
 
@@ -88,33 +88,38 @@ def plan(
         if not absent_data(experiment.data, home):
             raise
         say(f"the data are not here, so their sizes are assumed: {error}")
+    shape, size, steps = DataShape(), None, experiment.training.steps
     if data:
         check_stored(experiment, data)
-    shape = data_shape(experiment, data) if data else DataShape()
+        shape, size = data_shape(experiment, data), folder_size(data.train.store.path)
     with building():
-        steps = plan_run(experiment, data).total_steps if data else experiment.training.steps
+        if data:
+            steps = plan_run(experiment, data).total_steps
         encoders = encoder_work(experiment, shape, home.caches / "encoders")
         planner = Planner(experiment, shape, device, assumed_rates(device, experiment.training.precision), encoders)
         if measure:
-            # of real steps of one worker on this machine
-            num = min(experiment.accumulation, MOST_PASSES)
-            batch = {"batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
-            found = measure_steps(experiment.replace_all({"resources.workers": 1, **batch}), home)
-            counted = step_flops(experiment, shape).hardware + planner.encoder_flops
-            flops = counted / experiment.num_micro / found.passes
-            share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
-            threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
-            source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
-            update = UPDATE_BYTES * planner.sizes.total / found.update
-            if found.busy:
-                say(f"this machine was busy: {found.busy} while the steps were timed; an idle one is faster.")
-            planner.rates = Rates(flops, update, source, is_measured=True)
-        steps = None if steps is None else steps - first_step(experiment.start)
-        size = folder_size(data.train.store.path) if data else None
+            planner.rates = _measured_rates(experiment, planner, home, say)
+        if steps is not None:
+            steps -= first_step(experiment.start)
         return make_plan(planner, experiment, steps, size)
 
 
-def _device(experiment: Experiment, name: str | None, workers: int | None, say: Callable[[str], None]) -> Device:
+def _measured_rates(experiment: Experiment, planner: Planner, home: Home, say: Say) -> Rates:
+    """Return the rates of real steps of one worker on this machine."""
+    num = min(experiment.accumulation, MOST_PASSES)
+    batch = {"batch.size": num * experiment.micro_size, "batch.micro": experiment.micro_size}
+    found = measure_steps(experiment.replace_all({"resources.workers": 1, **batch}), home)
+    counted = step_flops(experiment, planner.data).hardware + planner.encoder_flops
+    flops = counted / experiment.num_micro / found.passes
+    share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
+    threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
+    source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
+    if found.busy:
+        say(f"this machine was busy: {found.busy} while the steps were timed; an idle one is faster.")
+    return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
+
+
+def _device(experiment: Experiment, name: str | None, workers: int | None, say: Say) -> Device:
     """Return the device that is planned for."""
     if name is None and not experiment.resources.gpus_per_worker:
         name = CPU
@@ -148,17 +153,8 @@ class PlannedTrials:
     """True if each trial was planned by its own values; False where the search proposes values as it goes."""
 
 
-def plan_sweep(
-    path: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    gpus: int | None = None,
-    gpu: str | None = None,
-    gpu_memory: str | None = None,
-    measure: bool = False,
-    say: Callable[[str], None] = lambda _: None,
-) -> PlannedTrials:
-    """Plan every trial of a sweep, as `plan` does an experiment; trials of one size once. With a scheduler that stops
+def plan_sweep(path: str | Path, overrides: Sequence[str], plan_one: Callable[[Experiment], Plan]) -> PlannedTrials:
+    """Plan every trial of a sweep, by `plan_one`; trials of one size once. With a scheduler that stops
     trials early, this is the most that the sweep takes. Raises UserError."""
     sweep = load_sweep(path, overrides)
     values = enumerate_trials(sweep)
@@ -170,7 +166,7 @@ def plan_sweep(
         key = repr([spec[part] for part in _SIZES])
         if key not in plans:
             try:
-                plans[key] = plan(experiment, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=say)
+                plans[key] = plan_one(experiment)
             except UserError as error:
                 # what the first one takes is wrong with this one alone
                 trial = f"trial {number} ({written(values[number])}): " if number and values is not None else ""
@@ -207,7 +203,7 @@ def profile(
     *,
     num_steps: int = 3,
     out: Path | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> Profile:
     """Take some training steps of an experiment on one worker of this machine, and profile them.
 

@@ -97,7 +97,7 @@ class Planner:
     def forms(self) -> Iterator[tuple[ZeroSetting, bool]]:
         """Yield the settings that the spec may have, each without and with activation checkpointing."""
         for zero in SETTINGS:
-            if zero.offload == "none" or self._experiment.optimizer.kind != "muon":  # which is refused with offload
+            if not zero.offloads or self._experiment.optimizer.kind != "muon":  # which is refused with offload
                 yield from ((zero, False), (zero, True))
 
     def settings(self) -> Iterator[PlannedSetting]:
@@ -202,7 +202,8 @@ class Plan:
 
     def gpu_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all workers together."""
-        return None if self.steps is None else self.steps * setting.seconds.total * self.workers / 3600
+        seconds = self.run_seconds(setting)
+        return None if seconds is None else seconds * self.workers / 3600
 
     def device_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all GPUs or cores together, which a budget counts."""

@@ -39,6 +39,8 @@ from ditlab.training.plan import plan_run
 from ditlab_models.figures import Bars, Figure
 from ditlab_models.finetuning import fine_tune
 
+Say = Callable[[str], None]
+"""Receiver of lines for people."""
 MOST_PASSES = 2
 """Micro-batches of a step; the rest of an accumulation is like them, and the trace as large again."""
 WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
@@ -202,9 +204,7 @@ class Profile:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def profile_steps(
-    experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Callable[[str], None]
-) -> Profile:
+def profile_steps(experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Say) -> Profile:
     """Train and profile a few steps in this process, and write torch's trace alone. Raises OSError where it cannot."""
     with open_steps(experiment, home) as runner:
         threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(torch.get_num_threads())}"

@@ -81,7 +81,7 @@ def step_seconds(
     sent = {3: 3 * accumulation, 2: accumulation + 1}.get(setting.stage, 2) * compute * sizes.total
     link = device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
     reduction = sent * (workers - 1) / workers / link
-    if setting.offload == "none":
+    if not setting.offloads:
         update = UPDATE_BYTES * share / rates.update
     else:
         update = UPDATE_BYTES * share / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
@@ -89,6 +89,6 @@ def step_seconds(
         update += 24 * share / NVME if setting.offload == "nvme" else 0.0
     if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
         update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops
-    if setting.offload_parameters != "none" and device.is_gpu:
+    if setting.offloads_parameters and device.is_gpu:
         reduction += 2 * accumulation * compute * sizes.total / workers / device.host_link
     return StepSeconds(passes, reduction, update)

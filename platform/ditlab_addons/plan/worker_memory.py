@@ -45,10 +45,20 @@ class ZeroSetting:
     offload: Offload = "none"
     offload_parameters: Offload = "none"
 
+    @property
+    def offloads(self) -> bool:
+        """True if the optimiser's state is offloaded."""
+        return self.offload != "none"
+
+    @property
+    def offloads_parameters(self) -> bool:
+        """True if the weights are offloaded too."""
+        return self.offload_parameters != "none"
+
     def __str__(self) -> str:
         """Write `3 cpu`; `3 cpu all` where parameters are offloaded too."""
-        offload = "" if self.offload == "none" else f" {self.offload}"
-        return f"{self.stage}{offload}{'' if self.offload_parameters == 'none' else ' all'}"
+        offload = f" {self.offload}" if self.offloads else ""
+        return f"{self.stage}{offload}{' all' if self.offloads_parameters else ''}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,8 @@ class ParameterSizes:
         self._frozen_group = ParameterGroup(frozen, 0)
         sizes = [size for group in groups for size in group.sizes]
         self.total, self.largest = sum(sizes), max(sizes)
+        self.bucket = min(self.total, LARGEST_BUCKET)
+        """Values of the buffer that gradients are reduced in."""
         self.small = sum(size for size in sizes if size < KEPT_GATHERED)
         """Values of parameters that ZeRO-3 keeps whole."""
 
@@ -146,8 +158,9 @@ class MemoryParts:
 
 @dataclass(frozen=True)
 class WorkerShape:
-    """Facts that decide a worker's memory beside the sizes of parameters and the passes."""
+    """Facts that decide a worker's memory beside the passes."""
 
+    sizes: ParameterSizes
     setting: ZeroSetting
     workers: int
     compute: int
@@ -155,6 +168,16 @@ class WorkerShape:
     accumulates: bool
     """True where a worker's step has several micro-batches."""
     on_gpu: bool
+
+    @property
+    def stage(self) -> Stage:
+        """ZeRO stage."""
+        return self.setting.stage
+
+    @property
+    def share(self) -> int:
+        """Values of the worker's partitions, padding included; all at stage 0."""
+        return self.sizes.share(self.stage, self.workers)
 
 
 class StateMemory(NamedTuple):
@@ -167,30 +190,35 @@ class StateMemory(NamedTuple):
     """Bytes in files."""
 
 
-def state_memory(sizes: ParameterSizes, shape: WorkerShape, num_averages: int) -> StateMemory:
+def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
     """Return the state of one worker that keeps so many averages of the weights."""
-    setting, compute = shape.setting, shape.compute
-    stage, share = setting.stage, sizes.share(setting.stage, shape.workers)
-    optimizer = sizes.moment_bytes(stage, shape.workers) + (MASTER * share if stage else 0)
-    average = MASTER * (share if stage else sizes.total) * num_averages
-    weights = compute * (share if stage == 3 else sizes.share(stage, 1) if stage == 0 else share * shape.workers)
-    weights += compute * sizes.frozen_share(stage, shape.workers)
-    partition = compute * share if stage == 3 else 0
-    kept_whole = compute * sizes.small if stage == 3 and shape.workers > 1 else 0
-    buffers = compute * min(sizes.total, LARGEST_BUCKET) + kept_whole if stage == 3 else 0
-    if setting.offload == "none":
+    sizes, setting, compute = shape.sizes, shape.setting, shape.compute
+    stage, share = shape.stage, shape.share
+    optimizer = sizes.moment_bytes(stage, shape.workers)
+    if stage:
+        optimizer += MASTER * share
+    average = MASTER * share * num_averages
+    weights = compute * (sizes.frozen_share(stage, shape.workers) + share * (shape.workers if stage in (1, 2) else 1))
+    partition = buffers = 0
+    if stage == 3:
+        partition = compute * share
+        kept_whole = sizes.small if shape.workers > 1 else 0
+        buffers = compute * (sizes.bucket + kept_whole)
+    if not setting.offloads:
         return StateMemory(MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts(), 0)
     # the CPU gets gradients in float32 and, at stages 1 and 2, the new weights in the compute dtype
-    largest = compute * sizes.largest
     gradients = MASTER * share + partition
     if stage == 2 and shape.accumulates:
         gradients += compute * share
-    host_buffers = 0 if stage == 3 else compute * share + largest
+    host_buffers = 0
+    if stage < 3:
+        buffers = compute * sizes.largest
+        host_buffers = compute * share + buffers
     in_files = optimizer if setting.offload == "nvme" else 0
     if in_files:
         host_buffers += SWAP_BUFFERS * MASTER * min(share, SUB_GROUP)
-    moved = weights if setting.offload_parameters != "none" else 0
-    device = MemoryParts(parameters=weights - moved, workspace=buffers if stage == 3 else largest)
+    moved = weights if setting.offloads_parameters else 0
+    device = MemoryParts(parameters=weights - moved, workspace=buffers)
     return StateMemory(device, MemoryParts(moved, gradients, optimizer - in_files, average, 0, host_buffers), in_files)
 
 
@@ -223,34 +251,40 @@ class WorkerMemory:
         return parts
 
 
-def passes_peak(sizes: ParameterSizes, state: StateMemory, passes: PassMemory, shape: WorkerShape) -> MemoryParts:
+def passes_peak(shape: WorkerShape, state: StateMemory, passes: PassMemory) -> MemoryParts:
     """Return the peak of forward and backward passes, or of the reduction of gradients behind them."""
-    stage, compute, several = shape.setting.stage, shape.compute, shape.workers > 1
-    gradients, share = compute * sizes.total, compute * sizes.share(stage, shape.workers)
-    bucket = compute * min(sizes.total, LARGEST_BUCKET)
-    # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous bucket.
-    contiguous = stage in (1, 2) and (shape.on_gpu or shape.setting.offload != "none")
+    offloads, stage = shape.setting.offloads, shape.stage
+    gradients, share = shape.compute * shape.sizes.total, shape.compute * shape.share
+    bucket = shape.compute * shape.sizes.bucket
     dropped = peak_during(state, passes.peak_without_gradients, 0, passes.activations)
     if stage == 3:
-        gathered = _gathered(sizes, shape) if several or shape.setting.offload_parameters != "none" else 0
-        copies = bucket + share if shape.on_gpu else 2 * bucket
-        return larger_parts(dropped.plus(workspace=gathered), peak_during(state, copies))
-    kept = share if stage == 2 and shape.accumulates and shape.setting.offload == "none" else 0
+        return _sharded_peak(shape, state, dropped)
+    adds_up = stage == 2 and shape.accumulates
+    kept = share if adds_up and not offloads else 0
+    # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous bucket.
+    contiguous = bucket if stage and (shape.on_gpu or offloads) else 0
     if stage == 2 and contiguous:
-        reduced = peak_during(state, gradients, gradients, 0)
-        return larger_parts(dropped, reduced).plus(gradients=kept, workspace=bucket)
+        return larger_parts(dropped, peak_during(state, gradients, gradients)).plus(gradients=kept, workspace=bucket)
     candidates = [peak_during(state, passes.peak, passes.gradients_at_peak, passes.activations)]
     if stage < 2 and shape.accumulates:
         candidates.append(dropped.plus(gradients=gradients))
-    if several or (stage == 2 and shape.accumulates):
-        copies = (share if stage == 1 else 0) if contiguous else bucket
-        candidates.append(peak_during(state, gradients + copies, gradients, 0))
-    return larger_parts(*candidates).plus(gradients=kept, workspace=bucket if contiguous else 0)
+    if shape.workers > 1 or adds_up:
+        copies = share if contiguous else bucket
+        candidates.append(peak_during(state, gradients + copies, gradients))
+    return larger_parts(*candidates).plus(gradients=kept, workspace=contiguous)
 
 
-def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -> MemoryParts:
+def _sharded_peak(shape: WorkerShape, state: StateMemory, passes: MemoryParts) -> MemoryParts:
+    """Return the peak with ZeRO-3: of the passes, which gather parameters, or of the reduction."""
+    if shape.workers > 1 or shape.setting.offloads_parameters:
+        passes = passes.plus(workspace=_gathered(shape))
+    copies = shape.share if shape.on_gpu else shape.sizes.bucket
+    return larger_parts(passes, peak_during(state, shape.compute * (shape.sizes.bucket + copies)))
+
+
+def update_peak(shape: WorkerShape, state: StateMemory) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
-    stage, compute = shape.setting.stage, shape.compute
+    sizes, compute, share = shape.sizes, shape.compute, shape.share
     # Muon orthogonalises in five times the size of a square matrix; several workers gather matrices and send them.
     muon = [size for group in sizes.groups if group.moments == 1 for size in group.sizes]
     gathered = 5 * max(muon, default=0)
@@ -258,22 +292,23 @@ def update_peak(sizes: ParameterSizes, state: StateMemory, shape: WorkerShape) -
         gathered += 2 * min(math.ceil(sum(muon) / shape.workers), max(GATHERED_VALUES, *muon, 0))
     gathered *= MASTER
     at_rest = state.device
-    if stage == 0:
+    if shape.stage == 0:
         return at_rest.plus(gradients=compute * sizes.total, workspace=gathered)
-    if shape.setting.offload != "none":
+    if shape.setting.offloads:
         return at_rest
-    share = sizes.share(stage, shape.workers)
     flat = compute + (MASTER if compute != MASTER else 0)
-    if stage < 3:
+    if shape.stage < 3:
         flattened = at_rest.plus(gradients=compute * share, workspace=flat * share)
         return larger_parts(flattened, at_rest.plus(workspace=MASTER * share + gathered))
     whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned again before it
     return larger_parts(at_rest, at_rest.plus(workspace=flat * min(share, SUB_GROUP) - whole + gathered))
 
 
-def _gathered(sizes: ParameterSizes, shape: WorkerShape) -> int:
+def _gathered(shape: WorkerShape) -> int:
     """Bytes of parameters that ZeRO-3 gathers: whole ones, and the flat buffers of those on their way."""
-    values, largest = sizes.total - sizes.small + sizes.frozen, sizes.largest if sizes.largest >= KEPT_GATHERED else 0
+    sizes = shape.sizes
+    values = sizes.total - sizes.small + sizes.frozen
+    largest = sizes.largest if sizes.largest >= KEPT_GATHERED else 0
     return shape.compute * (min(values, MOST_GATHERED) + min(values, PREFETCHED + largest))
 
 
@@ -305,32 +340,40 @@ def setting_memory(
     """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
     workers, evaluation = experiment.resources.max_workers, experiment.evaluation
     compute = DTYPES[experiment.training.precision].itemsize
-    shape = WorkerShape(setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
+    shape = WorkerShape(sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
     averages = experiment.training.averages
     num_averages = bool(experiment.training.ema) + (len(averages.lengths) if averages else 0)
-    state = state_memory(sizes, shape, num_averages)
+    state = state_memory(shape, num_averages)
     copy = 0
     if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
         copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
+    in_passes, update = passes_peak(shape, state, passes), update_peak(shape, state)
     evaluated, drawn = MemoryParts(), 0
-    if evaluation.every is not None:  # of held-out batches, or of the samples of the grid
-        guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
+    if evaluation.every is not None:
         drawn = max(evaluation.samples, micro if evaluation.quality else 0)
-        pass_bytes = evaluation_memory(experiment, data, max(micro, guided * drawn))
-        if setting.stage == 3 and workers > 1:
-            pass_bytes += _gathered(sizes, shape)
-        exchanged = min(MASTER * sizes.share(setting.stage, workers), EXCHANGED) if experiment.training.ema else 0
-        evaluated = peak_during(state, max(exchanged, pass_bytes))
-    in_passes, update = passes_peak(sizes, state, passes, shape), update_peak(sizes, state, shape)
+        evaluated = evaluation_peak(experiment, data, shape, state, micro, drawn)
     host = state.host.total + copy + passes.host
-    if encoders is not None and encoders.weights:
-        encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
-        in_passes = larger_parts(in_passes, peak_during(state, encoding))
-        if drawn:  # samples of an evaluation are decoded after they are drawn
-            decoding = encoders.decoding_bytes * (min(drawn, IMAGES_AT_A_TIME) if on_gpu else 1)
-            evaluated = larger_parts(evaluated, peak_during(state, decoding))
-        in_passes, update, evaluated = (
-            replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)
-        )
-        host += encoders.host
-    return WorkerMemory(in_passes, update, evaluated, host, state, copy)
+    if encoders is None or not encoders.weights:
+        return WorkerMemory(in_passes, update, evaluated, host, state, copy)
+    encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
+    in_passes = larger_parts(in_passes, peak_during(state, encoding))
+    if drawn:  # samples of an evaluation are decoded after they are drawn
+        decoding = encoders.decoding_bytes * (min(drawn, IMAGES_AT_A_TIME) if on_gpu else 1)
+        evaluated = larger_parts(evaluated, peak_during(state, decoding))
+    in_passes, update, evaluated = (
+        replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)
+    )
+    return WorkerMemory(in_passes, update, evaluated, host + encoders.host, state, copy)
+
+
+def evaluation_peak(
+    experiment: Experiment, data: DataShape, shape: WorkerShape, state: StateMemory, micro: int, drawn: int
+) -> MemoryParts:
+    """Return the peak of an evaluation, of held-out batches of `micro` samples, or of `drawn` samples at once."""
+    guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
+    size = evaluation_memory(experiment, data, max(micro, guided * drawn))
+    if shape.stage == 3 and shape.workers > 1:
+        size += _gathered(shape)
+    if experiment.training.ema:
+        size = max(size, min(MASTER * shape.share, EXCHANGED))
+    return peak_during(state, size)

@@ -104,7 +104,7 @@ def state_of(
     sizes: ParameterSizes, zero: ZeroSetting, compute: int, averages: int = 1
 ) -> tuple[MemoryParts, MemoryParts, int]:
     """Return device, host and bytes in files of one of four workers."""
-    state = state_memory(sizes, WorkerShape(zero, 4, compute, accumulates=False, on_gpu=False), averages)
+    state = state_memory(WorkerShape(sizes, zero, 4, compute, accumulates=False, on_gpu=False), averages)
     return state.device, state.host, state.swapped
 
 

@@ -82,8 +82,8 @@ class FileChecks:
         elif part == "checkpoints":
             yield from check_checkpoints(read_checkpoints(self.run, self.store))
         elif part == "journal":
-            yield from check_journal(self.run, self.receipts, self.kept)[2]
+            yield from check_journal(self.run, self.receipts, self.kept)[1]
         elif part == "spec":
-            yield from check_spec(self.run, self.kept, self.receipts, [])
+            yield from check_spec(self.run, self.kept, [*self.receipts.attempts.values()], [])
         else:
             yield open_verified(self.run, self.recorded, GIB)[1]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ PHASES = (
     "resume", "labels", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
+KeyT = TypeVar("KeyT")
 MOST_COLUMNS = 80
 _PHASE, _WHAT = 21, 30
 _TIED = "\N{NO-BREAK SPACE}"  # a number stays with its word
@@ -104,6 +105,11 @@ def equal_values(one: Tensor, two: Tensor) -> bool:
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
         one, two = one.contiguous().view(bits), two.contiguous().view(bits)
     return one.dtype == two.dtype and torch.equal(one, two)
+
+
+def differing(one: Mapping[KeyT, Tensor], two: Mapping[KeyT, Tensor]) -> list[KeyT]:
+    """Return the keys of tensors that two mappings do not both have, equal to the bit."""
+    return [key for key in {**one, **two} if key not in one or key not in two or not equal_values(one[key], two[key])]
 
 
 @dataclass(frozen=True)

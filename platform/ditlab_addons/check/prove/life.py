@@ -6,7 +6,6 @@ After its last step: an evaluation, a sample, what either does with labels, and 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,9 +28,17 @@ from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import report_done
-from ditlab_addons.check.prove.findings import Findings, ProofComparison, equal_values
-from ditlab_addons.check.prove.observing import BESIDE, RecordedStep, StepRecorder, WholeStep, join_slices, perturbed
+from ditlab_addons.check.process_group import UNATTENDED, report_done
+from ditlab_addons.check.prove.findings import Findings, ProofComparison, differing
+from ditlab_addons.check.prove.observing import (
+    BESIDE,
+    RecordedStep,
+    StepRecorder,
+    WholeStep,
+    join_slices,
+    perturbed,
+    seed_generators,
+)
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     PRECISIONS,
@@ -39,6 +46,7 @@ from ditlab_addons.check.prove.reference import (
     ReferenceModel,
     ReferenceNoise,
     ReferenceTrainer,
+    Tensors,
     Whole,
 )
 from ditlab_addons.check.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
@@ -54,6 +62,9 @@ MOST_HELD_OUT, MOST_SAMPLING_STEPS = 16, 4
 """Held-out samples that are evaluated, and steps of the sampler for the one sample."""
 ROWS, PASSES = 32, 16
 """Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
+
+Labels = list[tuple[int, ...]]
+"""Labels of a network's calls, those of each call's samples."""
 
 
 class RunStages(NamedTuple):
@@ -96,12 +107,8 @@ def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofCom
     comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what training
     raises while all holds.
     """
-    changes = {
-        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
-        "evaluation.limit": min(MOST_HELD_OUT, run.experiment.evaluation.limit), "checkpoint.every": None,
-        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
-        "training.non_finite.limit": 2**31 - 1, "start": None,
-    }  # fmt: skip
+    limit = min(MOST_HELD_OUT, run.experiment.evaluation.limit)
+    changes = {**UNATTENDED, "evaluation.limit": limit, "checkpoint.every": None, "start": None}
     if "steps" in type(run.experiment.sampling).model_fields:
         steps = getattr(run.experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
@@ -127,7 +134,7 @@ class _RunProof:
         self._kind = "ema" if run.experiment.training.ema is not None else "master"
         """Field of a state whose weights an evaluation, and sampling, take."""
         self._stages = stages = RunStages.of(run.experiment, run.plan)
-        measured = self._comparer.measured if self._comparer else lambda step, values: None
+        measured = self._comparer.measured if self._comparer else ignore
         self._recorder = StepRecorder(self._channel, self._compare, measured)
         self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
         self._slope: tuple[int, Whole] | None = None
@@ -175,8 +182,7 @@ class _RunProof:
         """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
         reporter = Reporter(lambda: False, ignore, ProgressMarker())
         trainer = Trainer(self._run, self._rank, reporter, [self._recorder])
-        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
-            seed_generator(process_seed)
+        seed_generators(process_seed)
         return trainer
 
     def _compare(self, whole: WholeStep) -> None:
@@ -215,19 +221,17 @@ class _RunProof:
 
     def _compare_states(self, one: CopiedState, two: CopiedState, when: str) -> None:
         """Compare each field of two states, naming the first tensor that differs; then the scalars."""
-        differing: dict[str, list[str]] = {}
-        for key in {**one.tensors, **two.tensors}:
-            is_same = key in one.tensors and key in two.tensors and equal_values(one.tensors[key], two.tensors[key])
-            differing.setdefault(key[0], []).extend([] if is_same else [f"first in {key[1]}"])
-        for kind, where in differing.items():
+        wrong = differing(one.tensors, two.tensors)
+        for kind in dict.fromkeys(key[0] for key in (*one.tensors, *two.tensors)):
+            where = [f"first in {name}" for field, name, _ in wrong if field == kind]
             self.findings.same("resume", f"{FIELDS.get(kind, kind)} {when}", where)
         first, second = ({"step": each.step, "position": each.position, **each.scalars} for each in (one, two))
-        wrong = [
+        counters = [
             f"{name} {first.get(name)} and {second.get(name)}"
             for name in {**first, **second}
             if first.get(name) != second.get(name)
         ]
-        self.findings.same("resume", f"counters {when}", wrong)
+        self.findings.same("resume", f"counters {when}", counters)
 
     def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
         """Do the steps that the kill lost again, and compare all that they took and gave, to the bit."""
@@ -259,8 +263,9 @@ class _RunProof:
             with self._run.checkpoints.open(saved.step) as reader:
                 opened = reader.weights(merged=False)
             names = [name for name in weights if name.startswith("network.")]
-            pairs = {name: (weights[name].float(), opened[name.removeprefix("network.")].reshape(-1)) for name in names}
-            wrong = [f"first {name}" for name, pair in pairs.items() if not equal_values(*pair)]
+            due = {name: weights[name].float() for name in names}
+            found = {name: opened[name.removeprefix("network.")].reshape(-1) for name in names}
+            wrong = [f"first {name}" for name in differing(due, found)]
         except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
             wrong = [str(error)]
         self.findings.same("sample", "weights that sampling opens", wrong)
@@ -283,9 +288,7 @@ class _RunProof:
         after = copied().tensors
         with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
             sampler, sample = draw_sample(run, trainer.inputs, state.network)
-        changed = [
-            f"first {key[0]} of {key[1]}" for key, own in before.tensors.items() if not equal_values(own, after[key])
-        ]
+        changed = [f"first {kind} of {name}" for kind, name, _ in differing(before.tensors, after)]
         self.findings.same("evaluation", "weights, average and moments after it", changed)
         averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
         if self._comparer is not None:
@@ -297,9 +300,9 @@ class _RunProof:
 
 
 @contextmanager
-def seen_labels(network: nn.Module) -> Iterator[list[tuple[int, ...]]]:
+def seen_labels(network: nn.Module) -> Iterator[Labels]:
     """Yield a list that gets the labels which a network is called with inside: int64 inputs of one number a sample."""
-    seen: list[tuple[int, ...]] = []
+    seen: Labels = []
 
     def see(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         tensors = (each for each in (*inputs, *named.values()) if isinstance(each, Tensor))
@@ -386,7 +389,7 @@ class EvaluationComparer:
                 by_chance = MARGIN * max(by_chance, 1)
             self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
 
-    def compare_labels(self, measured: list[tuple[int, ...]], sampled: list[tuple[int, ...]], sampler: Any) -> None:
+    def compare_labels(self, measured: Labels, sampled: Labels, sampler: Any) -> None:
         """Compare the labels that networks were called with: in training's loss the batch's, but for
         those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
 
@@ -394,39 +397,49 @@ class EvaluationComparer:
         """
         if "label" not in self._num_classes:
             return
-        run, data, model = self._run, self._run.data, self._model(torch.float32)
-        null = self._num_classes["label"]
-        limit, mixture = run.experiment.evaluation.limit, data.mixture
+        model, null = self._model(torch.float32), self._num_classes["label"]
+        wrong = {  # () where the network saw none
+            "of held-out metrics": self._wrong_in_metrics(measured),
+            "of training": self._wrong_in_training(model, null),
+            "of samples": self._wrong_in_samples(model, null, sampler, sampled),
+        }
+        for what, found in wrong.items():
+            saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
+            self._findings.same("labels", what, saw)
+
+    def _wrong_in_metrics(self, measured: Labels) -> Labels:
+        data, limit = self._run.data, self._run.experiment.evaluation.limit
         views = [(data.held_out, limit)]
-        if mixture:
+        if mixture := data.mixture:
             views = [(mixture.parts[name].held_out, num) for name, num in mixture.measured(limit).items()]
-        held_out = {
+        due = {
             tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
             for view, num in views
             for rows in view.batches(self._pass_size, num)
         }
+        if due and not measured:
+            return [()]
+        return [each for each in measured if each not in due]
+
+    def _wrong_in_training(self, model: ReferenceModel, null: int) -> Labels:
         with seen_labels(model.network) as trained, torch.no_grad():
             model.objective.loss(model.network, *self._training_rows(0))
-        labels = tuple(int(each) for each in data.train.gather("label", np.arange(ROWS) % len(data.train)))
-        wrong: dict[str, list[tuple[int, ...]]] = {  # () where the network saw none
-            "of held-out metrics": [each for each in measured or [()] * bool(held_out) if each not in held_out],
-            "of training": [
-                each
-                for each in trained or [()]
-                if not each or any(a not in (b, null) for a, b in zip(each, labels, strict=False))
-            ],
-        }
+        train = self._run.data.train
+        due = train.gather("label", np.arange(ROWS) % len(train)).tolist()
+        return [
+            each
+            for each in trained or [()]
+            if not each or any(own not in (label, null) for own, label in zip(each, due, strict=False))
+        ]
+
+    def _wrong_in_samples(self, model: ReferenceModel, null: int, sampler: Any, sampled: Labels) -> Labels:
         asked = null - 1
         conditions = sampler.conditions(2, SampleRequest(label=asked))
         with seen_labels(model.network) as drawn:
             sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
         seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
-        wrong["of samples"] = [(one,) for label, one in sorted(seen) if one not in (label, null)]
-        if not {(0, 0), (asked, asked)} <= seen:
-            wrong["of samples"].append(())
-        for what, found in wrong.items():
-            saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
-            self._findings.same("labels", what, saw)
+        wrong: Labels = [(one,) for label, one in sorted(seen) if one not in (label, null)]
+        return wrong if {(0, 0), (asked, asked)} <= seen else [*wrong, ()]
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""
@@ -449,25 +462,31 @@ class EvaluationComparer:
         )
         for number in range(PASSES):
             batch, noise = self._training_rows(number)
-            changed = dict(batch)
-            for name, values in batch.items():
-                if name == "image" or name not in self._num_classes or values.dtype == torch.bool:
-                    continue
-                if (classes := self._num_classes[name]) and values.ndim > 1:
-                    changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
-                elif classes:
-                    changed[name] = (values + 1) % classes
-                elif values.is_floating_point():
-                    changed[name] = 1 - values
             predictions.clear()
             with torch.no_grad():
-                for each in (batch, changed):
+                for each in (batch, other_conditions(batch, self._num_classes)):
                     model.objective.loss(model.network, each, noise)
             half = len(predictions) // 2
             pairs = zip(predictions[:half], predictions[half:], strict=True)
             passes.append(torch.stack([(a == b).flatten(1).all(1) for a, b in pairs]).all(0).cpu())
         hook.remove()
         compare_decisions(torch.stack(passes).float(), rate, self._findings)
+
+
+def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Return a batch with the next class or byte, or features of the other sign, for each condition; `num_classes` by
+    field of the model, 0 for one without classes."""
+    changed = dict(batch)
+    for name, values in batch.items():
+        if name == "image" or name not in num_classes or values.dtype == torch.bool:
+            continue
+        if (classes := num_classes[name]) and values.ndim > 1:
+            changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
+        elif classes:
+            changed[name] = (values + 1) % classes
+        elif values.is_floating_point():
+            changed[name] = 1 - values
+    return changed
 
 
 def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +20,10 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
-from ditlab_addons.check.prove.reference import Whole
+from ditlab_addons.check.prove.reference import Tensors, Whole
 
+DrawKey = tuple[int, str, int, int, int, int]
+"""Seed, stream, step, micro-batch, its size and the first sample in it, which random numbers are keyed by."""
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
 WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
@@ -54,12 +58,18 @@ def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars
     return CopiedState(found, later, step, step * batch_size)
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the global generators, on which no step may depend."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 @dataclass(frozen=True)
 class RecordedPass:
     """One forward pass of a worker that counts."""
 
-    key: tuple[int, str, int, int, int, int]
-    """Seed, stream, step, micro-batch, its size and the first sample in it, which its random numbers are keyed by."""
+    key: DrawKey
     samples: list[str]
     """Digest of each sample as the network consumed it."""
     draws: dict[str, str]
@@ -153,13 +163,13 @@ def tensor_digest(values: Tensor) -> str:
     return hashlib.blake2b(raw, digest_size=8, person=str(values.dtype)[-16:].encode()).hexdigest()
 
 
-def sample_digests(batch: Mapping[str, Tensor], names: Collection[str]) -> list[str]:
+def sample_digests(batch: Tensors, names: Collection[str]) -> list[str]:
     """Return a digest of each sample of a prepared batch, over the named fields."""
     fields = [batch[name].detach().cpu() for name in sorted(names) if name in batch]
     return [":".join(map(tensor_digest, rows)) for rows in zip(*fields, strict=True)]
 
 
-def prepared_digests(batch: Mapping[str, Tensor], inputs: ModelInputs) -> dict[str, str]:
+def prepared_digests(batch: Tensors, inputs: ModelInputs) -> dict[str, str]:
     """Return a digest of each tensor that the loss prepares of draws in the host's memory, by name."""
     return {name: tensor_digest(batch[name]) for name in batch.keys() - inputs.names}
 
@@ -186,7 +196,7 @@ class RecordingNoise:
         return values
 
 
-def draw_key(noise: Any) -> tuple[int, str, int, int, int, int]:
+def draw_key(noise: Any) -> DrawKey:
     """Return all that the numbers of a noise source depend on beside their name."""
     return noise.seed, noise.stream, noise.step, noise.micro_index, noise.micro_size, noise.start
 

@@ -1,10 +1,10 @@
 """A proof of an experiment in processes of its own, which leaves no run behind; a large one is scaled down before."""
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,8 @@ def prove_experiment(
             f"optimizer.kind={experiment.optimizer.kind} is an add-on's, and the reference knows adamw and muon; prove "
             "the rest with --set optimizer.kind=adamw."
         )
-    begun, workers = time.monotonic(), experiment.resources.max_workers
+    begun = time.monotonic()
+    workers = experiment.resources.max_workers
     wants_gpu = experiment.resources.gpus_per_worker > 0
     devices = torch.cuda.device_count() if wants_gpu else 0
     use_gpu = devices >= workers
@@ -78,7 +79,7 @@ def prove_experiment(
     data = open_data(own.data, home, verify=False)
     check_stored(experiment, data)  # a mistake shows before processes start
     plan = plan_run(own, data)
-    what = f"training steps on {workers} worker{'s' if workers > 1 else ''}, and comparing each with the reference"
+    what = f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the reference"
     compared = partial(progress, what, total=RunStages.of(own, plan).num_compared, unit="steps")
     compared(0)
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
@@ -122,7 +123,7 @@ def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None =
     if threads:
         device += f" with {thread_text(threads)}"
     parts = {
-        f"{workers} worker{'s' if workers > 1 else ''} on {device}": True,
+        f"{workers} worker{'s' * (workers > 1)} on {device}": True,
         f"ZeRO {spec.zero.stage}": True,
         training.precision: True,
         f"{experiment.accumulation} pass{'es' if experiment.accumulation > 1 else ''} a step": True,
@@ -136,21 +137,62 @@ def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None =
     return ", ".join(part for part, holds in parts.items() if holds)
 
 
-@dataclass(frozen=True)
 class ScaledDownSpec:
-    """Experiment to prove, and what of it was made smaller."""
+    """Experiment to prove, made smaller by changes that it accepts and that leave the fields of a batch alone."""
 
-    experiment: Experiment
-    changes: Mapping[str, Any]
-    """Fields by dotted path; empty where the experiment itself is small enough."""
+    def __init__(self, experiment: Experiment) -> None:
+        self._whole = self.experiment = experiment
+        self.changes: dict[str, Any] = {}
+        """Fields by dotted path; empty where the experiment itself is small enough."""
 
     def describe(self) -> str:
         """Return what was made smaller, in words; empty for nothing."""
+        if not self.changes:
+            return ""
         changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
+        return f"Proved on a scaled-down spec of {self._num_parameters:,} parameters ({changed}), which takes seconds."
+
+    @property
+    def _num_parameters(self) -> int:
         spec = self.experiment
-        own = count_parameters(spec.model, spec.objective, spec.training).total
-        text = f"Proved on a scaled-down spec of {own:,} parameters ({changed}), which takes seconds."
-        return text if self.changes else ""
+        return count_parameters(spec.model, spec.objective, spec.training).total
+
+    def is_small(self, most_flops: float = MOST_FLOPS) -> bool:
+        """Return True if it has few parameters and operations."""
+        return self._num_parameters <= MOST_PARAMETERS and step_flops(self.experiment).model <= most_flops
+
+    def accept(self, tried: Mapping[str, Any]) -> bool:
+        """Make these changes if they are acceptable; return True if they are."""
+        try:
+            smaller = self._whole.replace_all({**self.changes, **tried})
+            count_parameters(smaller.model, smaller.objective, smaller.training)
+        except (UserError, ValueError, AssertionError, RuntimeError):
+            return False
+        if smaller.batch_fields() != self._whole.batch_fields():
+            return False
+        self.experiment = smaller
+        self.changes.update(tried)
+        return True
+
+    def reduce_batch(self, samples: int) -> None:
+        """Take a batch of few samples with as many workers, that still accumulates where the experiment does."""
+        whole = self._whole
+        size = min(samples, whole.micro_size)
+        tried = {"batch.size": min(MOST_PASSES, whole.accumulation) * size * whole.resources.max_workers}
+        if whole.batch.micro:
+            tried["batch.micro"] = size
+        self.accept(tried)
+
+    def halve(self, fields: Mapping[str, int], least: int) -> None:
+        """Halve fields of the model together, down to `least`, until it is small."""
+        while not self.is_small():
+            tried = {}
+            for path, value in fields.items():
+                half = self.changes.get(path, value) // 2
+                if half >= (1 if path.endswith(("heads", "block")) else least):
+                    tried[path] = half
+            if not tried or not self.accept(tried):
+                return
 
 
 def scale_down(experiment: Experiment) -> ScaledDownSpec:
@@ -160,51 +202,17 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
     Widths, and then depths, are halved all together first, as the width of a network depends on its heads, a block's
     number on the depth; then each alone.
     """
-    found, changes = experiment, dict[str, Any]()
-
-    def accept(tried: Mapping[str, Any]) -> bool:
-        nonlocal found
-        try:
-            smaller = experiment.replace_all({**changes, **tried})
-            count_parameters(smaller.model, smaller.objective, smaller.training)
-        except (UserError, ValueError, AssertionError, RuntimeError):
-            return False
-        if smaller.batch_fields() != experiment.batch_fields():
-            return False
-        found = smaller
-        changes.update(tried)
-        return True
-
-    def is_small(most_flops: float = MOST_FLOPS) -> bool:
-        parameters = count_parameters(found.model, found.objective, found.training).total
-        return parameters <= MOST_PARAMETERS and step_flops(found).model <= most_flops
-
-    def reduce_batch(samples: int) -> None:
-        """Take a batch of few samples with as many workers, that still accumulates where the experiment does."""
-        size = min(samples, experiment.micro_size)
-        whole = min(MOST_PASSES, experiment.accumulation) * size * experiment.resources.max_workers
-        accept({"batch.size": whole} | ({"batch.micro": size} if experiment.batch.micro else {}))
-
-    if not is_small(MOST_BATCH_FLOPS):
-        reduce_batch(4)
+    found = ScaledDownSpec(experiment)
+    if not found.is_small(MOST_BATCH_FLOPS):
+        found.reduce_batch(4)
     spec = experiment.to_dict()
+    values = {f"{section}.{name}": value for section in ("model", "objective") for name, value in spec[section].items()}
     for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
-        fields = {
-            f"{section}.{name}": value
-            for section in ("model", "objective")
-            for name, value in spec[section].items()
-            if type(value) is int and name.rpartition("_")[2] in names
-        }
-        for group in (fields, *([path] for path in fields)):
-            while not is_small():
-                halves = {path: changes.get(path, fields[path]) // 2 for path in group}
-                tried = {
-                    path: half
-                    for path, half in halves.items()
-                    if half >= (1 if path.endswith(("heads", "block")) else least)
-                }
-                if not tried or not accept(tried):
-                    break
-    if not is_small():
-        reduce_batch(1)
-    return ScaledDownSpec(found, changes)
+        numbers = {path: value for path, value in values.items() if type(value) is int}
+        fields = {path: value for path, value in numbers.items() if re.split("[._]", path)[-1] in names}
+        found.halve(fields, least)
+        for path, value in fields.items():
+            found.halve({path: value}, least)
+    if not found.is_small():
+        found.reduce_batch(1)
+    return found

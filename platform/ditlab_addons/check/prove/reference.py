@@ -35,6 +35,10 @@ CLIP_TINY = 1e-6
 """Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
 Whole = dict[str, Tensor]
 """Whole tensors by parameter, flat."""
+Tensors = Mapping[str, Tensor]
+"""Tensors by name."""
+Section = Mapping[str, Any]
+"""A section of a resolved spec."""
 
 
 def joint_norm(parts: Iterable[Tensor]) -> float:
@@ -108,7 +112,7 @@ class ParameterSettings:
     """Both as in `ditlab_models.parameters.ParameterRole`."""
 
 
-def parameter_settings(module: nn.Module, optimizer: Mapping[str, Any]) -> dict[str, ParameterSettings]:
+def parameter_settings(module: nn.Module, optimizer: Section) -> dict[str, ParameterSettings]:
     """Return the settings of each trained parameter by name: its role, then the fields `lr`, `adamw_lr`, `lr_factors`,
     `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's section."""
     roles, found = parameter_roles(module), {}
@@ -198,7 +202,7 @@ class ReferenceTrainer:
         own = {"objective": objective.modules} if objective.modules is not None else {}
         return ReferenceModel(network, objective, nn.ModuleDict({"network": network, **own}).to(self._device, dtype))
 
-    def model(self, weights: Mapping[str, Tensor], dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
+    def model(self, weights: Tensors, dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
         """Return network and objective in training mode with whole `weights` by name; those not named are the seed's.
 
         One model of each precision serves all calls without `is_new`.
@@ -212,7 +216,7 @@ class ReferenceTrainer:
         model.module.train()
         return model
 
-    def components(self, model: ReferenceModel, batch: Mapping[str, Tensor], noise: ReferenceNoise) -> dict[str, Any]:
+    def components(self, model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) -> dict[str, Any]:
         """Return the loss components of a batch, in the arithmetic of the model's parameters."""
         if next(model.network.parameters()).dtype == torch.float64:
             batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
@@ -225,7 +229,7 @@ class ReferenceTrainer:
         return sum(weights.get(name, 0.0) * value for name, value in components.items() if name not in left_out)
 
     def gradient(
-        self, passes: Sequence[tuple[Mapping[str, Tensor], ReferenceNoise]], weights: Mapping[str, Tensor],
+        self, passes: Sequence[tuple[Tensors, ReferenceNoise]], weights: Tensors,
         dtype: torch.dtype, scale: float = 1.0, left_out: Collection[str] = (),
     ) -> ReferenceGradient:  # fmt: skip
         """Compute the mean gradient over equally large passes (batch, noise) at whole `weights`, all in `dtype`.
@@ -258,7 +262,7 @@ class ReferenceTrainer:
         return schedule_factors(self.spec["schedule"], steps, self._total_steps, self._epoch_steps)
 
     def update(
-        self, step: int, number: int, before: Mapping[str, Whole], gradients: Mapping[str, Tensor],
+        self, step: int, number: int, before: Mapping[str, Whole], gradients: Tensors,
         after: Whole | None = None, kernel: torch.dtype = torch.float32, begun: int = 0,
     ) -> ReferenceUpdate:  # fmt: skip
         """Compute the state after step `step` (from 0), the `number`-th update (from 1), with a clipped gradient.
@@ -308,7 +312,7 @@ Step = tuple[Tensor, dict[str, tuple[Tensor, Tensor]], Tensor]
 """Change that weights are moved against for a learning rate of 1; moments with their scales; the change's scale."""
 
 
-def adamw(spec: Mapping[str, Any], gradient: Tensor, state: Mapping[str, Tensor], number: int) -> Step:
+def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update, without its decay."""
     beta1, beta2 = spec["betas"]
     first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
@@ -326,7 +330,7 @@ def adamw(spec: Mapping[str, Any], gradient: Tensor, state: Mapping[str, Tensor]
 
 
 def muon(
-    spec: Mapping[str, Any], own: ParameterSettings, gradient: Tensor, state: Mapping[str, Tensor],
+    spec: Section, own: ParameterSettings, gradient: Tensor, state: Tensors,
     dtype: torch.dtype = torch.float64,
 ) -> Step:  # fmt: skip
     """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices one at a time.
@@ -334,8 +338,9 @@ def muon(
     `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et al. 2025,
     arXiv:2502.16982, eq. 4.
     """
-    followed = spec["momentum"] * state["momentum"] + gradient
-    direction = gradient + spec["momentum"] * followed if spec["nesterov"] else followed
+    beta, momentum = spec["momentum"], state["momentum"]
+    followed = beta * momentum + gradient
+    direction = gradient + beta * followed if spec["nesterov"] else followed
     turned = direction.view(own.shape).transpose(0, 1) if own.is_transposed else direction.view(own.shape)
     changes = []
     for matrix in turned.flatten(1).chunk(own.num_parts):
@@ -345,7 +350,7 @@ def muon(
         changes.append(scale * orthogonalise(matrix, dtype))
     whole = torch.cat(changes).view(turned.shape)
     change = (whole.transpose(0, 1) if own.is_transposed else whole).reshape(-1)
-    size = spec["momentum"] * state["momentum"].abs() + gradient.abs()
+    size = beta * momentum.abs() + gradient.abs()
     return change, {"momentum": (followed, size)}, change.abs()
 
 
@@ -360,18 +365,18 @@ def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     return x if wide is matrix else x.T
 
 
-def clip(spec: Mapping[str, Any], norm: float, statistics: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+def clip(spec: Section, norm: float, statistics: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     """Return the number that a gradient of this norm is divided by, and the statistics of norms after it.
 
     By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping (ZClip: Kumar et al.
     2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
     """
     count, mean, variance = (statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance"))
-    limit = math.inf
     if spec["kind"] == "none":
         return 1.0, {}
     if spec["kind"] == "norm":
         return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
+    decay, limit = spec["decay"], math.inf
     if spec["kind"] == "zclip":
         if count < spec["warmup"]:
             # The mean and population variance of all norms so far, this one with them.
@@ -385,12 +390,16 @@ def clip(spec: Mapping[str, Any], norm: float, statistics: Mapping[str, float]) 
             elif norm > mean and not deviation:
                 limit = mean
             seen = min(norm, limit)
-            mean = spec["decay"] * mean + (1 - spec["decay"]) * seen
-            variance = spec["decay"] * variance + (1 - spec["decay"]) * (seen - mean) ** 2
-        limit = min(limit, math.inf if spec["max_norm"] is None else spec["max_norm"])
+            mean = decay * mean + (1 - decay) * seen
+            variance = decay * variance + (1 - decay) * (seen - mean) ** 2
+        if spec["max_norm"] is not None:
+            limit = min(limit, spec["max_norm"])
     else:
-        limit = spec["ratio"] * mean if count else math.inf
-        mean = spec["decay"] * mean + (1 - spec["decay"]) * min(norm, limit) if count else norm
+        if count:
+            limit = spec["ratio"] * mean
+            mean = decay * mean + (1 - decay) * min(norm, limit)
+        else:
+            mean = norm
         count = 1
     found = {"clip.count": float(count), "clip.mean": mean, "clip.variance": variance}
     return max(1.0, (norm + CLIP_TINY) / limit), found
@@ -412,15 +421,15 @@ def power_decay(length: float, updates: int) -> float:
     return float((1 - 1 / updates) ** (low + 1))
 
 
-def schedule_factors(spec: Mapping[str, Any], steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
+def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
     """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all steps at once."""
     n = steps.astype(np.float64)
     if spec["kind"] == "stepped_cosine_restart":
         cycle = spec["cycle"] or epoch_steps
         number = np.floor_divide(steps, cycle)
         phase = np.pi * (steps - number * cycle) / cycle
-        high = np.maximum(spec["floor"], np.power(spec["decay"], number.astype(np.float64)))
-        low = np.maximum(spec["floor"], spec["valley"] * np.power(spec["decay"], number.astype(np.float64)))
+        peak = np.power(spec["decay"], number.astype(np.float64))
+        high, low = np.maximum(spec["floor"], peak), np.maximum(spec["floor"], spec["valley"] * peak)
         # peak at phase 0, valley at phase pi
         found: np.ndarray = high * np.cos(phase / 2) ** 2 + low * np.sin(phase / 2) ** 2
         return found

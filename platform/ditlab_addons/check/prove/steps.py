@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,16 @@ from ditlab.engine.distributed import Rank
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
-from ditlab_addons.check.prove.findings import Findings, equal_values
-from ditlab_addons.check.prove.observing import RecordingNoise, WholeStep, draw_key, prepared_digests, sample_digests
+from ditlab_addons.check.prove.findings import Findings, differing
+from ditlab_addons.check.prove.observing import (
+    RecordedPass,
+    RecordingNoise,
+    WholeStep,
+    draw_key,
+    prepared_digests,
+    sample_digests,
+    seed_generators,
+)
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     MOMENTS,
@@ -32,6 +40,7 @@ from ditlab_addons.check.prove.reference import (
     ReferenceGradient,
     ReferenceNoise,
     ReferenceTrainer,
+    ReferenceUpdate,
     Whole,
     change_sample,
     clip,
@@ -61,6 +70,8 @@ FIELDS = {
     "ema": "exponential average", "buffer": "buffers", "frozen": "frozen weights",
 }  # fmt: skip
 """Fields of a state, in words."""
+ValueRange = tuple[float, float] | None
+"""Lowest and highest value of a field; None where it has no range."""
 DEVIATIONS = 5.0
 """Standard errors by which chance may move a mean: one in two million is further out."""
 
@@ -134,52 +145,52 @@ class StepComparer:
         Numbers are drawn for a micro-batch of `batch.micro` samples, or for the whole batch where that is not set.
         Samples are read one by one, and compared with the store's columns: what a loader does with labels shows.
         """
-        experiment, view, inputs, device = self._run.experiment, self._run.data.train, self.inputs, self._device
+        experiment, inputs = self._run.experiment, self.inputs
+        columns, objective = self._run.data.train.columns, self._objective
         size, unit = experiment.micro_size, experiment.batch.micro or experiment.batch.size
-        places, objective = self._order.batches(step, 1).reshape(-1), self._objective
+        places = self._order.batches(step, 1).reshape(-1)
         if isinstance(objective, RetiringObjective):
             inputs.retire(objective.retired_fields(step))
         found, wrong = [], list[str]()
         for first in range(0, experiment.batch.size, size):
-            rows = places[first : first + size]
-            stored = view.rows[rows]
-            raw = {
-                each.name: torch.cat([view.store.gather(each.name, stored[n : n + 1]) for n in range(size)])
-                for each in inputs.fields
-            }
-            for n, row in enumerate(stored.tolist()):
-                change = next((each for each in view.changes if row < each.stop), None)
-                if change:
-                    change_sample(raw, n, change, experiment.seed, step * experiment.batch.size + first + n)
-            noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, device)
-            batch = inputs.prepare_batch(raw, view.columns, noise=noise)
-            for each in inputs.fields:
-                if each.name not in batch:
-                    continue  # an encoder reads it
-                own, stored, (low, high) = batch[each.name].cpu(), raw[each.name].double(), each.value_range or (0, 0)
-                if source := each.value_range and view.columns[each.name].value_range:
-                    stored = low + (stored - source[0]) * (high - low) / (source[1] - source[0])
-                stored = stored[:, : own.shape[1]] if own.ndim > 1 else stored  # padding is cut
-                if not torch.allclose(own.double(), stored, rtol=1e-6, atol=1e-6 if own.is_floating_point() else 0.0):
-                    wrong.append(f"{each.name} is not the column's")
-            batch |= prepare_on_host(objective, raw, view.columns, inputs, noise)  # type: ignore[arg-type]
+            raw = self._stored(places[first : first + size], step * experiment.batch.size + first)
+            noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, self._device)
+            batch = inputs.prepare_batch(raw, columns, noise=noise)
+            fields = [each for each in inputs.fields if each.name in batch]  # an encoder reads the others
+            wrong += [
+                f"{each.name} is not the column's"
+                for each in fields
+                if not is_stored(batch[each.name], raw[each.name], each.value_range, columns[each.name].value_range)
+            ]
+            batch |= prepare_on_host(objective, raw, columns, inputs, noise)  # type: ignore[arg-type]
             found.append(DueMicroBatch(batch, noise, sample_digests(batch, inputs.names_read)))
         self._findings.same("draws", "fields as the store has them", wrong)
         return found
+
+    def _stored(self, places: np.ndarray, position: int) -> dict[str, Tensor]:
+        """Return the fields of consecutive samples of the order from `position` on, as the store has them, changed as
+        the data's section says."""
+        view = self._run.data.train
+        rows = view.rows[places]
+        raw = {
+            each.name: torch.cat([view.store.gather(each.name, rows[n : n + 1]) for n in range(len(rows))])
+            for each in self.inputs.fields
+        }
+        for n, row in enumerate(rows.tolist()):
+            change = next((each for each in view.changes if row < each.stop), None)
+            if change:
+                change_sample(raw, n, change, self._run.experiment.seed, position + n)
+        return raw
 
     def _compare_before(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
         """Compare a step's state with that after the step before, the updates so far, the weights computed with, the
         keys of its draws and its samples."""
         findings, own = self._findings, whole.first.before.scalars["adam_step"]
         if self._previous:
-            one, two = (
-                {(kind, name): values for kind, held in state.items() for name, values in held.items()}
-                for state in (self._previous, whole.before)
-            )
             changed = [
                 f"{kind} of {name}"
-                for kind, name in sorted({**one, **two})
-                if (kind, name) not in one.keys() & two.keys() or not equal_values(one[kind, name], two[kind, name])
+                for kind in sorted({**self._previous, **whole.before})
+                for name in sorted(differing(self._previous.get(kind, {}), whole.before.get(kind, {})))
             ]
             findings.same("moments", "state since the step before", changed)
         detail = f"{own:g} in place of {self._num_updates}"
@@ -188,14 +199,18 @@ class StepComparer:
             modules = list(by_module(stale))
             wrong = [f"{when} the step: first {name}" for name in stale]
             findings.same("master weights", "weights computed with", wrong, modules[0] if len(modules) == 1 else "")
-        expected, found = {draw_key(micro.noise): micro for micro in due}, [each.key for each in whole.passes]
+        self._compare_samples(whole.passes, due)
+
+    def _compare_samples(self, passes: Sequence[RecordedPass], due: Sequence[DueMicroBatch]) -> None:
+        """Compare the keys of a step's draws, and its samples."""
+        expected, found = [draw_key(micro.noise) for micro in due], [each.key for each in passes]
         keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
         places = [f"micro-batch {key[3]} from sample {key[5]}, step {key[2] + 1}" for key in keys]
-        findings.same("draws", "keys of random numbers", places)
-        taken, asked = ([one for each in parts for one in each.samples] for parts in (whole.passes, due))
+        self._findings.same("draws", "keys of random numbers", places)
+        taken, asked = (chain.from_iterable(each.samples for each in parts) for parts in (passes, due))
         pairs = enumerate(zip_longest(taken, asked))
         others = [f"sample {place} of the batch" for place, (one, two) in pairs if one != two]
-        findings.same("draws", "samples and their order", others)
+        self._findings.same("draws", "samples and their order", others)
 
     def _compare_passes(self, whole: WholeStep, due: Sequence[DueMicroBatch], is_exact: bool) -> None:
         """Compare draws, loss components and gradients of a step's passes."""
@@ -215,10 +230,21 @@ class StepComparer:
         wrong = [
             f"{name} of micro-batch {each.key[3]}"
             for place, each in pairs
-            for name in sorted({**each.draws, **draws[place]})
-            if each.draws.get(name) != draws[place].get(name)
+            for name in sorted({name for name, _ in each.draws.items() ^ draws[place].items()})
         ]
         self._findings.same("draws", "random numbers", wrong)
+        self._compare_losses(whole, pairs, best, low)
+        if whole.gradients or self._dtype != torch.float16:
+            self._compare_gradients(whole, best, low)
+
+    def _compare_losses(
+        self,
+        whole: WholeStep,
+        pairs: Sequence[tuple[int, RecordedPass]],
+        best: ReferenceGradient,
+        low: ReferenceGradient,
+    ) -> None:
+        """Compare the loss components of passes, each with its place in the step; note what the loop is to report."""
         for name in low.components[0]:
             found = [each.components.get(name, math.nan) for _, each in pairs]
             plain, rough = ([each.components[place][name] for place, _ in pairs] for each in (best, low))
@@ -226,17 +252,15 @@ class StepComparer:
             bound = self._bound(f"loss {name}", math.dist(plain, rough), 2 * size, best is not low)
             self._findings.near("loss", name, math.dist(found, plain), bound, size=size)
         totals = [each.total for each in whole.passes]
-        mean, num = sum(totals) / max(1, len(totals)), max(1, len(totals))
+        num = max(1, len(totals))
+        mean = sum(totals) / num
         self._reported[whole.step + 1]["loss"] = mean, MARGIN * FLOAT32 * (abs(mean) + sum(map(abs, totals)) / num)
-        if whole.gradients or self._dtype != torch.float16:
-            self._compare_gradients(whole, best, low)
 
     def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
         """Compare a micro-batch's loss with that of a model that has computed nothing yet: it is a function of inputs
         and keyed draws, keeps no state, and draws from no global generator, which have other seeds here."""
         states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        for seed_generator in (torch.manual_seed, np.random.seed, random.seed):
-            seed_generator(derived_seed("prove", micro.noise.step) % 2**31)
+        seed_generators(derived_seed("prove", micro.noise.step) % 2**31)
         model = self.reference.model(weights, self._dtype, is_new=True)
         total = float(self.reference.total(self.reference.components(model, micro.batch, micro.noise)).detach())
         torch.set_rng_state(states[0])
@@ -387,33 +411,31 @@ class StepComparer:
         kernel = torch.bfloat16 if self._on_gpu else torch.float32
         begun, number = int(whole.first.before.scalars.get(START, 0.0)), self._num_updates + 1
         due = self.reference.update(whole.step, number, before, clipped, after["master"], kernel, begun)
-        for kind, values in due.values.items():
-            phase = "update" if kind == "master" else "moments" if kind in MOMENTS else "average"
-            what = "by module" if kind == "master" else FIELDS.get(kind, kind.replace("power_", "power-function, "))
-            for module, names in by_module(values).items():
-                own = {name: after.get(kind, {}).get(name, torch.full_like(values[name], math.nan)) for name in names}
-                bound = MARGIN * FLOAT32 * joint_norm(due.scales[kind][name] for name in names)
-                if kind == "master":
-                    bound += MARGIN * FLOAT32 * joint_norm(own.values())
-                    wrong = [
-                        f"{name} holds {str(dtype).removeprefix('torch.')}"
-                        for name in names
-                        for dtype in (torch.bfloat16, torch.float16)
-                        if own[name].numel() > 1 and fits(own[name], dtype) and not fits(values[name].float(), dtype)
-                    ]
-                    if not findings.same("master weights", "held in float32", wrong, module):
-                        continue  # its update is rounded with it
-                distance = joint_norm(own[name].double() - values[name] for name in names)
-                moved = joint_norm(values[name] - before[kind][name].double() for name in names)
-                findings.near(phase, what, distance, bound, "", module, moved)
+        for kind in due.values:
+            self._compare_field(kind, due, before[kind], after.get(kind, {}))
         held, later = (each.get("frozen", {}) for each in (before, after))
-        due_frozen = sorted(self.reference.frozen.symmetric_difference(held))
-        wrong = [name for name, values in held.items() if name not in later or not equal_values(values, later[name])]
-        findings.same("update", "frozen weights", [f"first {name}" for name in (*due_frozen, *wrong)])
+        frozen = sorted(self.reference.frozen.symmetric_difference(held)) + differing(held, later)
+        findings.same("update", "frozen weights", [f"first {name}" for name in frozen])
         missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
         findings.same("average", "averages held", [f"the engine's state holds no {kind}" for kind in missing])
         count = whole.first.after.scalars["adam_step"] - whole.first.before.scalars["adam_step"]
         findings.near("moments", "count of updates", abs(count - 1), 0.0)
+
+    def _compare_field(self, kind: str, due: ReferenceUpdate, before: Whole, after: Whole) -> None:
+        """Compare each module's new values of a field with those due."""
+        phase, what = updated_quantity(kind)
+        values = due.values[kind]
+        own = {name: after.get(name, torch.full_like(each, math.nan)) for name, each in values.items()}
+        for module, names in by_module(values).items():
+            bound = MARGIN * FLOAT32 * joint_norm(due.scales[kind][name] for name in names)
+            if kind == "master":
+                bound += MARGIN * FLOAT32 * joint_norm(own[name] for name in names)
+                wrong = [each for name in names for each in half_precisions(name, own[name], values[name])]
+                if not self._findings.same("master weights", "held in float32", wrong, module):
+                    continue  # its update is rounded with it
+            distance = joint_norm(own[name].double() - values[name] for name in names)
+            moved = joint_norm(values[name] - before[name].double() for name in names)
+            self._findings.near(phase, what, distance, bound, "", module, moved)
 
     def compare_plan(self, masters: Whole, last: int) -> None:
         """Compare what is of the whole run: the weights that it begins with and those that the seed gives, the loop's
@@ -455,6 +477,34 @@ def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:
         if sum(numels[each] for each in small) >= LEAST:
             groups[f"{small[0]} to {module}"], small = small, []
     return {**groups, "small modules": small} if small else groups
+
+
+def is_stored(values: Tensor, raw: Tensor, wanted: ValueRange, stored: ValueRange) -> bool:
+    """Return True if a field's values are those of its column, brought from the range `stored` to the range `wanted`;
+    padding may be cut."""
+    due = raw.double()
+    if wanted and stored:
+        due = wanted[0] + (due - stored[0]) * (wanted[1] - wanted[0]) / (stored[1] - stored[0])
+    if values.ndim > 1:
+        due = due[:, : values.shape[1]]
+    values = values.cpu()
+    return torch.allclose(values.double(), due, rtol=1e-6, atol=1e-6 if values.is_floating_point() else 0.0)
+
+
+def updated_quantity(kind: str) -> tuple[str, str]:
+    """Return the phase of a proof, and the quantity in words, of a field that an update changes."""
+    if kind == "master":
+        return "update", "by module"
+    return "moments" if kind in MOMENTS else "average", FIELDS.get(kind, kind.replace("power_", "power-function, "))
+
+
+def half_precisions(name: str, own: Tensor, due: Tensor) -> list[str]:
+    """Return a clause for each half precision that holds all values of a parameter exactly, and not those due."""
+    return [
+        f"{name} holds {str(dtype).removeprefix('torch.')}"
+        for dtype in (torch.bfloat16, torch.float16)
+        if own.numel() > 1 and fits(own, dtype) and not fits(due.float(), dtype)
+    ]
 
 
 def fits(values: Tensor, dtype: torch.dtype) -> bool:

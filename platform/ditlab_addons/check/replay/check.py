@@ -1,13 +1,14 @@
 """Comparison of replayed steps with what the run's journal and receipts say of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from ditlab.spec.experiment import class_for
-from ditlab_addons.check.replay.history import Execution, JournaledStep
+from ditlab_addons.check.replay.history import Execution, JournaledStep, StepHistory
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_executions
 from ditlab_addons.check.replay.stepper import ReplayedStep
 
@@ -34,6 +35,17 @@ class Tolerance:
 EXACT = Tolerance(0.0, "the same kind of machine, workers and threads: to the bit")
 
 
+def relative_distance(one: float, two: float | None) -> float:
+    """Return the relative distance of two numbers; infinite where one is missing or not finite, unless both are NaN."""
+    if two is None:
+        return math.inf
+    if one == two or (math.isnan(one) and math.isnan(two)):
+        return 0.0
+    if not (math.isfinite(one) and math.isfinite(two)):
+        return math.inf
+    return abs(one - two) / max(abs(one), abs(two))
+
+
 @dataclass(frozen=True)
 class ReplayComparison:
     """One recorded number of a step beside the replayed one."""
@@ -54,14 +66,9 @@ class ReplayComparison:
     @property
     def distance(self) -> float:
         """Relative distance; infinite where one of the two is not finite or missing."""
-        one, two = self.recorded, self.replayed
-        if two is None:
-            return math.inf
-        if one == two or (one != one and two != two):  # both NaN
-            return 0.0
-        if self.quantity == "samples" or not (math.isfinite(one) and math.isfinite(two)):
-            return math.inf
-        return abs(one - two) / max(abs(one), abs(two))
+        if self.quantity == "samples":
+            return 0.0 if self.recorded == self.replayed else math.inf
+        return relative_distance(self.recorded, self.replayed)
 
     @property
     def holds(self) -> bool:
@@ -76,7 +83,7 @@ class ReplayCheck:
     replayed: ReplayedSteps
     comparisons: tuple[ReplayComparison, ...]
     tolerance: Tolerance
-    unchecked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...]
     """Steps that were not compared and why, a sentence each."""
 
     @property
@@ -96,16 +103,13 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     journaled: dict[int, Execution] = {}
     for target in list(targets):
         if logged := source.history.journaled.get(target.step):
-            executions = source.history.all_of(target.step)
-            same = [each for each in executions if logged.is_of(each)]
-            # else one without a receipt, else the first one: then the comparison fails
-            unwritten = [each for each in executions if each.loss is None]
-            own = journaled[target.step] = (same or unwritten or executions or [target])[0]
+            own = _journaled_execution(source.history, logged) or target
+            journaled[target.step] = own
             if own.is_recorded and own is not target:
                 targets.append(own)
     draws_others = not source.num_gpus and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
     replayed = replay_executions(source, targets, (last,) if draws_others else ())
-    tolerance = _tolerance(source, targets, replayed, draws_others)
+    tolerance = _tolerance_of_draws(replayed) if draws_others else _tolerance_of_sums(source, targets, replayed)
     comparisons: list[ReplayComparison] = []
     unchecked = []
     for step in replayed.steps:
@@ -117,57 +121,75 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 
 
+def _journaled_execution(history: StepHistory, logged: JournaledStep) -> Execution | None:
+    """Return the execution of a step that the journal has; where none has its numbers, one without a receipt, else the
+    first one: then the comparison fails. None where none is recorded."""
+    executions = history.all_of(logged.step)
+    same = (each for each in executions if logged.is_of(each))
+    unwritten = (each for each in executions if each.loss is None)
+    return next(chain(same, unwritten, executions), None)
+
+
 def _compare_step(
     source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
 ) -> list[ReplayComparison]:
     """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
-    own, logged = step.execution, source.history.journaled.get(step.step)
+    own = step.execution
     if own.skipped:
         return []
-    places: dict[str, Execution | JournaledStep] = {"receipts": own} if own.is_recorded else {}
-    if logged and journaled and (own is journaled or not journaled.is_recorded):
-        places["journal"] = logged
     found = []
     if own.samples is not None:
         found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
-    values = {"loss": step.loss, "norm": step.norm, "lr": step.metrics.get("train/lr")}
-    for place, records in places.items():
-        for quantity, value in values.items():
-            recorded = getattr(records, quantity)
-            if recorded is not None and (quantity != "norm" or tolerance.compares_norm):
-                bound = 2.0**-20 if quantity == "lr" and tolerance.relative else tolerance.relative
-                single = value if value is None or place == "journal" else float(np.float32(value))
-                found.append(ReplayComparison(step.step, own.attempt, quantity, place, recorded, single, bound))
+    if own.is_recorded:
+        found += _compare_numbers(step, "receipts", own, tolerance)
+    if journaled and (own is journaled or not journaled.is_recorded):
+        found += _compare_numbers(step, "journal", source.history.journaled[step.step], tolerance)
     return found
 
 
-def _tolerance(
-    source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps, draws_others: bool
-) -> Tolerance:
-    if draws_others:  # times and noise are drawn again: the spread of a step's samples bounds the loss
-        step = next((each for each in reversed(replayed.steps) if each.samples), replayed.steps[-1])
-        losses = np.array([sample.loss for sample in step.samples] or [0.0])
-        deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
-        return Tolerance(
-            DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),
-            f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
-            f"samples, by the spread of step {step.step}'s",
-            compares_norm=False,
-        )
+def _compare_numbers(
+    step: ReplayedStep, place: str, records: Execution | JournaledStep, tolerance: Tolerance
+) -> Iterator[ReplayComparison]:
+    """Compare loss, norm and learning rate of a replayed step with those that one place has."""
+    for quantity in ("loss", "norm", "lr"):
+        recorded, value = getattr(records, quantity), getattr(step, quantity)
+        if recorded is None or (quantity == "norm" and not tolerance.compares_norm):
+            continue
+        if value is not None and place == "receipts":
+            value = float(np.float32(value))
+        bound = 2.0**-20 if quantity == "lr" and tolerance.relative else tolerance.relative
+        yield ReplayComparison(step.step, step.execution.attempt, quantity, place, recorded, value, bound)
+
+
+def _tolerance_of_draws(replayed: ReplayedSteps) -> Tolerance:
+    """Return the bound of a loss under other times and noise, which the spread of a step's samples gives."""
+    step = next((each for each in reversed(replayed.steps) if each.samples), replayed.steps[-1])
+    losses = np.array([sample.loss for sample in step.samples] or [0.0])
+    deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
+    return Tolerance(
+        DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),
+        f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
+        f"samples, by the spread of step {step.step}'s",
+        compares_norm=False,
+    )
+
+
+def _tolerance_of_sums(source: ReplaySource, targets: Sequence[Execution], replayed: ReplayedSteps) -> Tolerance:
+    """Return the bound on a machine of another kind, which steps done with other orders of summation give."""
     differences = source.machine_differences(replayed.way)
     if not differences:
         return EXACT
     precision = source.run.experiment.training.precision
     other = replay_executions(source, targets, (), _cut_otherwise)
     distances = [
-        abs(one - two) / max(abs(one), abs(two), 1e-30)
+        relative_distance(one, two)
         for mine, theirs in zip(replayed.steps, other.steps, strict=True)
         for one, two in ((mine.loss, theirs.loss), (mine.norm, theirs.norm))
-        if one is not None and two is not None and math.isfinite(one) and math.isfinite(two)
+        if one is not None
     ]
     length = max(1, max(target.step for target in targets) - source.history.first)
     return Tolerance(
-        FACTOR * max(UNIT[precision] * math.sqrt(length), *distances),
+        FACTOR * max(UNIT[precision] * math.sqrt(length), *filter(math.isfinite, distances)),
         f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
         f"least {FACTOR:g} units of {precision} times the root of the steps",
     )

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
@@ -28,7 +27,6 @@ from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.progress import ignore
-from ditlab.receipts.records import joined_digest
 from ditlab.reports.formatting import format_duration
 from ditlab.runs.cores import thread_text
 from ditlab.runs.description import run_time
@@ -39,14 +37,14 @@ from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import open_in_worker, run_workers
-from ditlab_addons.check.replay.history import (
-    Execution,
-    StepHistory,
-    read_history,
-)
-from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver
+from ditlab_addons.check.process_group import UNATTENDED, open_in_worker, run_workers
+from ditlab_addons.check.replay.history import Execution, StepHistory, read_history
+from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver, joined_step
 
+OnCost = Callable[[str, bool], None]
+"""Receiver of what a replay will take, in a sentence, and of whether that is more than the training took; may raise."""
+ResolvedSpec = Mapping[str, Any]
+"""An experiment in JSON's types, resolved."""
 OTHER_CODE = "the code is other than the run's (hash {:.12}, the run's: {:.12}): what differs may be the code's doing"
 
 
@@ -60,8 +58,7 @@ class Segment:
     workers: int
     threads: int | None
     """Threads of each worker; None: torch's number."""
-    spec: Mapping[str, Any] = field(repr=False)
-    """The experiment, resolved."""
+    spec: ResolvedSpec = field(repr=False)
     microbatch_splits: int = 0
     """Number of times the micro-batch was halved."""
     skipped: tuple[int, ...] = ()
@@ -81,11 +78,8 @@ def replay_segment(
     state after the last step is saved there where the segment `hands_over`.
     """
     experiment, home, data = open_in_worker(segment.spec, root)
-    experiment = experiment.replace_all({
-        "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0, "tracking.every": 1,
-        "training.averages": None, "training.non_finite": {"policy": "skip", "limit": 2**31 - 1},
-        "checkpoint.storage": None, "checkpoint.keep": 1, "checkpoint.keep_every": None,
-    })  # fmt: skip
+    changes = {**UNATTENDED, "training.averages": None, "checkpoint.keep_every": None}
+    experiment = experiment.replace_all(changes)
     memory = MemoryPlan(segment.microbatch_splits, tuple(step - 1 for step in segment.skipped))
     run = TrainingRun(
         experiment, data, plan_run(experiment, data), CheckpointStore.at(Path(folder, "checkpoints")), home,
@@ -120,20 +114,20 @@ class ReplayPlan:
     variant: Segment | None = None
     """The last step once more under another spec, from the same state."""
 
-    def with_variant(self, spec: Mapping[str, Any], workers: int) -> ReplayPlan:
-        """Return the plan with its last step done once more under another spec, from the same state."""
+    def with_variant(self, spec: ResolvedSpec, workers: int) -> ReplayPlan:
+        """Return the plan with its last step, which is not skipped, done once more under another spec, from the same
+        state."""
         *before, final = self.segments
-        last = final.last
-        if final.first < last:
-            before.append(replace(final, last=last - 1, skipped=tuple(step for step in final.skipped if step < last)))
-        own = replace(final, first=last, skipped=tuple(step for step in final.skipped if step == last))
-        variant = replace(own, spec=spec, workers=workers, skipped=(), is_changed=True)
+        if final.first < final.last:
+            before.append(replace(final, last=final.last - 1))
+        own = replace(final, first=final.last, skipped=())
+        variant = replace(own, spec=spec, workers=workers, is_changed=True)
         return replace(self, segments=(*before, own), variant=variant)
 
 
 def plan_replay(
     history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int],
-    spec_of: Callable[[Execution], Mapping[str, Any]],
+    spec_of: Callable[[Execution], ResolvedSpec],
 ) -> list[ReplayPlan]:  # fmt: skip
     """Plan the replay of some executions, those that lie on one way together.
 
@@ -142,41 +136,48 @@ def plan_replay(
     brings nearer.
     """
 
-    def settings(execution: Execution) -> tuple[int, int | None, int, Mapping[str, Any]]:
-        """Return workers, threads, splits, and the spec for them: an elastic range decides the micro-batches, stays."""
+    plans = []
+    left = sorted(targets, key=lambda each: each.step)
+    while left:
+        way = history.lineage(left[-1])
+        taken = [each for each in left if each == way[each.step - history.first - 1]]
+        left = [each for each in left if each not in taken]
+        usable = [
+            step for step in checkpoints if history.first < step < way[-1].step and history.is_final_at(way, step)
+        ]
+        for executions in _passes(taken, usable):
+            begin = max((step for step in usable if step < executions[0].step), default=history.first)
+            done = tuple(way[begin - history.first : executions[-1].step - history.first])
+            segments = tuple(_segments(done, spec_of))
+            plans.append(ReplayPlan(begin, begin > history.first, segments, done, tuple(executions)))
+    return plans
+
+
+def _passes(targets: Sequence[Execution], checkpoints: Collection[int]) -> list[list[Execution]]:
+    """Return targets of one way by the pass that does them: a checkpoint between two of them begins a new one."""
+    found = [[targets[0]]]
+    for before, target in pairwise(targets):
+        if any(before.step < step < target.step for step in checkpoints):
+            found.append([])
+        found[-1].append(target)
+    return found
+
+
+def _segments(way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedSpec]) -> Iterator[Segment]:
+    """Yield the segments of a way: its consecutive executions with the same settings."""
+
+    def settings(execution: Execution) -> tuple[int, int | None, ResolvedSpec, int]:
+        """Return workers, threads, spec and splits: an elastic range of the spec decides the micro-batches, stays."""
         spec, workers = spec_of(execution), execution.workers
         resources = spec["resources"]
         if isinstance(resources["workers"], int):
             spec = {**spec, "resources": {**resources, "workers": workers}}
-        return workers, execution.threads, execution.microbatch_splits, spec
+        return workers, execution.threads, spec, execution.microbatch_splits
 
-    plans, left = [], sorted(targets, key=lambda each: each.step)
-    while left:
-        way = history.lineage(left[-1])
-        known = {id(each) for each in way}
-        steps = {each.step for each in way if not each.is_recorded}
-        taken = [each for each in left if id(each) in known or (not each.is_recorded and each.step in steps)]
-        left = [each for each in left if not any(each is other for other in taken)]
-        usable = [
-            step for step in checkpoints if history.first < step < way[-1].step and history.is_final_at(way, step)
-        ]
-        groups: list[list[Execution]] = []
-        for target in taken:
-            if groups and not any(groups[-1][-1].step < step < target.step for step in usable):
-                groups[-1].append(target)
-            else:
-                groups.append([target])
-        for executions in groups:
-            begin = max((step for step in usable if step < executions[0].step), default=history.first)
-            done = tuple(way[begin - history.first : executions[-1].step - history.first])
-            segments = []
-            for (workers, threads, splits, spec), part in groupby(done, settings):
-                steps_of = list(part)
-                skipped = tuple(each.step for each in steps_of if each.skipped)
-                ends = steps_of[0].step, steps_of[-1].step
-                segments.append(Segment(*ends, workers, threads, spec, splits, skipped))
-            plans.append(ReplayPlan(begin, begin > history.first, tuple(segments), done, tuple(executions)))
-    return plans
+    for values, part in groupby(way, settings):
+        steps = list(part)
+        skipped = tuple(each.step for each in steps if each.skipped)
+        yield Segment(steps[0].step, steps[-1].step, *values, skipped)
 
 
 def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()) -> list[ReplayedStep]:
@@ -187,15 +188,13 @@ def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()
     """
     wanted, run = {execution.step: execution for execution in plan.executions}, source.run
     found: list[ReplayedStep] = []
+    segments = [*plan.segments, plan.variant] if plan.variant else plan.segments
     with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
         begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
-        for segment in (*plan.segments, *([plan.variant] if plan.variant else [])):
+        for segment in segments:
             is_last = segment is plan.segments[-1] or segment.is_changed
-            steps = f"{segment.first:,} to {segment.last:,}" if segment.first < segment.last else f"{segment.last:,}"
-            other = " under another spec" if segment.is_changed else ""
-            threads = f" with {thread_text(segment.threads)}" if segment.threads else ""
-            what = f"replaying step {steps}{other}; workers: {segment.workers}{threads}"
-            replayed = partial(run.progress, what, total=segment.last - segment.first + 1, unit="steps")
+            num = segment.last - segment.first + 1
+            replayed = partial(run.progress, _description(segment), total=num, unit="steps")
             replayed(0)
             task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), not is_last
             try:
@@ -209,19 +208,19 @@ def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()
                     kind="out_of_memory",
                 ) from error
             for number in wanted.keys() & range(segment.first, segment.last + 1):
-                own = [part[number] for part in parts]  # places follow each other in the order of ranks
-                samples = [sample for part in own for sample in part.samples]
-                step = replace(
-                    own[0], execution=wanted[number], is_variant=segment.is_changed,
-                    rows=np.concatenate([part.rows for part in own]),
-                    indices=np.concatenate([part.indices for part in own]),
-                    samples=sorted(samples, key=lambda sample: sample.place),
-                    digest=joined_digest([part.digest for part in own]),
-                )  # fmt: skip
-                found.append(step)
+                step = joined_step([part[number] for part in parts])
+                found.append(replace(step, execution=wanted[number], is_variant=segment.is_changed))
             if not is_last:
                 begin = str(Path(folder, "checkpoints")), segment.last
     return found
+
+
+def _description(segment: Segment) -> str:
+    """Describe the replay of a segment for people who wait."""
+    steps = f"{segment.first:,} to {segment.last:,}" if segment.first < segment.last else f"{segment.last:,}"
+    other = " under another spec" if segment.is_changed else ""
+    threads = f" with {thread_text(segment.threads)}" if segment.threads else ""
+    return f"replaying step {steps}{other}; workers: {segment.workers}{threads}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class ReplaySource:
     run: OpenedRun
     history: StepHistory
     checkpoints: CheckpointStore
-    manifests: Mapping[int, CheckpointManifest]
+    manifests: dict[int, CheckpointManifest]
     """Undamaged manifests of checkpoints, by step."""
     whole: list[int]
     """Steps of those checkpoints, without the ones whose shards were found damaged."""
@@ -240,14 +239,15 @@ class ReplaySource:
     """GPUs that the steps are done on; 0: on the CPU."""
     code: str
     """Hash of the code here."""
-    anyway: bool = False
+    anyway: bool
     """Go on with other code than that which did a step."""
-    on_cost: Callable[[str, bool], None] = ignore
-    """Receives what a replay will take, in a sentence, and whether that is more than the training took; may raise."""
-    remarks: list[str] = field(default_factory=list)
+    on_cost: OnCost
+    remarks: list[str]
     """Sentences on what is other here than the run's, with `anyway`, and on what the run does not record."""
+    _kept_specs: dict[str, ResolvedSpec] = field(default_factory=dict)
+    """Specs by hash, as they were asked for."""
 
-    def spec_of(self, execution: Execution) -> Mapping[str, Any]:
+    def spec_of(self, execution: Execution) -> ResolvedSpec:
         """Return the spec by which a step was done, for the device of this replay and the places that hold now.
 
         It is that of a checkpoint which the attempt has written, else of the next attempt with the same hash that has
@@ -261,28 +261,22 @@ class ReplaySource:
                 for step, manifest in self.manifests.items()
                 if step > self.history.first and manifest.spec_hash == spec_hash
             }
-            later = [
-                step for step in sorted(own, key=lambda step: (own[step], -step)) if own[step] >= execution.attempt
-            ]
-            spec = self.manifests[later[0]].spec if later else self._kept_spec(spec_hash)
+            later = [(attempt, -step) for step, attempt in own.items() if attempt >= execution.attempt]
+            spec = self.manifests[-min(later)[1]].spec if later else self._kept_spec(spec_hash)
         spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
         return spec if self.num_gpus else {**spec, "resources": {**spec["resources"], "gpus_per_worker": 0}}
 
-    def _kept_spec(self, spec_hash: str) -> Mapping[str, Any]:
-        if spec_hash not in self._kept:
+    def _kept_spec(self, spec_hash: str) -> ResolvedSpec:
+        if spec_hash not in self._kept_specs:
             found = self.run.kept_spec(spec_hash)
             if found is None:
                 path = self.run.folder.spec_of(spec_hash)
                 raise UserError(f"{path}, the spec that a resume has changed since, is gone or altered; bring it back.")
-            self._kept[spec_hash] = found.to_dict()
-        return self._kept[spec_hash]
+            self._kept_specs[spec_hash] = found.to_dict()
+        return self._kept_specs[spec_hash]
 
     @cached_property
-    def _kept(self) -> dict[str, Mapping[str, Any]]:
-        return {}
-
-    @cached_property
-    def _current_spec(self) -> Mapping[str, Any]:
+    def _current_spec(self) -> ResolvedSpec:
         return self.run.experiment.to_dict()
 
     def tell_cost(self, plans: Sequence[ReplayPlan], limit: float = math.inf) -> None:
@@ -310,18 +304,19 @@ class ReplaySource:
 
         The last bits of a step depend on device, processor and libraries, beside its spec, workers and threads.
         """
-        device, versions = device_name(torch.device("cuda" if self.num_gpus else "cpu")), library_versions()
+        here = device_name(torch.device("cuda" if self.num_gpus else "cpu"))
+        ours = {"device": here, "processor": processor_name(), **library_versions()}
         found = []
         for number in sorted({execution.attempt for execution in executions}):
             if not (attempt := self.history.attempts.get(number)):
                 found.append("the run's machine is not recorded")
                 continue
-            pairs: dict[str, tuple[str | None, str | None]] = {"device": (device, attempt.device)}
-            if device == attempt.device == "cpu":
-                pairs["processor"] = processor_name(), attempt.processor
-            pairs |= {name: (versions.get(name), attempt.versions.get(name)) for name in LIBRARIES}
+            theirs = {"device": attempt.device, "processor": attempt.processor, **attempt.versions}
+            processors = ["processor"] if here == attempt.device == "cpu" else []
             found += [
-                f"{name} {ours} (the run's: {theirs})" for name, (ours, theirs) in pairs.items() if ours != theirs
+                f"{name} {ours.get(name)} (the run's: {theirs.get(name)})"
+                for name in ("device", *processors, *LIBRARIES)
+                if ours.get(name) != theirs.get(name)
             ]
         return list(dict.fromkeys(found))
 
@@ -339,49 +334,53 @@ class ReplaySource:
         return [history.final(step) for step in range(first, last + 1)]
 
 
-def open_source(run: OpenedRun, anyway: bool = False, on_cost: Callable[[str, bool], None] = ignore) -> ReplaySource:
+def open_source(run: OpenedRun, anyway: bool = False, on_cost: OnCost = ignore) -> ReplaySource:
     """Open a run for replay, reading alone.
 
     Raises UserError where the data are not here, and, without `anyway`, where code, data or device are other than the
     run's.
     """
-    experiment, home = run.experiment, run.home
-    data = open_data(experiment.data, home)
+    experiment = run.experiment
+    data = open_data(experiment.data, run.home)
     history = read_history(run)
     remarks = [history.note] if history.note else []
     num_gpus = torch.cuda.device_count() if experiment.resources.gpus_per_worker > 0 else 0
-    attempts = history.attempts.values()
-    differences = []
-    if history.data and history.data != data.fingerprint:
-        differences.append(
-            f"the data are other than the run's (fingerprint {data.fingerprint[:12]}, the run's: "
-            f"{history.data[:12]}): the same rows hold other samples"
-        )
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
-    codes = [attempt.code for attempt in attempts]
-    if codes and code not in codes:
-        differences.append(OTHER_CODE.format(code, codes[-1]))
-    if experiment.resources.gpus_per_worker > 0 and not num_gpus:
-        names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"
-        differences.append(
-            f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise, so that "
-            "losses agree as those of other draws do"
-        )
+    store = checkpoint_store(run.folder, experiment.checkpoint.storage)
+    source = ReplaySource(run, history, store, {}, [], data, num_gpus, code, anyway, on_cost, remarks)
+    differences = [*_differences(source)]
     if differences and not anyway:
         raise UserError(
             f"run {run.folder.run_id}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
         )
     remarks += [f"{difference[0].upper()}{difference[1:]}." for difference in differences]
-    store = checkpoint_store(run.folder, experiment.checkpoint.storage)
-    manifests, whole = dict[int, CheckpointManifest](), list[int]()
     for step in store.steps():
         with suppress(DamagedCheckpoint), store.open(step, verify=False) as reader:
-            manifests[step], sizes = reader.manifest, store.files.sizes(folder_of(step))
+            source.manifests[step], sizes = reader.manifest, store.files.sizes(folder_of(step))
             if all(sizes.get(name) == shard.size for name, shard in reader.manifest.shards.items()):
-                whole.append(step)
+                source.whole.append(step)
             else:
                 remarks.append(f"The checkpoint of step {step:,} is not whole; no replay begins from it.")
-    return ReplaySource(run, history, store, manifests, whole, data, num_gpus, code, anyway, on_cost, remarks)
+    return source
+
+
+def _differences(source: ReplaySource) -> Iterator[str]:
+    """Yield a clause on each of data, code and device that is other than the run's."""
+    history, data, attempts = source.history, source.data, source.history.attempts.values()
+    if history.data and history.data != data.fingerprint:
+        yield (
+            f"the data are other than the run's (fingerprint {data.fingerprint[:12]}, the run's: "
+            f"{history.data[:12]}): the same rows hold other samples"
+        )
+    codes = [attempt.code for attempt in attempts]
+    if codes and source.code not in codes:
+        yield OTHER_CODE.format(source.code, codes[-1])
+    if source.run.experiment.resources.gpus_per_worker > 0 and not source.num_gpus:
+        names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"
+        yield (
+            f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise, so that "
+            "losses agree as those of other draws do"
+        )
 
 
 @dataclass(frozen=True)
@@ -440,27 +439,10 @@ def replay_executions(
 
 def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
     """Raise UserError for a fork's parent that is gone, for too few GPUs, and for other code unless `anyway`."""
-    run = source.run
-    name = f"run {run.folder.run_id}"
+    name = f"run {source.run.folder.run_id}"
     for plan in plans:
-        if plan.is_checkpoint:
-            continue
-        origin, problem, remedy = "its parent's checkpoint", "that is gone", "bring it back"
-        try:
-            if point := start_point(run.experiment, run.home, run.folder.run_id):
-                point.open(verify=False).close()
-            elif weights := weights_of(run.experiment, run.home, run.folder):
-                origin, problem, remedy = "the published weights it began with", "these are not here", "bring them back"
-                weights.open()
-        except UserError as error:
-            usable = next((step for step in source.whole if step < source.history.last), None)
-            reason = str(error) if run.experiment.start else str(error).partition(";")[0]
-            if usable is not None:
-                remedy += f", or replay step {usable + 1} or a later one, from checkpoint {usable} of its own (1 step)"
-            raise UserError(
-                f"step {plan.executions[0].step:,} of {name} is replayed from {origin}, and {problem}: "
-                f"{reason.rstrip('.')}; {remedy}."
-            ) from None
+        if not plan.is_checkpoint:
+            _check_first_state(source, plan.executions[0].step)
     workers = max(segment.workers for plan in plans for segment in plan.segments)
     if source.num_gpus and workers > source.num_gpus:
         raise UserError(
@@ -474,6 +456,27 @@ def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
             if not source.anyway:
                 raise UserError(f"{name}, {text}. Bring back what the run had, or replay with --anyway.")
             source.remarks.append(f"{text[0].upper()}{text[1:]}.")
+
+
+def _check_first_state(source: ReplaySource, step: int) -> None:
+    """Raise UserError where the state that the run began from, from which `step` is replayed, is gone."""
+    run = source.run
+    origin, problem, remedy = "its parent's checkpoint", "that is gone", "bring it back"
+    try:
+        if point := start_point(run.experiment, run.home, run.folder.run_id):
+            point.open(verify=False).close()
+        elif weights := weights_of(run.experiment, run.home, run.folder):
+            origin, problem, remedy = "the published weights it began with", "these are not here", "bring them back"
+            weights.open()
+    except UserError as error:
+        reason = str(error) if run.experiment.start else str(error).partition(";")[0]
+        usable = next((step for step in source.whole if step < source.history.last), None)
+        if usable is not None:
+            remedy += f", or replay step {usable + 1} or a later one, from checkpoint {usable} of its own (1 step)"
+        raise UserError(
+            f"step {step:,} of run {run.folder.run_id} is replayed from {origin}, and {problem}: "
+            f"{reason.rstrip('.')}; {remedy}."
+        ) from None
 
 
 def _describe_origin(source: ReplaySource, plan: ReplayPlan) -> str:

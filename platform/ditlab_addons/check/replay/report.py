@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ditlab.analysis.opened_run import OpenedRun
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.data.preview import row_pictures, row_texts
 from ditlab.data.stores.view import View
+from ditlab.engine.update import ParameterNorms
 from ditlab.errors import UserError
-from ditlab.progress import ignore
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.runs.launch import build_model
 from ditlab.spec.experiment import class_for
@@ -26,7 +25,7 @@ from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
 from ditlab_addons.check.replay.check import ReplayCheck, ReplayComparison, check_replay
 from ditlab_addons.check.replay.history import Execution, JournaledStep
-from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource, open_source, replay_executions
+from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
 from ditlab_addons.check.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab_models.figures import Bars, Figure, Panel, PointGroup, Points
 
@@ -51,7 +50,7 @@ class ReplayReport:
     """At most 80 columns each."""
     record: dict[str, Any]
     """The same in JSON's types, with all samples."""
-    figures: Mapping[str, Figure] = field(default_factory=dict, repr=False)
+    figures: Mapping[str, Figure] = field(repr=False)
     """Pictures by file name, without suffix."""
     holds: bool = True
     """False where a check found something off."""
@@ -65,70 +64,71 @@ class ReplayReport:
         return "\n".join(self.lines)
 
 
-def replay_run(
-    run: OpenedRun, step: int | None, to: int | None, *, check: bool, worst: int | None, changes: Sequence[str],
-    anyway: bool, on_cost: Callable[[str, bool], None] = ignore,
-) -> ReplayReport:  # fmt: skip
-    """Replay what is asked for, without writing anything into the run; the arguments are those of `functions.replay`.
-
-    Raises UserError for options that exclude each other, else as `replay_executions` does.
-    """
-    given = {"--check": check, "--worst": worst, "--set": changes}
-    if len(asked := [name for name, value in given.items() if value]) > 1:
+def check_options(step: int | None, to: int | None, given: Mapping[str, Any]) -> None:
+    """Raise UserError for options that exclude each other, and for none that says which step to replay."""
+    asked = [name for name, value in given.items() if value]
+    if len(asked) > 1:
         raise UserError(f"{asked[0]} and {asked[1]} exclude each other; give one of them.")
-    if worst and (step is not None or to is not None):
-        raise UserError("--worst finds its steps itself; leave --step and --to out.")
-    if changes and to not in (None, step):
+    if given["--worst"]:
+        if step is not None or to is not None:
+            raise UserError("--worst finds its steps itself; leave --step and --to out.")
+    elif given["--set"] and to not in (None, step):
         raise UserError(f"--set replays a single step, and --to {to} names more; leave --to out.")
-    if not worst and step is None:
+    elif step is None:
         raise UserError("nothing says which step to replay; give --step N, or --worst K.")
-    source = open_source(run, anyway, on_cost)
-    checked: ReplayCheck | None = None
-    first_lines: list[str] = []
-    extra: dict[str, Any] = {}
-    if worst or step is None:
-        history = loss_history(source)
-        steps = worst_steps(history, worst or 0)
-        found = replay_executions(source, [source.history.final(each) for each in sorted(steps)], steps)
-        by_step = {each.step: each for each in found.steps}
-        sentences = [explain(by_step[each], history) for each in steps]
-        title = f"the {len(steps)} steps whose loss or norm stands out most against the 16 steps on each side:"
-        first_lines = ["", *fold(title), *(line for text in sentences for line in fold(text, "  "))]
-        extra = {"worst": steps, "explanations": sentences}
-    elif check:
-        checked = check_replay(source, step, step if to is None else to)
-        found, first_lines = checked.replayed, check_lines(checked)
-        extra = {
-            "holds": checked.holds, "bound": checked.tolerance.relative, "bound_reason": checked.tolerance.reason,
-            "comparisons": [_comparison_record(each) for each in checked.comparisons],
-            "unchecked": list(checked.unchecked),
-        }  # fmt: skip
-    elif changes:
-        found = replay_changed(source, step, changes)
-        first_lines, extra = variant_lines(found.steps, changes), {"changes": list(changes)}
-    else:
-        last = step if to is None else to
-        found = replay_executions(source, source.targets(step, last), range(step, last + 1))
+
+
+def replay_worst(source: ReplaySource, num: int) -> ReplayReport:
+    """Find the `num` steps that stand out, replay and explain them."""
+    history = loss_history(source)
+    steps = worst_steps(history, num)
+    found = replay_executions(source, [source.history.final(each) for each in sorted(steps)], steps)
+    by_step = {each.step: each for each in found.steps}
+    sentences = [explain(by_step[each], history) for each in steps]
+    title = f"the {len(steps)} steps whose loss or norm stands out most against the 16 steps on each side:"
+    lines = ["", *fold(title), *fold(*sentences, indent="  ")]
+    return report_steps(source, found, lines, {"worst": steps, "explanations": sentences})
+
+
+def report_check(source: ReplaySource, first: int, last: int) -> ReplayReport:
+    """Replay steps `first` to `last`, and compare them with the run's record."""
+    checked = check_replay(source, first, last)
+    extra = {
+        "holds": checked.holds, "bound": checked.tolerance.relative, "bound_reason": checked.tolerance.reason,
+        "comparisons": [_comparison_record(each) for each in checked.comparisons],
+        "unchecked": list(checked.unchecked),
+    }  # fmt: skip
+    report = report_steps(source, checked.replayed, check_lines(checked), extra, shows_steps=False)
+    return replace(report, holds=checked.holds)
+
+
+def report_steps(
+    source: ReplaySource, found: ReplayedSteps, lines: Sequence[str] = (), extra: Mapping[str, Any] | None = None,
+    shows_steps: bool = True,
+) -> ReplayReport:  # fmt: skip
+    """Report replayed steps: their origin, `lines` about all of them, then each one if it `shows_steps`; the record has
+    `extra` too."""
+    run = source.run
     head = f"run {run.folder.run_id} ({run.record.name}), {source.history.last:,} steps done; replayed "
-    heading = [head + "; ".join(found.origins), *source.remarks]
-    lines = [*(line for text in heading for line in fold(text)), *first_lines]
+    all_lines = [*fold(head + "; ".join(found.origins), *source.remarks), *lines]
     records, figures = [], {}
     for each in found.steps:
-        texts = row_texts(source.data.train, each.indices, source.data.text) if each.samples and not checked else []
+        texts: Sequence[str] = ()
+        if shows_steps and each.samples:
+            texts = row_texts(source.data.train, each.indices, source.data.text)
+            name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
+            figures[name] = step_figure(source.data.train, each, texts)
+        if shows_steps:
+            all_lines += step_lines(each, texts)
         records.append(step_record(each, texts))
-        if not checked:
-            lines += step_lines(each, texts)
-            if each.samples:
-                name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
-                figures[name] = step_figure(source.data.train, each, texts)
     record = {
         "run_id": run.folder.run_id, "name": run.record.name, "origins": list(found.origins),
         "remarks": list(source.remarks), "steps": records,
     }  # fmt: skip
-    return ReplayReport(lines, record | extra, figures, holds=not checked or checked.holds)
+    return ReplayReport(all_lines, record | (extra or {}), figures)
 
 
-def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) -> ReplayedSteps:
+def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) -> ReplayReport:
     """Replay a step by the run's own spec and once more with overrides (`training.clip.max_norm=0.5`).
 
     Raises UserError for overrides that do not fit the run's state or change what the step consumes.
@@ -161,7 +161,8 @@ def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) ->
     resolved = changed.to_dict()
     is_wider = resolved["resources"]["workers"] != spec["resources"]["workers"]
     workers = changed.resources.max_workers if is_wider else target.workers
-    return replay_executions(source, [target], (step,), lambda plan: plan.with_variant(resolved, workers))
+    found = replay_executions(source, [target], (step,), lambda plan: plan.with_variant(resolved, workers))
+    return report_steps(source, found, variant_lines(found.steps, overrides), {"changes": list(overrides)})
 
 
 @dataclass(frozen=True)
@@ -215,37 +216,45 @@ def worst_steps(history: LossHistory, num: int) -> list[int]:
 
 def explain(step: ReplayedStep, history: LossHistory) -> str:
     """Return a sentence on what is behind a step's loss and norm: its medians, rate, and the samples that carry it."""
-    parts = []
-    for name, value, values in (("loss", step.loss, history.losses), ("norm", step.norm, history.norms)):
-        median = history.around(values, step.step)
-        text = f"no {name}" if value is None else f"{name} {value:.4g}"
-        if value is not None and math.isfinite(value) and math.isfinite(median) and median != 0:
-            text += f", {value / median:.3g} times its neighbours' median"
-        parts.append(text)
+    norm = _beside_median("norm", step.norm, history.around(history.norms, step.step))
     if step.clip_factor > 1 and step.norm is not None:
-        parts[1] += f", clipped to {step.clipped_norm:.4g}"
-    if (lr := step.metrics.get("train/lr")) is not None:
-        parts.append(f"learning rate {lr:.3g}")
-    if order := by_loss(step.samples):
-        num = len(order)
-        bad = [sample for sample in order if not math.isfinite(sample.loss)]
-        summed = np.cumsum([sample.loss for sample in order])
-        few = int(np.searchsorted(summed, summed[-1] / 2)) + 1
-        if bad:
-            named, clause = bad, f"{len(bad)} of {num} samples have no finite loss: "
-        elif summed[-1] > 0 and few <= max(1, num // 8):
-            named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss: "
-        else:
-            named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is "
-        shown = [
-            f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
-            for each in named[:3]
-        ]
-        more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-        parts.append(f"{clause}{', '.join(shown)}{more}")
-    else:
-        parts.append("its samples were not measured")
+        norm += f", clipped to {step.clipped_norm:.4g}"
+    parts = [_beside_median("loss", step.loss, history.around(history.losses, step.step)), norm]
+    if step.lr is not None:
+        parts.append(f"learning rate {step.lr:.3g}")
+    parts.append(_carriers(by_loss(step.samples)))
     return f"step {step.step:,}: {'; '.join(parts)}."
+
+
+def _beside_median(name: str, value: float | None, median: float) -> str:
+    """Return a value, and how many times its neighbours' median it is where both are finite."""
+    if value is None:
+        return f"no {name}"
+    if median == 0 or math.isnan(median) or not math.isfinite(value):
+        return f"{name} {value:.4g}"
+    return f"{name} {value:.4g}, {value / median:.3g} times its neighbours' median"
+
+
+def _carriers(order: list[SampleLoss]) -> str:
+    """Return a clause on the samples that carry a step's loss; `order` is that of `by_loss`."""
+    if not order:
+        return "its samples were not measured"
+    num = len(order)
+    bad = [sample for sample in order if not math.isfinite(sample.loss)]
+    summed = np.cumsum([sample.loss for sample in order])
+    few = int(np.searchsorted(summed, summed[-1] / 2)) + 1
+    if bad:
+        named, clause = bad, f"{len(bad)} of {num} samples have no finite loss: "
+    elif summed[-1] > 0 and few <= max(1, num // 8):
+        named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss: "
+    else:
+        named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is "
+    shown = [
+        f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
+        for each in named[:3]
+    ]
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f"{clause}{', '.join(shown)}{more}"
 
 
 def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
@@ -255,22 +264,11 @@ def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
 
 def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
     """Draw a step that was measured sample by sample."""
-    few = by_loss(step.samples)[:MOST_PICTURES]
-    captions = [f"{sample.loss:.3g}" + ("" if sample.time is None else f" t={sample.time:.2g}") for sample in few]
-    places = np.array([sample.place for sample in few])
-    panels: list[Panel] = []
-    grid = row_pictures(view, step.indices[places], captions, "samples by loss, the largest first")
-    if grid is not None:
-        panels.append(grid)
-    else:
-        names = [f"{texts[sample.place]} (row {sample.row})"[-60:] for sample in few[:MOST_LAYERS]]
-        losses = np.array([sample.loss for sample in few[:MOST_LAYERS]])
-        panels.append(Bars(names, losses, title="samples by loss", x_label="loss"))
+    panels = [_samples_panel(view, step, texts)]
     timed = [sample for sample in step.samples if sample.time is not None and math.isfinite(sample.loss)]
     if timed:
-        group = PointGroup(
-            np.array([sample.time for sample in timed]), np.array([sample.loss for sample in timed]), "samples"
-        )
+        times, losses = np.array([(sample.time, sample.loss) for sample in timed]).T
+        group = PointGroup(times, losses, "samples")
         panels.append(Points([group], title="loss by time", x_label="time or noise level", y_label="loss"))
     layers = layers_of(step.norms or {})
     if names := sorted(layers, key=lambda name: -layers[name].gradient)[:MOST_LAYERS]:
@@ -281,6 +279,19 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
     loss = "skipped" if step.loss is None else f"loss {step.loss:.5g}"
     variant = " under another spec" if step.is_variant else ""
     return Figure(panels, title=f"step {step.step:,}{variant}: {loss}")
+
+
+def _samples_panel(view: View, step: ReplayedStep, texts: Sequence[str]) -> Panel:
+    """Draw the samples with the largest losses: as pictures where they are some, else as bars."""
+    few = by_loss(step.samples)[:MOST_PICTURES]
+    captions = [f"{sample.loss:.3g}" + ("" if sample.time is None else f" t={sample.time:.2g}") for sample in few]
+    places = np.array([sample.place for sample in few])
+    grid = row_pictures(view, step.indices[places], captions, "samples by loss, the largest first")
+    if grid is not None:
+        return grid
+    few = few[:MOST_LAYERS]
+    names = [f"{texts[sample.place]} (row {sample.row})"[-60:] for sample in few]
+    return Bars(names, np.array([sample.loss for sample in few]), title="samples by loss", x_label="loss")
 
 
 def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
@@ -318,23 +329,20 @@ def _comparison_record(each: ReplayComparison) -> dict[str, Any]:
     return found
 
 
-def fold(text: str, indent: str = "") -> list[str]:
-    """Break a sentence into lines of at most 80 columns; what follows the first is indented."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
+def fold(*texts: str, indent: str = "") -> list[str]:
+    """Break sentences into lines of at most 80 columns; what follows the first of each is indented."""
+    wrapper = textwrap.TextWrapper(WIDTH, indent, f"{indent}  ", break_on_hyphens=False)
+    return [line for text in texts for line in wrapper.wrap(text)]
 
 
 def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     """Return the lines about one step; `texts` are those of its samples, by place."""
-    execution = step.execution
-    workers = f"{execution.workers} worker{'s' if execution.workers > 1 else ''}"
-    by = f"attempt {execution.attempt}, {workers}" if execution.is_recorded else workers
-    times = "once" if execution.microbatch_splits == 1 else f"{execution.microbatch_splits} times"
-    halved = f", micro-batches halved {times}" if execution.microbatch_splits else ""
-    variant = ", under another spec than its own" if step.is_variant else ""
-    lines = ["", f"step {step.step:,} ({by}{halved}{variant})"]
-    lines += [f"  after it the run was asked for: {execution.asked}"] if execution.asked else []
-    if execution.skipped:
-        return [*lines, *fold(f"its batch of {len(step.rows):,} samples was skipped: no loss, no update", "  ")]
+    lines = ["", f"step {step.step:,} ({_description(step)})"]
+    if step.execution.asked:
+        lines.append(f"  after it the run was asked for: {step.execution.asked}")
+    if step.execution.skipped:
+        skipped = f"its batch of {len(step.rows):,} samples was skipped: no loss, no update"
+        return [*lines, *fold(skipped, indent="  ")]
 
     def number(name: str, value: float) -> str:
         return f"  {name:<16}{value:.9g}"
@@ -344,24 +352,44 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     if step.norm is not None:
         clipped = f"clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else "not clipped"
         lines.append(f"{number('gradient norm', step.norm)}, {clipped}")
-    if (lr := step.metrics.get("train/lr")) is not None:
-        lines.append(number("learning rate", lr))
+    if step.lr is not None:
+        lines.append(number("learning rate", step.lr))
     if step.update_norm is not None:
         lines.append(number("update norm", step.update_norm))
     lines.append(f"  {'samples':<16}{len(step.rows):,}, digest {step.digest:016x}")
     if step.samples:
-        lines += ["", *_sample_lines(step, texts)]
+        lines += _sample_lines(step, texts)
     if step.norms:
-        layers = layers_of(step.norms)
-        width = min(34, max(map(len, ["layer", *layers])))
-        total = sum(each.gradient**2 for each in layers.values())
-        lines += ["", f"  {'layer':<{width}} {'gradient':>11} {'share':>6} {'update':>11} {'update/weight':>14}"]
-        for layer, each in layers.items():
-            share = f"{each.gradient**2 / total:.1%}" if total > 0 and math.isfinite(total) else ""
-            ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
-            lines.append(
-                f"  {layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}"
-            )
+        lines += _layer_lines(layers_of(step.norms))
+    return lines
+
+
+def _description(step: ReplayedStep) -> str:
+    """Return by which attempt and workers a step was done, and how."""
+    execution = step.execution
+    text = f"{execution.workers} worker{'s' * (execution.workers > 1)}"
+    if execution.is_recorded:
+        text = f"attempt {execution.attempt}, {text}"
+    if splits := execution.microbatch_splits:
+        text += f", micro-batches halved {'once' if splits == 1 else f'{splits} times'}"
+    if step.is_variant:
+        text += ", under another spec than its own"
+    return text
+
+
+def _share(part: float, total: float) -> str:
+    """Return a part of a total in percent; empty where that has no meaning."""
+    return f"{part / total:.1%}" if 0 < total < math.inf else ""
+
+
+def _layer_lines(layers: Mapping[str, ParameterNorms]) -> list[str]:
+    width = min(34, max(map(len, ["layer", *layers])))
+    total = sum(each.gradient**2 for each in layers.values())
+    lines = ["", f"  {'layer':<{width}} {'gradient':>11} {'share':>6} {'update':>11} {'update/weight':>14}"]
+    for layer, each in layers.items():
+        share = _share(each.gradient**2, total)
+        ratio = "" if each.ratio is None else f"{each.ratio:.3g}"
+        lines.append(f"  {layer[-width:]:<{width}} {each.gradient:>11.5g} {share:>6} {each.update:>11.5g} {ratio:>14}")
     return lines
 
 
@@ -384,10 +412,10 @@ def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
     few = order[:MOST_SAMPLES]
     total = sum(sample.loss for sample in step.samples)
     of = f"{len(few)} of {len(order):,}, the largest losses first" if len(few) < len(order) else "all"
-    lines = [f"  samples ({of})", f"  {'place':>5} {'row':>9} {'loss':>11} {'share':>6} {'time':>7}  sample"]
+    lines = ["", f"  samples ({of})", f"  {'place':>5} {'row':>9} {'loss':>11} {'share':>6} {'time':>7}  sample"]
     for sample in few:
         time = "" if sample.time is None else f"{sample.time:.4g}"
-        share = f"{sample.loss / total:.1%}" if math.isfinite(total) and total > 0 else ""
+        share = _share(sample.loss, total)
         line = f"  {sample.place:>5} {sample.row:>9} {sample.loss:>11.5g} {share:>6} {time:>7}  {texts[sample.place]}"
         lines.append(line[:WIDTH].rstrip())
     draws = []
@@ -397,45 +425,42 @@ def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
         kind = f"root mean square of {shape}" if math.prod(draw.shape) > 1 else "number"
         draws.append(f"{draw.name} {draw.distribution} ({kind}, {min(values):.4g} to {max(values):.4g})")
     if draws:
-        lines += fold(f"drawn for each sample: {'; '.join(draws)}", "  ")
-    if note := mean_note(step):
-        lines += fold(note, "  ")
-    return lines
+        lines += fold(f"drawn for each sample: {'; '.join(draws)}", indent="  ")
+    return lines + fold(mean_note(step), indent="  ")
 
 
 def check_lines(check: ReplayCheck) -> list[str]:
     """Return a table of what was compared, the verdict and what it rests on."""
+    num, num_off = len(check.comparisons), sum(not each.holds for each in check.comparisons)
+    same = sum(each.distance == 0 for each in check.comparisons)
+    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
+    if len(shown) > 40:
+        shown = [*shown[:20], *shown[-20:]]
     lines = ["", f"  {'step':>8} {'number':<8} {'of':<9} {'recorded':>15} {'replayed':>15} {'off':>8}  verdict"]
+    lines += map(_comparison_line, shown)
+    if len(shown) < num:
+        lines.append(f"  and {num - len(shown):,} more")
+    verdict = f"{num_off} off" if num_off else "all hold"
+    if not num:
+        verdict = "nothing was compared"
+    bound = f"bound {check.tolerance.relative:.1e} relative" if check.tolerance.relative else "bound: none"
+    conclusion = f"{num:,} numbers compared, {same:,} of the same bits: {verdict} ({bound}; {check.tolerance.reason})."
+    return [*lines, "", *fold(conclusion, *(f"not compared: {text}" for text in check.unchecked))]
 
-    def value(each: ReplayComparison, number: float | int | None) -> str:
+
+def _comparison_line(each: ReplayComparison) -> str:
+    def shown(number: float | int | None) -> str:
         if number is None:
             return "none"
         return f"{number:x}"[-15:] if each.quantity == "samples" else f"{number:.9g}"
 
-    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
-    shown = [*shown[:20], *shown[-20:]] if len(shown) > 40 else shown
-    for each in shown:
-        off = "" if each.distance == 0 else "inf" if math.isinf(each.distance) else f"{each.distance:.1e}"
-        verdict = "same bits" if each.distance == 0 else "within" if each.holds else "OFF"
-        lines.append(
-            f"  {each.step:>8} {each.quantity:<8} {each.source:<9} {value(each, each.recorded):>15} "
-            f"{value(each, each.replayed):>15} {off:>8}  {verdict}"
-        )
-    if len(shown) < len(check.comparisons):
-        lines.append(f"  and {len(check.comparisons) - len(shown):,} more")
-    num_off = sum(not each.holds for each in check.comparisons)
-    same = sum(each.distance == 0 for each in check.comparisons)
-    verdict = "nothing was compared" if not check.comparisons else f"{num_off} off" if num_off else "all hold"
-    bound = f"bound {check.tolerance.relative:.1e} relative" if check.tolerance.relative else "bound: none"
-    return [
-        *lines,
-        "",
-        *fold(
-            f"{len(check.comparisons):,} numbers compared, {same:,} of the same bits: {verdict} ({bound}; "
-            f"{check.tolerance.reason})."
-        ),
-        *(line for text in check.unchecked for line in fold(f"not compared: {text}")),
-    ]
+    off, verdict = f"{each.distance:.1e}", "within" if each.holds else "OFF"
+    if each.distance == 0:
+        off, verdict = "", "same bits"
+    return (
+        f"  {each.step:>8} {each.quantity:<8} {each.source:<9} {shown(each.recorded):>15} {shown(each.replayed):>15} "
+        f"{off:>8}  {verdict}"
+    )
 
 
 def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list[str]:
@@ -453,5 +478,5 @@ def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list
         lines.append(f"  {name:<20.20} {before:>15.8g} {shown:>15} {ratio:>9}")
     if own.digest != other.digest:
         note = "The changed step drew other times and noise for its samples, which alone makes a difference."
-        lines += fold(note, "  ")
+        lines += fold(note, indent="  ")
     return lines

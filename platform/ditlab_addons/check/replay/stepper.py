@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.update import ParameterNorms, UpdateNorms
 from ditlab.inputs.noise import KeyedNoise
+from ditlab.receipts.records import joined_digest
 from ditlab.training.hooks import ConsumedPass
 from ditlab.training.plan import ForwardPass
 from ditlab.training.receipts import passes_digest
@@ -121,6 +122,11 @@ class ReplayedStep:
         return self.metrics.get("train/grad_norm")
 
     @property
+    def lr(self) -> float | None:
+        """Learning rate."""
+        return self.metrics.get("train/lr")
+
+    @property
     def clipped_norm(self) -> float | None:
         """Gradient norm after clipping."""
         return None if self.norm is None else self.norm / self.clip_factor
@@ -129,6 +135,17 @@ class ReplayedStep:
     def update_norm(self) -> float | None:
         """Norm of the change of the float32 weights; None where it was not measured."""
         return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
+
+
+def joined_step(parts: Sequence[ReplayedStep]) -> ReplayedStep:
+    """Return one step of all workers, from those of each in the order of ranks, which is that of their places."""
+    return replace(
+        parts[0],
+        rows=np.concatenate([part.rows for part in parts]),
+        indices=np.concatenate([part.indices for part in parts]),
+        samples=sorted((sample for part in parts for sample in part.samples), key=lambda sample: sample.place),
+        digest=joined_digest([part.digest for part in parts]),
+    )
 
 
 class StepObserver(Reporter):
@@ -239,8 +256,8 @@ def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
     groups: dict[str, list[ParameterNorms]] = {}
     for name in sorted(norms, key=natural):
         parts = name.removeprefix("network.").split(".")
-        numbers = [index for index, part in enumerate(parts) if part.isdecimal()]
-        last = numbers[0] if numbers else int(parts[0] == "objective")
+        numbers = (index for index, part in enumerate(parts) if part.isdecimal())
+        last = next(numbers, int(parts[0] == "objective"))
         groups.setdefault(".".join(parts[: last + 1]), []).append(norms[name])
     return {
         layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))

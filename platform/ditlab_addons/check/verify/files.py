@@ -17,13 +17,14 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, has_own_layout
 from ditlab.errors import UserError, first_line
-from ditlab.receipts.reading import Receipts, read_attempts
+from ditlab.receipts.reading import read_attempts
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
     SHOWN,
     TAG_PREFIX,
     Measurement,
+    RecordedAttempt,
     evaluation_digest,
 )
 from ditlab.spec.values import format_bytes
@@ -31,7 +32,7 @@ from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import folder_size, is_as_stamped
 from ditlab.storage.plain_files import read_plain
 from ditlab.sweeps.folder import read_takeovers
-from ditlab.tracking.names import SPEC_HASH, change_texts
+from ditlab.tracking.names import SPEC_HASH, as_count, change_texts
 
 REMEDY = "bring its folder back from a copy, or delete it: averages of other lengths are then rebuilt from the others"
 
@@ -45,6 +46,9 @@ class VerifiedPart:
     verdict: Literal["holds", "off", "not checked"]
     sentence: str
     """Description of what was checked, or of what is off, with the place and the remedy."""
+
+
+VerifiedParts = Iterator[VerifiedPart]
 
 
 @dataclass
@@ -71,7 +75,7 @@ def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkp
     return found
 
 
-def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+def check_checkpoints(kept: KeptCheckpoints) -> VerifiedParts:
     """Say which checkpoints are whole."""
     yield from (VerifiedPart("checkpoints", "off", sentence) for sentence in kept.damaged)
     if kept.manifests:
@@ -80,7 +84,7 @@ def check_checkpoints(kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
         yield VerifiedPart("checkpoints", "not checked", "none is kept.")
 
 
-def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints) -> VerifiedParts:
     """Hash every snapshot of averages; nothing for a run that keeps none."""
     starts = {manifest.scalars[START] for manifest in kept.manifests.values() if START in manifest.scalars}
     try:
@@ -108,8 +112,8 @@ def _described(manifests: dict[int, CheckpointManifest], noun: str) -> str:
 
 
 def check_spec(
-    run: OpenedRun, kept: KeptCheckpoints, receipts: Receipts | None, resumes: Sequence[Mapping[str, Any]]
-) -> Iterator[VerifiedPart]:
+    run: OpenedRun, kept: KeptCheckpoints, attempts: Sequence[RecordedAttempt], resumes: Sequence[Mapping[str, Any]]
+) -> VerifiedParts:
     """Compare the run's spec with its stamp, byte by byte, and with those of checkpoints and attempts: each other one
     must be one that a record of `resumes`, the journal's, has changed, or that of the trial whose checkpoint was taken
     over."""
@@ -118,47 +122,68 @@ def check_spec(
     except OSError as error:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
         return
-    is_whole = is_as_stamped(content) and content.endswith(b"\n") and not content.endswith(b"\n\n")
+    is_whole = is_as_stamped(content) and content == content.rstrip(b"\n") + b"\n"
     if not is_whole:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
-    own = run.experiment.content_hash()
-    switches = [record["changes"][SPEC_HASH] for record in resumes if SPEC_HASH in record["changes"]]
-    attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
-    known, trained = [own], {attempt.spec_hash for attempt in attempts}
+    own, trained = run.experiment.content_hash(), {attempt.spec_hash for attempt in attempts}
+    known = [own]
     if trained and own not in trained and run.kept_spec(attempts[-1].spec_hash):
         known.append(attempts[-1].spec_hash)  # a resume that ended before its first step
         yield VerifiedPart("spec", "not checked", f"no step was trained by {run.folder.spec}, of hash {own}.")
+    switches = [record["changes"][SPEC_HASH] for record in resumes if SPEC_HASH in record["changes"]]
     for old, new in reversed(switches):
         if new == known[-1]:
             known.append(old)
-    taken_over: dict[int, set[str]] = {}
-    for each in read_takeovers(run.folder):
-        attempts_before = read_attempts(run.home.run(each.donor)).values()
-        trained_it = [attempt for attempt in attempts_before if attempt.step < each.donor_step]
-        last = max(trained_it, key=lambda attempt: attempt.attempt, default=None)
-        taken_over.setdefault(each.donor_step, set()).update({last.spec_hash} if last else ())
     faults = [
-        f"checkpoint {step:,} was trained by a spec of hash {manifest.spec_hash}, and {run.folder.spec} has {own}: no "
-        "record of a resume says so."
-        for step, manifest in kept.manifests.items()
-        if manifest.spec_hash not in {*known, *taken_over.get(step, ())}
-    ]
-    faults += [
-        f"attempt {attempt.attempt} goes on from step {attempt.step:,} with a spec of hash {attempt.spec_hash}, and "
-        f"the attempt before had {before.spec_hash}: no record of a resume says so."
-        for before, attempt in pairwise(attempts)
-        if before.spec_hash != attempt.spec_hash and (before.spec_hash, attempt.spec_hash) not in switches
-    ]
-    faults += [
-        f"{run.folder.spec_of(each)}, by which steps were trained, is gone or altered; bring it back."
-        for each in sorted(trained & {*known})
-        if not run.kept_spec(each)
+        *_checkpoint_faults(run, kept, known),
+        *_attempt_faults(attempts, switches),
+        *_lost_specs(run, trained.intersection(known)),
     ]
     yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
     if is_whole and not faults:
-        of = f", that of {len(kept.manifests)} checkpoints" if kept.manifests else ""
-        texts = (f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes)
-        yield VerifiedPart("spec", "holds", "; ".join([f"hash {own}{of}", *texts]) + ".")
+        yield VerifiedPart("spec", "holds", _spec_text(own, len(kept.manifests), resumes))
+
+
+def _spec_text(own: str, num_checkpoints: int, resumes: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on a run's spec, of hash `own`, and on what resumes have changed in it."""
+    of = f", that of {num_checkpoints} checkpoints" if num_checkpoints else ""
+    texts = (f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes)
+    return "; ".join([f"hash {own}{of}", *texts]) + "."
+
+
+def _checkpoint_faults(run: OpenedRun, kept: KeptCheckpoints, known: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each checkpoint whose spec is neither of the hashes `known` nor that of the trial whose
+    checkpoint was taken over."""
+    taken_over = set[tuple[int, str]]()
+    for each in read_takeovers(run.folder):
+        attempts = read_attempts(run.home.run(each.donor)).values()
+        before = [attempt for attempt in attempts if attempt.step < each.donor_step]
+        if before:
+            last = max(before, key=lambda attempt: attempt.attempt)
+            taken_over.add((each.donor_step, last.spec_hash))
+    for step, manifest in kept.manifests.items():
+        if manifest.spec_hash not in known and (step, manifest.spec_hash) not in taken_over:
+            yield (
+                f"checkpoint {step:,} was trained by a spec of hash {manifest.spec_hash}, and {run.folder.spec} has "
+                f"{known[0]}: no record of a resume says so."
+            )
+
+
+def _attempt_faults(attempts: Sequence[RecordedAttempt], switches: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence for each attempt that changes the spec as none of `switches`, old and new hash, does."""
+    for before, attempt in pairwise(attempts):
+        if before.spec_hash != attempt.spec_hash and (before.spec_hash, attempt.spec_hash) not in switches:
+            yield (
+                f"attempt {attempt.attempt} goes on from step {attempt.step:,} with a spec of hash "
+                f"{attempt.spec_hash}, and the attempt before had {before.spec_hash}: no record of a resume says so."
+            )
+
+
+def _lost_specs(run: OpenedRun, hashes: set[str]) -> Iterator[str]:
+    """Yield a sentence for each spec that is not kept, by which steps were trained."""
+    for each in sorted(hashes):
+        if not run.kept_spec(each):
+            yield f"{run.folder.spec_of(each)}, by which steps were trained, is gone or altered; bring it back."
 
 
 def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataSplits | None, VerifiedPart]:
@@ -190,24 +215,23 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
 def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: dict[str, str]) -> VerifiedPart:
     """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint; `tags`
     are those of `line` of the journal. Figures are not measured again: `ditlab evaluate` does."""
-    recorded, step = tags[EVALUATION_TAG], tags.get(EVALUATED_STEP_TAG, "")
+    recorded, step = tags[EVALUATION_TAG], as_count(tags.get(EVALUATED_STEP_TAG, ""))
     name = f"evaluation {recorded[:SHOWN]} (line {line:,} of the journal)"
     parsed = {key.removeprefix(TAG_PREFIX): Measurement.parse(tags[key]) for key in tags if key.startswith(TAG_PREFIX)}
     measurements = {group: each for group, each in parsed.items() if each is not None}
-    if not step.isascii() or not step.isdigit() or len(step) > 15:
+    if step is None or step >= 10**15:
         return VerifiedPart("evaluations", "off", f"{name} names no step of a checkpoint.")
-    if int(step) not in store.steps():
-        sentence = f"{name} is of checkpoint {int(step):,}, which is not kept."
-        return VerifiedPart("evaluations", "not checked", sentence)
+    if step not in store.steps():
+        return VerifiedPart("evaluations", "not checked", f"{name} is of checkpoint {step:,}, which is not kept.")
     run.progress("hashing the weights that were evaluated", 0, None, "")
     try:
-        with store.open(int(step)) as reader:
+        with store.open(step) as reader:
             saved = SavedRun(run.home, run.folder, run.record, run.experiment, run.warn, checkpoint=reader)
             weights = measured_weights(saved)
             hashes = {run.experiment.content_hash(), reader.manifest.spec_hash}  # measured before or after a resume
     except UserError as error:
         return VerifiedPart("evaluations", "not checked", f"{name}: {error}")
-    of = f"of the weights of checkpoint {int(step):,}, of the run's spec and of the measurements beside it"
+    of = f"of the weights of checkpoint {step:,}, of the run's spec and of the measurements beside it"
     if recorded not in {evaluation_digest(measurements, each, weights) for each in hashes}:
         return VerifiedPart("evaluations", "off", f"{name} is not {of}.")
     return VerifiedPart("evaluations", "holds", f"{name} is {of}, as its digest says.")

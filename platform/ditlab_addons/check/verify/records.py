@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,12 +18,12 @@ from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
-from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
+from ditlab.receipts.records import EVALUATION_TAG, LEFT_OUT, draw_places, samples_digest
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.sweeps.folder import read_takeovers
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalRecord, all_metrics, read_journal
+from ditlab.tracking.journal import LARGEST_JOURNAL, JournalLine, JournalRecord, all_metrics, read_journal
 from ditlab.training.plan import learning_rate, plan_run
-from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart
+from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart, VerifiedParts
 
 NAMED = 3
 """Faults that are named one by one."""
@@ -46,7 +47,7 @@ def taken_over_heads(home: Home, folder: RunFolder, before: float = math.inf) ->
     return heads
 
 
-def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Iterator[VerifiedPart]:
+def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> VerifiedParts:
     """Compute the chain of receipts again, and compare its head at each checkpoint with the manifest's."""
     recorded = {step: manifest.receipt for step, manifest in kept.manifests.items() if "chain" in manifest.receipt}
     try:
@@ -55,55 +56,62 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> It
         sentence = f"a checkpoint of another trial was taken over, and its receipts cannot be read: {error}"
         yield VerifiedPart("receipts", "not checked", sentence)
         return
-    faults = [receipts.damage] if receipts.damage else []
-    faults += walk.faults
-    for step, receipt in recorded.items():
-        heads, head = walk.heads.get(step, {}), receipt["chain"]
-        if not heads:
-            faults.append(f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}")
-        elif head not in heads:
-            faults.append(
-                f"checkpoint {step:,} has the chain {head[:12]}, and the receipts up to there give "
-                f"{list(heads)[-1][:12]}: one of the two was altered"
-            )
-        elif receipt.get("since") != str(heads[head]):
-            faults.append(
-                f"checkpoint {step:,} counts its chain from step {receipt.get('since')}, and the receipts from "
-                f"{heads[head]:,}"
-            )
+    head_faults = (_head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items())
+    faults = [*filter(None, [receipts.damage, *walk.faults, *head_faults])]
     for fault in faults[:NAMED]:
         yield VerifiedPart("receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy.")
     if len(faults) > NAMED:
         yield VerifiedPart("receipts", "off", f"{len(faults) - NAMED} more places are out of order.")
-    if not faults and recorded:
+    if not recorded and not faults:
+        yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
+    elif not faults:
         first = min(walk.heads[step][receipt["chain"]] for step, receipt in recorded.items())
         begin = f" They begin after step {first:,}: nothing vouches for what came before." if first else ""
         num = len(receipts.attempts)
         yield VerifiedPart(
             "receipts", "holds",
-            f"{len(receipts.steps):,} steps in {num} attempt{'s' if num > 1 else ''}, {len(receipts.rows):,} rows: the "
-            f"chain leads to {len(recorded)} checkpoint{'s' if len(recorded) > 1 else ''}.{begin}",
+            f"{len(receipts.steps):,} steps in {num} attempt{'s' * (num > 1)}, {len(receipts.rows):,} rows: the "
+            f"chain leads to {len(recorded)} checkpoint{'s' * (len(recorded) > 1)}.{begin}",
         )  # fmt: skip
-    elif not faults:
-        yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
     if without := [step for step in kept.manifests if step not in recorded]:
         sentence = f"checkpoint {without[0]:,} was written without receipts, which could not be written then."
         yield VerifiedPart("receipts", "not checked", sentence)
 
 
+def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int]) -> str:
+    """Return how a checkpoint's chain differs from the `heads` that the rows up to there lead to; empty if it is one of
+    them."""
+    head, since = receipt["chain"], receipt.get("since")
+    if not heads:
+        return f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}"
+    if head not in heads:
+        return (
+            f"checkpoint {step:,} has the chain {head[:12]}, and the receipts up to there give "
+            f"{list(heads)[-1][:12]}: one of the two was altered"
+        )
+    if since != str(heads[head]):
+        return f"checkpoint {step:,} counts its chain from step {since}, and the receipts from {heads[head]:,}"
+    return ""
+
+
+def _trained(rows: np.ndarray) -> np.ndarray:
+    """Return the rows of steps whose batch was not left out."""
+    found: np.ndarray = rows[rows["flags"] & LEFT_OUT == 0]
+    return found
+
+
 def check_samples(
     run: OpenedRun, receipts: Receipts, data: DataSplits, manifests: Mapping[int, CheckpointManifest], seed: int
-) -> Iterator[VerifiedPart]:
+) -> VerifiedParts:
     """Compare the digest of what steps consumed with what spec, order and draws say; of many steps, some at random."""
     experiment = run.experiment
     size = experiment.batch.size
-    trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
+    trained = _trained(receipts.rows)
     if not len(trained):
         yield VerifiedPart("samples", "not checked", "no step has a receipt.")
         return
-    num = max(1, ROWS // size)
-    generator = np.random.default_rng(seed)
-    chosen = trained if len(trained) <= num else trained[np.sort(generator.choice(len(trained), num, replace=False))]
+    num = min(len(trained), max(1, ROWS // size))
+    chosen = trained[np.sort(np.random.default_rng(seed).choice(len(trained), num, replace=False))]
     # A fork may begin at a step whose position is not that many batches.
     behind = {manifest.position - manifest.step * size for manifest in manifests.values()}
     offset = behind.pop() if len(behind) == 1 else 0
@@ -131,12 +139,12 @@ def check_samples(
     )
 
 
-def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Iterator[VerifiedPart]:
+def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> VerifiedParts:
     """Compare the learning rate of each step with the schedule of the spec by which its attempt trained."""
-    num, specs = 0, {each: run.kept_spec(each) for each in {each.spec_hash for each in receipts.attempts.values()}}
+    num = 0
     for number, attempt in sorted(receipts.attempts.items()):
-        rows = receipts.rows[(receipts.rows["attempt"] == number) & (receipts.rows["flags"] & LEFT_OUT == 0)]
-        experiment = specs[attempt.spec_hash]
+        rows = _trained(receipts.rows[receipts.rows["attempt"] == number])
+        experiment = run.kept_spec(attempt.spec_hash)
         if experiment is None or not len(rows):
             continue
         schedule, base, plan = experiment.schedule, experiment.optimizer.lr, plan_run(experiment, data)
@@ -160,77 +168,127 @@ def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Iterato
         )
 
 
+@dataclass
+class JournalLines:
+    """Lines of a journal that other parts of a run are compared with."""
+
+    num: int = 0
+    """Number of all lines."""
+    evaluation: tuple[int, dict[str, str]] | None = None
+    """Number, from 1, and tags of the line of the last evaluation."""
+    resumes: list[JournalRecord] = field(default_factory=list)
+    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    """Metrics of the lines that have a training loss, with their step."""
+    damaged: list[str] = field(default_factory=list)
+    """Places that are altered or torn."""
+    has_end: bool = False
+    """True if the run's end is recorded."""
+
+    def add(self, line: JournalLine, may_be_torn: bool) -> None:
+        """Take in the next line, the last of which may be torn in a run in training."""
+        self.num += 1
+        record = line.record
+        is_damaged = record is None if line.is_whole else not may_be_torn
+        if is_damaged:
+            self.damaged.append(f"line {self.num:,}, byte {line.begin:,}")
+        if is_damaged or record is None:
+            return
+        match record["kind"]:
+            case "metrics":
+                values = dict(all_metrics(record))
+                if "train/loss" in values:
+                    self.points.append((record["step"], values))
+            case "tags" if EVALUATION_TAG in record["values"]:
+                self.evaluation = self.num, record["values"]
+            case "resume":
+                self.resumes.append(record)
+            case "end":
+                self.has_end = True
+
+
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
-) -> tuple[list[tuple[int, dict[str, str]]], list[JournalRecord], list[VerifiedPart]]:
+) -> tuple[JournalLines, list[VerifiedPart]]:
     """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing; the
-    last line of a run in training may be torn. Returns tags, each with the number of its line, records of resumes, and
-    the findings."""
-    path, may_be_torn = run.folder.journal, run.record.status == "running"
-    number, has_end, points, damaged = 0, False, list[tuple[int, dict[str, float]]](), list[str]()
-    tags: list[tuple[int, dict[str, str]]] = []
-    resumes: list[JournalRecord] = []
+    last line of a run in training may be torn. Return the lines, none where the journal cannot be read, and the
+    findings."""
+    path = run.folder.journal
     try:
-        with open_regular_file(path, LARGEST_JOURNAL) as file:
-            for number, line in enumerate(read_journal(file), 1):
-                if number % 20_000 == 0:
-                    run.progress("reading the journal", number, None, "lines")
-                record = line.record
-                if (record is None and line.is_whole) or (not line.is_whole and not may_be_torn):
-                    damaged.append(f"line {number:,}, byte {line.begin:,}")
-                elif record is not None and record["kind"] == "metrics":
-                    values = dict(all_metrics(record))
-                    if "train/loss" in values:
-                        points.append((record["step"], values))
-                elif record is not None and record["kind"] == "tags":
-                    tags.append((number, record["values"]))
-                elif record is not None and record["kind"] == "resume":
-                    resumes.append(record)
-                has_end = has_end or (record is not None and record["kind"] == "end")
+        lines = _read_lines(run)
     except FileNotFoundError:
-        return [], [], [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+        return JournalLines(), [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
     except OSError as error:
-        return [], [], [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
-    faults, sentence = [], f"{number:,} lines have their checksums"
-    if damaged:
-        more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
-        faults.append(f"altered or torn at {'; '.join(damaged[:NAMED])}{more}; bring it back from a copy.")
-    elif run.record.status == "finished" and not has_end:
-        faults.append("the run has finished, and its end is not there: lines are missing; bring it back from a copy.")
+        return JournalLines(), [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+    faults = [_line_fault(lines, run.record.status == "finished")]
+    sentence = f"{lines.num:,} lines have their checksums"
     if receipts is None:
         sentence += "; no receipts to compare"
     else:
         # A step that was done several times may have any of its receipts: the journal keeps what came first.
         recorded: dict[int, list[list[float]]] = {}
-        trained = receipts.rows[(receipts.rows["flags"] & LEFT_OUT) == 0]
-        for step, *numbers in trained[["step", *COMPARED.values()]].tolist():
+        for step, *numbers in _trained(receipts.rows)[["step", *COMPARED.values()]].tolist():
             recorded.setdefault(step, []).append(numbers)
-        off = []
-        for step, values in points:
-            for column, metric in enumerate(COMPARED):
-                value = values.get(metric, math.nan)
-                known = [row[column] for row in recorded.get(step, [])]
-                if known and not math.isnan(value) and float(np.float32(value)) not in known:
-                    listed = " or ".join(f"{each:.9g}" for each in known)
-                    off.append(
-                        f"step {step:,}: {metric} is {value:.9g} in the journal, and {listed} in the receipts: one was "
-                        "altered."
-                    )
-        faults += off[:NAMED] + ([f"{len(off) - NAMED:,} more numbers differ."] if len(off) > NAMED else [])
-        # A run logs these steps before it saves; a resume may change which they are.
-        last, every = max(kept.manifests, default=0), run.experiment.tracking.every
-        done = receipts.steps["step"][(receipts.steps["flags"] & LEFT_OUT) == 0].tolist()
-        due = {step for step in done if step <= last and (step % every == 0 or step == 1)}
-        missing = sorted(due - {step for step, _ in points})
-        if missing and not any("tracking.every" in record["changes"] for record in resumes):
-            faults.append(
-                f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
-                "missing; bring it back from a copy."
-            )
-        num_compared = sum(step in recorded for step, _ in points)
+        differing = [*_differing_numbers(lines, recorded)]
+        faults += differing[:NAMED]
+        if len(differing) > NAMED:
+            faults.append(f"{len(differing) - NAMED:,} more numbers differ.")
+        faults.append(_missing_steps(run, lines, receipts, max(kept.manifests, default=0)))
+        num_compared = sum(step in recorded for step, _ in lines.points)
         sentence += f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
-        if rest := len(points) - num_compared:
+        if rest := len(lines.points) - num_compared:
             sentence += f". {rest:,} logged steps have no receipt"
-    if faults:
-        return tags, resumes, [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults]
-    return tags, resumes, [VerifiedPart("journal", "holds", f"{sentence}.")]
+    off = [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults if fault]
+    return lines, off or [VerifiedPart("journal", "holds", f"{sentence}.")]
+
+
+def _read_lines(run: OpenedRun) -> JournalLines:
+    """Read a run's journal. Raises OSError where that is not possible."""
+    found = JournalLines()
+    with open_regular_file(run.folder.journal, LARGEST_JOURNAL) as file:
+        for line in read_journal(file):
+            found.add(line, run.record.status == "running")
+            if found.num % 20_000 == 0:
+                run.progress("reading the journal", found.num, None, "lines")
+    return found
+
+
+def _line_fault(lines: JournalLines, is_finished: bool) -> str:
+    """Return the places of damaged lines, or that a finished run's end is missing; empty if all is there."""
+    if lines.damaged:
+        more = f" and {len(lines.damaged) - NAMED} more" if len(lines.damaged) > NAMED else ""
+        return f"altered or torn at {'; '.join(lines.damaged[:NAMED])}{more}; bring it back from a copy."
+    if is_finished and not lines.has_end:
+        return "the run has finished, and its end is not there: lines are missing; bring it back from a copy."
+    return ""
+
+
+def _differing_numbers(lines: JournalLines, recorded: Mapping[int, list[list[float]]]) -> Iterator[str]:
+    """Compare the journal's numbers of each step with those of `recorded`, each execution's in the order of `COMPARED`;
+    yield a sentence for each other one."""
+    for step, values in lines.points:
+        for column, metric in enumerate(COMPARED):
+            value = values.get(metric, math.nan)
+            known = [numbers[column] for numbers in recorded.get(step, [])]
+            if not known or math.isnan(value) or float(np.float32(value)) in known:
+                continue
+            listed = " or ".join(f"{each:.9g}" for each in known)
+            yield (
+                f"step {step:,}: {metric} is {value:.9g} in the journal, and {listed} in the receipts: one was altered."
+            )
+
+
+def _missing_steps(run: OpenedRun, lines: JournalLines, receipts: Receipts, last: int) -> str:
+    """Return which steps up to a saved one are not in the journal, as a run logs them before it saves; empty if none
+    is missing, or if a resume has changed which they are."""
+    if any("tracking.every" in record["changes"] for record in lines.resumes):
+        return ""
+    every = run.experiment.tracking.every
+    done = _trained(receipts.steps)["step"].tolist()
+    due = {step for step in done if step <= last and (step % every == 0 or step == 1)}
+    missing = sorted(due - {step for step, _ in lines.points})
+    if not missing:
+        return ""
+    return (
+        f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
+        "missing; bring it back from a copy."
+    )

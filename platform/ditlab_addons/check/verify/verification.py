@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import RunFailed, UserError
 from ditlab.progress import ignore
 from ditlab.receipts.reading import Receipts, read_receipts
-from ditlab.receipts.records import EVALUATION_TAG
+from ditlab.receipts.records import RecordedAttempt
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest, library_versions
-from ditlab_addons.check.replay.check import check_replay
-from ditlab_addons.check.replay.replaying import open_source, plan_replay
+from ditlab_addons.check.replay.check import ReplayCheck, check_replay
+from ditlab_addons.check.replay.replaying import OnCost, ReplaySource, open_source, plan_replay
 from ditlab_addons.check.verify.files import (
     VerifiedPart,
+    VerifiedParts,
     check_averages,
     check_checkpoints,
     check_evaluation,
@@ -66,11 +68,12 @@ class RunVerification:
     @property
     def conclusion(self) -> str:
         """Sentences on what a stranger can rely on."""
-        off = sorted({part.part for part in self.parts if part.verdict == "off"})
+        off, held, unchecked = (
+            {part.part for part in self.parts if part.verdict == verdict} for verdict in ("off", "holds", "not checked")
+        )
         if off:
-            return f"Off: {', '.join(off)}. The run's record and its files do not belong together."
-        held = {part.part for part in self.parts if part.verdict == "holds"}
-        unknown = sorted({part.part for part in self.parts if part.verdict == "not checked"} - held)
+            return f"Off: {', '.join(sorted(off))}. The run's record and its files do not belong together."
+        unknown = sorted(unchecked - held)
         sentences = []
         if {"receipts", "checkpoints"} <= held:
             sentences.append("The kept weights come from the steps that the receipts list, and no file was altered.")
@@ -93,7 +96,7 @@ class RunVerification:
 
 def verify_run(
     run: OpenedRun, *, steps: int = 3, seed: int = 0, seconds: float = 300.0, data_limit: int = 16 * GIB,
-    anyway: bool = False, on_cost: Callable[[str, bool], None] = ignore,
+    anyway: bool = False, on_cost: OnCost = ignore,
 ) -> RunVerification:  # fmt: skip
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
@@ -107,42 +110,50 @@ def verify_run(
     kept = read_checkpoints(run, store)
     receipts: Receipts | None = None
     try:
-        receipts = read_receipts(run.folder)
-        for _ in range(10):  # the end of a run in training may be in writing
-            if receipts.damage and is_locked(run.folder):
-                time.sleep(0.05)
-                receipts = read_receipts(run.folder)
+        receipts = _read_written(run)
         parts += check_chain(run, receipts, kept)
     except UserError as error:
         names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
         parts.append(VerifiedPart("receipts", "off" if names_chain else "not checked", str(error)))
-    tags, resumes, journal = check_journal(run, receipts, kept)
-    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal]
-    parts += check_spec(run, kept, receipts, resumes)
-    parts.append(_check_code(run, receipts))
-    recorded = {attempt.data for attempt in receipts.attempts.values()} if receipts else set()
+    journal, journal_parts = check_journal(run, receipts, kept)
+    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal_parts]
+    attempts = [receipts.attempts[number] for number in sorted(receipts.attempts)] if receipts else []
+    parts += check_spec(run, kept, attempts, journal.resumes)
+    parts.append(_check_code(run, attempts))
+    recorded = {attempt.data for attempt in attempts}
     recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
     data, opened = open_verified(run, recorded - {""}, data_limit)
     parts.append(opened)
     if receipts is not None and data is not None:
         parts += check_samples(run, receipts, data, kept.manifests, seed)
         parts += check_rates(run, receipts, data)
-    evaluations = [(line, values) for line, values in tags if EVALUATION_TAG in values]
-    if evaluations and data is not None:
-        parts.append(check_evaluation(run, store, *evaluations[-1]))
-    if steps and opened.verdict != "off":
+    if journal.evaluation and data is not None:
+        parts.append(check_evaluation(run, store, *journal.evaluation))
+    if data is None:
+        parts.append(VerifiedPart("replay", "not checked", "the data are not the run's: no step was done again."))
+    elif steps:
         parts += check_random_steps(run, steps, seed, seconds, anyway, begin, on_cost)
     else:
-        why = "--steps 0" if opened.verdict != "off" else "the data are not the run's"
-        parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
+        parts.append(VerifiedPart("replay", "not checked", "--steps 0: no step was done again."))
     return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
 
 
-def _check_code(run: OpenedRun, receipts: Receipts | None) -> VerifiedPart:
+def _read_written(run: OpenedRun) -> Receipts:
+    """Read a run's receipts, for half a second again: their end may be in writing where it is in training."""
+    receipts = read_receipts(run.folder)
+    for _ in range(10):
+        if not receipts.damage or not is_locked(run.folder):
+            break
+        time.sleep(0.05)
+        receipts = read_receipts(run.folder)
+    return receipts
+
+
+def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> VerifiedPart:
     """Say whether code and libraries are the run's: others are no fault, and bound what a replay can show."""
-    if receipts is None or not receipts.attempts:
+    if not attempts:
         return VerifiedPart("code", "not checked", "the run has no record of its code.")
-    last = receipts.attempts[max(receipts.attempts)]
+    last = attempts[-1]
     here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
     other = [] if last.code == here else [f"code {last.code[:12]} then, {here[:12]} now"]
     for name, version in library_versions().items():
@@ -160,8 +171,8 @@ def check_random_steps(
     seconds: float,
     anyway: bool,
     now: float,
-    on_cost: Callable[[str, bool], None] = ignore,
-) -> Iterator[VerifiedPart]:
+    on_cost: OnCost,
+) -> VerifiedParts:
     """Do up to `num` steps again, in at most about `seconds` from `now` on, and compare them with the run's record.
 
     None where code or device are other than the run's, unless `anyway`: a difference would not be the run's fault.
@@ -171,48 +182,63 @@ def check_random_steps(
     except UserError as error:
         yield VerifiedPart("replay", "not checked", str(error))
         return
-    # At random, among those near to a state from which a replay can begin.
     history = source.history
-    states = [history.first, *source.whole]
-    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
-    candidates = np.array([step for step in sorted(near) if not history.final(step).skipped], np.int64)
-    chosen = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
+    chosen = _random_steps(source, num, seed)
     if not chosen:
         yield VerifiedPart("replay", "not checked", "no step that was done has a state to begin from.")
         return
-    plans = [
-        plan for step in chosen for plan in plan_replay(history, [history.final(step)], source.whole, source.spec_of)
-    ]
-    replace(source, on_cost=on_cost).tell_cost(plans, seconds)
-    done: list[int] = []
-    bounds: set[str] = set()
+    ways = (plan_replay(history, [history.final(step)], source.whole, source.spec_of) for step in chosen)
+    replace(source, on_cost=on_cost).tell_cost([*chain.from_iterable(ways)], seconds)
+    bounds: dict[int, float] = {}  # of the steps that hold
     for step in chosen:
-        if done and (time.monotonic() - now) * (len(done) + 1) / len(done) > seconds:
+        if bounds and (time.monotonic() - now) * (len(bounds) + 1) / len(bounds) > seconds:
             break
         try:
             found = check_replay(source, step, step)
         except (UserError, RunFailed) as error:
             yield VerifiedPart("replay", "not checked", f"step {step:,}: {error}")
             continue
-        for off in (each for each in found.comparisons if not each.holds):
-            yield VerifiedPart(
-                "replay", "off",
-                f"step {step:,}: {off.quantity} is {off.recorded} in the {off.source}, and {off.replayed} when it is "
-                "done again.",
-            )  # fmt: skip
+        yield from _replay_faults(step, found)
         if found.comparisons and found.holds:
-            done.append(step)
-            bounds.add("to the bit" if found.tolerance.relative == 0 else f"within {found.tolerance.relative:.1g}")
-        elif not found.comparisons:
-            yield VerifiedPart("replay", "not checked", " ".join(found.unchecked))
-    if done:
-        steps = ", ".join(f"{step:,}" for step in sorted(done))
-        left = [step for step in chosen if step not in done]
-        rest = f" {len(left)} more were chosen and not done (--time {seconds:.0f})." if left else ""
-        yield VerifiedPart(
-            "replay", "holds",
-            f"steps {steps} of {history.last - history.first:,}, chosen at random (--seed {seed}), gave "
-            f"the recorded numbers again, {' and '.join(sorted(bounds))}.{rest}",
-        )  # fmt: skip
+            bounds[step] = found.tolerance.relative
+    if bounds:
+        left = len(chosen) - len(bounds)
+        rest = f" {left} more were chosen and not done (--time {seconds:.0f})." if left else ""
+        replayed = _replayed(bounds, history.last - history.first, seed)
+        yield VerifiedPart("replay", "holds", f"{replayed}.{rest}")
     for remark in source.remarks:
         yield VerifiedPart("code", "not checked", remark)
+
+
+def _random_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
+    """Choose up to `num` steps at random, among those near to a state from which a replay can begin."""
+    history = source.history
+    near = set[int]()
+    for state in (history.first, *source.whole):
+        near.update(range(state + 1, min(state + NEAR, history.last) + 1))
+    candidates = np.array([step for step in sorted(near) if not history.final(step).skipped], np.int64)
+    chosen: list[int] = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
+    return chosen
+
+
+def _replay_faults(step: int, found: ReplayCheck) -> VerifiedParts:
+    """Say which numbers of a step are off, or why none was compared."""
+    if not found.comparisons:
+        yield VerifiedPart("replay", "not checked", " ".join(found.unchecked))
+    for each in found.comparisons:
+        if not each.holds:
+            yield VerifiedPart(
+                "replay", "off",
+                f"step {step:,}: {each.quantity} is {each.recorded} in the {each.source}, and {each.replayed} when it "
+                "is done again.",
+            )  # fmt: skip
+
+
+def _replayed(bounds: Mapping[int, float], num: int, seed: int) -> str:
+    """Return a clause on the steps, of `num`, that gave their numbers again, each within its bound."""
+    steps = ", ".join(f"{step:,}" for step in sorted(bounds))
+    agreed = sorted({f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()})
+    return (
+        f"steps {steps} of {num:,}, chosen at random (--seed {seed}), gave the recorded numbers again, "
+        f"{' and '.join(agreed)}"
+    )
