@@ -88,7 +88,8 @@ def plan(
         if not absent_data(experiment.data, home):
             raise
         say(f"the data are not here, so their sizes are assumed: {error}")
-    shape, size, steps = DataShape(), None, experiment.training.steps
+    shape, steps = DataShape(), experiment.training.steps
+    size: int | None = None
     if data:
         check_stored(experiment, data)
         shape, size = data_shape(experiment, data), folder_size(data.train.store.path)

@@ -103,7 +103,7 @@ def report_check(source: ReplaySource, first: int, last: int) -> ReplayReport:
 
 
 def report_steps(
-    source: ReplaySource, found: ReplayedSteps, lines: Sequence[str] = (), extra: Mapping[str, Any] | None = None,
+    source: ReplaySource, found: ReplayedSteps, lines: Sequence[str] = (), extra: dict[str, Any] | None = None,
     shows_steps: bool = True,
 ) -> ReplayReport:  # fmt: skip
     """Report replayed steps: their origin, `lines` about all of them, then each one if it `shows_steps`; the record has

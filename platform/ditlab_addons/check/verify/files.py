@@ -93,9 +93,10 @@ def check_averages(run: OpenedRun, store: CheckpointStore, kept: KeptCheckpoints
         yield VerifiedPart("averages", "off", str(error))
         return
     off = [each.removesuffix("use an earlier checkpoint.").rstrip("; .") for each in found.damaged]
-    for step in [each for each, own in found.manifests.items() if starts and own.scalars.get(START) not in starts]:
-        del found.manifests[step]
-        off.append(f"the snapshot of step {step:,} is of averages that began at another step than the checkpoints'")
+    for step, own in list(found.manifests.items()):
+        if starts and own.scalars.get(START) not in starts:
+            del found.manifests[step]
+            off.append(f"the snapshot of step {step:,} is of averages that began at another step than the checkpoints'")
     yield from (VerifiedPart("averages", "off", f"{reason}; {REMEDY}.") for reason in off)
     if found.manifests:
         sentence = f"{_described(found.manifests, 'snapshots')}: every shard has its hash."
@@ -201,10 +202,11 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
         theirs = ", ".join(sorted(each[:12] for each in recorded))
         sentence = f"{data.name} has the fingerprint {data.fingerprint[:12]}, and the run was trained on {theirs}"
         return None, VerifiedPart("data", "off", f"{sentence}; bring those data back.")
-    for file in (path for folder in folders for path in sorted(folder.rglob("*.json"))):
-        if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(file):
-            sentence = f"{file} has its values, in another layout than it was written in: it was edited"
-            return None, VerifiedPart("data", "off", f"{sentence}; bring the file back.")
+    for folder in folders:
+        for file in sorted(folder.rglob("*.json")):
+            if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(file):
+                sentence = f"{file} has its values, in another layout than it was written in: it was edited"
+                return None, VerifiedPart("data", "off", f"{sentence}; bring the file back.")
     hashed = f"all {format_bytes(size)} of its files have their hashes"
     if size > limit:
         hashed = f"of its {format_bytes(size)} only what is replayed is hashed (--data-limit hashes all up to it)"
