@@ -72,7 +72,23 @@ def hello(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def addons(monkeypatch):
+def anew():
+    """`anew(module)`: import a module of commands again, which makes its options of the parts that are there."""
+    before = {}
+
+    def forget(name: str) -> None:
+        before.setdefault(name, sys.modules.pop(name, None))
+        sys.modules.pop(name, None)
+
+    yield forget
+    for name, module in before.items():
+        sys.modules.pop(name, None)
+        if module is not None:
+            sys.modules[name] = module
+
+
+@pytest.fixture
+def addons(monkeypatch, anew):
     """`addons(*places)`: look for add-ons once more, also in folders below further places."""
     own = [*ditlab_addons.__path__]
 
@@ -81,8 +97,7 @@ def addons(monkeypatch):
         group = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
         monkeypatch.setattr(parts, "ADDONS", group)
         monkeypatch.setattr(plugins, "ADDONS", group)
-        for name in [name for name in sys.modules if name.startswith("ditlab.cli.data")]:
-            monkeypatch.delitem(sys.modules, name)  # it makes its commands as it is imported
+        anew("ditlab.cli.data.commands")
 
     return search
 
@@ -297,10 +312,10 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(di
     assert ditlab(*longer).code == 0
 
 
-def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch):
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch, anew):
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
-    for command in ("train", "analysis", "pages"):  # options are made as the module is imported
-        monkeypatch.delitem(sys.modules, f"ditlab.cli.{command}.commands", raising=False)
+    for command in ("train", "analysis", "pages"):
+        anew(f"ditlab.cli.{command}.commands")
 
     def function(name: str) -> str:
         with pytest.raises(AttributeError) as caught:

@@ -177,8 +177,6 @@ def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
     assert "invalid choice" in (said := ditlab_in("ask", run_id, "smaple")).err.lower() or "is not one of" in said.err
     assert said.code == 2
     assert (said := ditlab_in("ask", "nobody", "sample")).code == 2 and "of another DITLAB_HOME" in said.err
-    said = ditlab_in("ask", run_id, "sample", "--address", "http://127.0.0.1:8265")
-    assert said.code == 2 and "is that of a job server" in said.err
     with pytest.raises(UserError, match="'dance' is nothing that a run can be asked for"):
         ask(run_home.run(run_id), "dance")
     assert not run_home.run(run_id).requests.exists()
