@@ -21,6 +21,7 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
+        "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
@@ -30,7 +31,8 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     },
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
-    "function": {"prove": "check", "replay": "check", "verify": "check"},
+    "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
+    "function": {"harness_model": "figures", "prove": "check", "replay": "check", "verify": "check"},
     "option": {"--prove": "check"},
     "weight format": {
         "diffusers_dit": "interop",
@@ -117,6 +119,9 @@ class Parts:
     results: str = ""
     """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
     for a command of another part is one more that it may print."""
+    subcommands: Mapping[str, str] = field(default_factory=dict)
+    """Click commands below `data`, by all words: `{"data statistics": "module:attribute"}`; below any other group that
+    is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = field(default_factory=dict)
     """Names of `import ditlab`, with the function or class of each."""
@@ -126,6 +131,9 @@ class Parts:
     export_formats: tuple[ExportFormat, ...] = ()
     schedules: Mapping[str, str] = field(default_factory=dict)
     """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
+    quality_figures: Mapping[str, str] = field(default_factory=dict)
+    """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
+    `ditlab.quality.figures.QualityFigures` of each."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
@@ -221,6 +229,16 @@ def schedules() -> dict[str, str]:
     Warns of those whose name is taken.
     """
     return _named("schedule", [parts.schedules for parts in all_parts()])
+
+
+def subcommands() -> dict[str, str]:
+    """Return the commands below others by all words, with the place of each. Warns of those whose name is taken."""
+    return _named("command", [parts.subcommands for parts in all_parts()])
+
+
+def quality_figures() -> dict[str, str]:
+    """Return further figures of drawn samples by name, with the place of each. Warns of those whose name is taken."""
+    return _named("quality figures", [parts.quality_figures for parts in all_parts()])
 
 
 def observers() -> list[str]:
