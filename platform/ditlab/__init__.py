@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         compare,
         evaluate_averages,
         figures,
-        harness_model,
         load_export,
         plan_samples,
         sweep_samples,
@@ -35,7 +34,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
-    "count_parameters", "evaluate_averages", "figures", "find_runs", "harness_model", "load", "load_export",
+    "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export",
     "load_sweep", "open_run", "plan_samples", "plan_sweep", "plan_training", "quick", "remove_runs",
     "sweep_samples", "trace_shapes", "train", "train_seeds", "tune",
 ]  # fmt: skip
@@ -45,7 +44,6 @@ _NAMES = {
         "compare",
         "evaluate_averages",
         "figures",
-        "harness_model",
         "load_export",
         "plan_samples",
         "sweep_samples",

@@ -22,6 +22,7 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
         "ask": "ask",
+        "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
@@ -31,7 +32,8 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     },
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
-    "function": {"prove": "check", "replay": "check", "verify": "check"},
+    "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
+    "function": {"harness_model": "figures", "prove": "check", "replay": "check", "verify": "check"},
     "method": {"ask": "ask"},
     "option": {"--notify": "notify", "--prove": "check"},
     "section": {"notify": "notify"},
@@ -139,6 +141,9 @@ class Parts:
     results: str = ""
     """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
     for a command of another part is one more that it may print."""
+    subcommands: Mapping[str, str] = field(default_factory=dict)
+    """Click commands below `data`, by all words: `{"data statistics": "module:attribute"}`; below any other group that
+    is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = field(default_factory=dict)
     """Names of `import ditlab`, with the function or class of each."""
@@ -172,6 +177,9 @@ class Parts:
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = field(default_factory=dict)
     """Kinds of `scheduler`, the early stopping of a sweep's trials, with the `ditlab.spec.sweep.Scheduler` of each."""
+    quality_figures: Mapping[str, str] = field(default_factory=dict)
+    """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
+    `ditlab.quality.figures.QualityFigures` of each."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
@@ -324,6 +332,16 @@ def sections(of_sweeps: bool = False) -> dict[str, str]:
 def run_observers(of_sweeps: bool = False) -> list[str]:
     """Return the places of all observers of a run, or of a sweep, in the process that leads it."""
     return [target for parts in all_parts() for target in (parts.sweep_observers if of_sweeps else parts.run_observers)]
+
+
+def subcommands() -> dict[str, str]:
+    """Return the commands below others by all words, with the place of each. Warns of those whose name is taken."""
+    return _named("command", [parts.subcommands for parts in all_parts()])
+
+
+def quality_figures() -> dict[str, str]:
+    """Return further figures of drawn samples by name, with the place of each. Warns of those whose name is taken."""
+    return _named("quality figures", [parts.quality_figures for parts in all_parts()])
 
 
 def observers() -> list[str]:

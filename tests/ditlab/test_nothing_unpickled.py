@@ -21,7 +21,7 @@ CALLS = {"torch.load", "np.load", "numpy.load", "Tuner.restore", "tune.Tuner.res
 # Tensors alone, by torch's weights-only reader: in one file, and never without that word.
 WEIGHTS = ROOT / "platform/ditlab/weights/pickled.py"
 # Plain arrays alone, as ADM writes statistics and samples.
-ARRAYS = ROOT / "platform/ditlab/quality/published.py"
+ARRAYS = ROOT / "platform/ditlab_addons/figures/images/published.py"
 
 
 def sources() -> list[Path]:

@@ -17,10 +17,13 @@ from ditlab.api.run import Run
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.quality import classifier
 from ditlab.spec import plugins
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
+from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
@@ -51,6 +54,30 @@ def write(request):
     source = Source(kind="zeros")
     return write_store(request.out / "zeros", columns, [{"x": x}], name="zeros", description="Zeros.", source=source)
 """
+
+BRIGHTNESS = """
+import torch
+from ditlab.quality.figures import QualityFigures
+
+class Brightness(QualityFigures):
+    @classmethod
+    def of(cls, experiment, data, home):
+        return [cls()] if experiment.model.family == "dit" else []
+
+    def names(self, has_captions=False):
+        return ("quality/brightness", "quality/brightness_real")
+
+    def measure(self, samples):
+        drawn, real = (float(torch.cat(list(each)).mean()) for each in (samples.values, samples.real()))
+        return {"quality/brightness": drawn, "quality/brightness_real": real}
+
+    def digest(self):
+        return "brightness 1"
+"""
+ASKED = {
+    "evaluation.features": ("dit", [{"kind": "clip", "weights": "clip", "sha256": "0" * 64}]),
+    "evaluation.scorer": ("dlm", {"model": "/"}),
+}
 
 
 def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
@@ -153,6 +180,33 @@ def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path,
     addons()
     refused = ditlab("sample", "small")
     assert refused.code == 2 and "needs the folder ditlab_addons/rates; put what holds it on" in refused.err
+
+
+def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(tmp_path, monkeypatch, ditlab, spec):
+    described = (
+        'from ditlab.parts import Parts\nPARTS = Parts(quality_figures={"brightness": "bright.code:Brightness"})\n'
+    )
+    project = (
+        '[project]\nname = "bright"\nversion = "1.0"\n[project.entry-points."ditlab.addons"]\nb = "bright:PARTS"\n'
+    )
+    files = {"pyproject.toml": project, "bright/__init__.py": described, "bright/code.py": BRIGHTNESS}
+    monkeypatch.setattr(classifier, "STEPS", 50)
+    plain = ditlab("train", spec, "--local", "--set", "evaluation.quality=100", "--set", "name=plain", "--json")
+    protocol = ditlab("evaluate", "plain", "--json").json["measurements"]["quality"]
+    install(tmp_path / "site", files)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    trained = ditlab("train", spec, "--local", "--set", "evaluation.quality=100", "--json")
+    assert (plain.code, trained.code) == (0, 0), trained.err
+    more = {"quality/brightness", "quality/brightness_real"}
+    measured = {name: value for name, value in trained.json["metrics"].items() if name.startswith("quality/")}
+    assert measured.keys() - plain.json["metrics"].keys() == more
+    assert {name: measured[name] for name in measured.keys() - more}.items() <= plain.json["metrics"].items()
+    assert -1 < measured["quality/brightness_real"] < 1
+    said = ditlab("evaluate", "small", "--json")
+    assert {name: said.json["metrics"][name] for name in measured} == measured, said.err
+    assert said.json["measurements"]["quality"]["digest"] != protocol["digest"]
+    for module in ("bright", "bright.code"):
+        sys.modules.pop(module, None)
 
 
 def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
@@ -332,8 +386,17 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
             PublishedWeights.open("x", "PATH", Home(home), name)
         return f"{caught.value}\n"
 
+    def field(name: str) -> str:
+        family, asked = ASKED[name]
+        asking = smallest(family, evaluation__quality=100).replace_all({name: asked})
+        (home.parent / "asking.yaml").write_text(dump_yaml(asking.to_dict()))
+        said = ditlab("train", home.parent / "asking.yaml", "--local")
+        assert said.code == 2 and not list(home.glob("train/*"))
+        return said.err
+
     called = {
-        "command": lambda name: ditlab(name).err,
+        "command": lambda name: ditlab(*name.split()).err,
+        "field": field,
         "importer": lambda name: ditlab("data", "import", name).err,
         "option": lambda name: ditlab("watch" if name == "--notify" else "train", "x.yaml", name).err,
         "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
@@ -356,6 +419,9 @@ def test_the_table_of_add_ons_names_every_part_of_each():
     found = {noun: dict[str, str]() for noun in parts.OF_ADDONS}
     for name, addon in parts.ADDONS.load_all().items():
         found["command"] |= {command.name: name for command in addon.commands}
+        found["command"] |= dict.fromkeys(addon.subcommands, name)
+        if name in parts.OF_ADDONS["field"].values():
+            found["field"] |= dict.fromkeys(addon.quality_figures, name)
         found["importer"] |= {importer.name: name for importer in addon.importers}
         found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
         found["option"] |= {option.name: name for option in addon.options}

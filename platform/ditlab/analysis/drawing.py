@@ -44,7 +44,7 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.notebook_html import card, code, never_failing, paragraph, picture, row_of
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
-from ditlab.quality.published import npz_of_images
+from ditlab.quality.images import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.compiling import compile_decision, missing_to_compile

@@ -26,7 +26,7 @@ from ditlab.errors import UserError
 from ditlab.inputs.conditions import row_set
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
 from ditlab.quality.measurement import FLOAT, family_measurement, held_out_measurement, same_rows, weights_digest
-from ditlab.quality.text import draws_text, find_scorer, text_ineligibility
+from ditlab.quality.text import draws_text, text_figures, text_ineligibility
 from ditlab.receipts.records import (
     EVALUATED_STEP_TAG,
     EVALUATION_TAG,
@@ -87,8 +87,8 @@ class CheckpointEvaluation:
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
-    scorer: str = ""
-    """SHA-256 of the language model behind `quality/generative_perplexity`; empty: none was named."""
+    notes: Sequence[str] = ()
+    """Clauses on further figures of text: `scorer of SHA-256 ...`."""
     threads: int | None = None
     """CPU threads that computed; None on a GPU."""
     held_out_text: str = ""
@@ -117,8 +117,8 @@ class CheckpointEvaluation:
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
         if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
-            scored = f"; scorer of SHA-256 {self.scorer}" if self.scorer else ""
-            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy{scored}")
+            read = "; ".join(["read perplexity beside entropy", *self.notes])
+            yield Text(f"quality, of {self.quality} drawn samples: {read}")
         elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         if self.held_out_text:
@@ -188,7 +188,8 @@ def evaluate_run(
         remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
         raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
     if quality:
-        find_scorer(experiment, data)
+        for figures in text_figures(experiment, data, saved.home):
+            figures.check()
     if data.note:
         saved.warn(data.note)
     spec = saved.experiment
@@ -233,7 +234,6 @@ def evaluate_run(
                     experiment, data, num, batch_size, device.type, saved.home
                 )
     others = {group: each.differences(expected[group]) for group, each in measurements.items() if group in expected}
-    scorer = find_scorer(experiment, data) if quality else None
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
@@ -249,7 +249,7 @@ def evaluate_run(
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
-        scorer=scorer.sha256 if scorer else "",
+        notes=[note for each in evaluator.quality.figures if (note := each.note())] if quality and is_text else [],
         threads=threads,
         held_out_text=held_out_text(found.metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
     )

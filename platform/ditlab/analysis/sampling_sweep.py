@@ -30,7 +30,8 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import QualityEvaluator, classes_of
-from ditlab.quality.text import find_scorer, samples_evaluator, samples_measure, samples_names
+from ditlab.quality.figures import QualityFigures
+from ditlab.quality.text import samples_evaluator, samples_measure, samples_names, text_figures
 from ditlab.reports.sampling_report import COSTS, EVALUATIONS, SECONDS, PointResult, SamplingSummary
 from ditlab.reports.sweep_records import AxisInfo
 from ditlab.spec.experiment import Experiment
@@ -148,8 +149,9 @@ class SamplingSession:
     def _names(self) -> list[str]:
         """Names of the metrics of samples. Raises UserError where there are none."""
         if isinstance(self._family, SamplesEvaluator):
-            find_scorer(self._experiment, self.data)
-            return [*samples_names(self._experiment, self._family), *COSTS]
+            for figures in self._figures:
+                figures.check()
+            return [*samples_names(self._figures, self._family), *COSTS]
         run_id = self.saved.folder.run_id
         if reason := quality_ineligibility(self._experiment, self.data):
             raise UserError(f"samples of run {run_id} cannot be measured, as {reason}; name another run in base.run.")
@@ -168,6 +170,10 @@ class SamplingSession:
         return samples_evaluator(self._experiment, self.data)
 
     @cached_property
+    def _figures(self) -> tuple[QualityFigures, ...]:
+        return text_figures(self._experiment, self.data, self.saved.home)
+
+    @cached_property
     def _quality(self) -> QualityEvaluator:
         saved, device = self.saved, self._inputs.device
         return QualityEvaluator(
@@ -178,7 +184,7 @@ class SamplingSession:
     def _measure(self) -> Measure:
         """Measure of samples against held-out data; a classifier is trained, or a baseline fitted, at the first use."""
         if isinstance(self._family, SamplesEvaluator):
-            of_samples = samples_measure(self._experiment, self.data, self._inputs, self.sweep.batch)
+            of_samples = samples_measure(self._figures, self._experiment, self.data, self._inputs, self.sweep.batch)
             return lambda drawn: of_samples(drawn.samples)
         quality, rows = self._quality, rows_for_samples(self.data)
         takes_captions = quality.sampler.takes_rows == "conditions"

@@ -90,22 +90,6 @@ def evaluate_averages(
     return evaluate(saved, averages, quality, rows, batch, overrides)
 
 
-def harness_model(run: str | Run, *, draws: int = 8, seed: int = 0, warn: Callable[[str], None] | None = None) -> Any:
-    """Open a run on text as a model of lm-evaluation-harness (`lm_eval.api.model.LM`).
-
-    Log likelihoods are lower bounds, means over `draws` of noise that `seed` and the context key; `errors` of the
-    model holds their standard errors. Raises UserError for a run that writes no text, and where lm_eval is not
-    installed.
-    """
-    opened = run if isinstance(run, Run) else open_run(run, warn=warn)
-    from ditlab.analysis.harness import harness_model as model_of
-    from ditlab.analysis.opened_run import open_found
-
-    return model_of(
-        open_found(find_training_run(opened.home, opened.id), opened.home, opened.warn).saved(), draws, seed
-    )
-
-
 @dataclass(frozen=True)
 class SamplingPlan:
     """A sweep over samples that has passed every check and was not started."""

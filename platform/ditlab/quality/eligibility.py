@@ -11,8 +11,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.conditions import name_classes
 from ditlab.quality.features import ImageEncoder
+from ditlab.quality.figures import QualityFigures, find_figures
 from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
-from ditlab.quality.published import PublishedFigures
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY, BatchField
 
@@ -58,14 +58,14 @@ class QualityBasis:
     Empty where there are no classes, or images are too large."""
     encoder: ImageEncoder | None
     """Encoder whose features images are compared by as well."""
-    published: tuple[PublishedFigures, ...] = ()
-    """Figures on features of published networks."""
+    figures: tuple[QualityFigures, ...] = ()
+    """Further figures of the images."""
 
     def check(self) -> None:
-        """Raise UserError where the encoder or a published network cannot be opened, or does not fit the images."""
+        """Raise UserError where the encoder or a network of further figures cannot be opened, or does not fit."""
         if self.encoder is not None:
             self.encoder.check(*self.image.shape[1:])
-        for figures in self.published:
+        for figures in self.figures:
             figures.check()
 
     @property
@@ -74,29 +74,30 @@ class QualityBasis:
         return CAPTIONS in self.data.held_out.columns
 
     def metrics(self, from_captions: bool, has_captions: bool = False) -> tuple[str, ...]:
-        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions, and of
-        CLIP score where these are at hand."""
+        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions, and
+        those of captions themselves where these are at hand."""
         names = [*(CLASSIFIER_DISTANCES if self.classes else ()), *NEAREST]
         names += ENCODER_DISTANCES if self.encoder else ()
         if self.classes and from_captions:
             shares = [f"{AGREEMENT}_{fields.label.name}" for fields in self.classes]
             names += [AGREEMENT, *shares, AGREEMENT_REAL, AGREEMENT_CHANCE]
-        for figures in self.published:
+        for figures in self.figures:
             names += figures.names(has_captions)
         return tuple(names)
 
 
 def find_basis(
     data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None,
-    published: Sequence[PublishedFigures] = (),
+    figures: Sequence[QualityFigures] = (),
 ) -> QualityBasis | str:  # fmt: skip
     """Return the basis for samples of this shape (channels, height, width); or a clause on why there is none."""
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
     or_an_encoder = ", and encoders.image names no encoder to take its place" if channels == 3 else ""
-    if published and channels not in (1, 3):
-        return f"images of {channels} channels are neither grey nor RGB, which evaluation.features needs"
-    if not fits_classifier and not (encoder or published):
+    for each in figures:
+        if problem := each.shape_problem(shape):
+            return problem
+    if not fits_classifier and not (encoder or figures):
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
     origin, of_size = data.train.origin, f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
     train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
@@ -104,14 +105,14 @@ def find_basis(
     if image is None and (sizes := image_sizes(data.train, channels)):
         return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"
     classes = find_fields(train.columns, shape) if fits_classifier else ()
-    if image is None or not (classes or encoder or published):
+    if image is None or not (classes or encoder or figures):
         return f"{origin} holds no images {shape} with class indices, which a classifier needs to learn{or_an_encoder}"
     if find_image(held_out.columns, shape) is None or len(held_out) < FEWEST_HELD_OUT:
         return f"{origin} holds out {len(held_out)} images{of_size}, and at least {FEWEST_HELD_OUT} are needed"
     if len(train) < FEWEST_TRAIN:
         return f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are needed"
     of_size_data = replace(data, train=train, held_out=held_out)
-    return QualityBasis(of_size_data, image, classes, encoder, tuple(published))
+    return QualityBasis(of_size_data, image, classes, encoder, tuple(figures))
 
 
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
@@ -152,12 +153,6 @@ def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
     return name_classes(sampler, data.classes)
 
 
-def published_figures(experiment: Experiment, home: Home | None = None) -> list[PublishedFigures]:
-    """Return the figures on published networks that an experiment asks for; `home` None: that of DITLAB_HOME."""
-    asked = experiment.evaluation.features
-    return [PublishedFigures(each, home or Home.from_environment()) for each in asked]
-
-
 def quality_basis(experiment: Experiment, data: DataSplits, home: Home | None = None) -> QualityBasis | str:
     """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
     for field in experiment.batch_fields():
@@ -168,8 +163,8 @@ def quality_basis(experiment: Experiment, data: DataSplits, home: Home | None = 
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
             if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size
                 shape = data.train.columns[field.name].shape if field.name in data.train.columns else ()
-            published = published_figures(experiment, home)
-            return find_basis(data, shape, ImageEncoder.of(experiment), published)
+            figures = find_figures(experiment, data, home)
+            return find_basis(data, shape, ImageEncoder.of(experiment), figures)
     return f"model.family={experiment.model.family} draws no images"
 
 

@@ -6,6 +6,7 @@ The reference of a data set measures samples; the evaluator of an experiment dra
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -44,6 +45,7 @@ from ditlab.quality.eligibility import (
     quality_sampler,
 )
 from ditlab.quality.features import FeatureSpace, apply_batched, nearest_distances
+from ditlab.quality.figures import ComparedSamples
 from ditlab.quality.images import (
     LARGEST_REFERENCE,
     RANGE,
@@ -53,7 +55,6 @@ from ditlab.quality.images import (
     real_images,
 )
 from ditlab.quality.measurement import quality_measurement
-from ditlab.quality.published import PublishedFigures, Statistics, to_bytes
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import Samples
@@ -125,7 +126,7 @@ class QualityReference:
             compared = features(image_batches(real.reference, basis.image, self.device))
             scale = float((compared.square().mean() + 1e-12).rsqrt())
             self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
-        self.warn, self._references = warn, dict[str, Statistics]()
+        self.warn = warn
         self.agreement_real: float | None = None
         """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
         if from_captions and self.classifiers:
@@ -141,7 +142,7 @@ class QualityReference:
         self, samples: Tensor, expected: Classes | None = None, captions: Sequence[str] = ()
     ) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does; `captions`: texts
-        that samples were drawn from, for CLIP score."""
+        that samples were drawn from, for figures of captions."""
         agrees = self.agreement_real is not None and bool(expected)
         if samples.isnan().any():
             return dict.fromkeys(self.basis.metrics(agrees, bool(captions)), float("nan"))
@@ -155,20 +156,17 @@ class QualityReference:
         if self.agreement_real is not None and expected:
             recognised = recognised_classes(self.classifiers, images, self.tick)
             found |= agreement_metrics(self.classifiers, self.agreement_real, expected, recognised)
-        for figures in self.basis.published:
-            warn = ignore if figures.spec.kind in self._references else self.warn  # of the first samples alone
-            given, reference = [to_bytes(batch) for batch in images], self._reference(figures)
-            found |= figures.measure(reference, given, captions, self.device, self.tick, warn)
+        real = partial(image_batches, self.real.train, self.basis.image, self.device)
+        for figures in self.basis.figures:
+            compared = ComparedSamples(images, real, self._real_key, self.device, captions, self.tick, self.warn)
+            found |= figures.measure(compared)
         return {name: found[name] for name in self.basis.metrics(agrees, bool(captions))}
 
-    def _reference(self, figures: PublishedFigures) -> Statistics:
-        """Return the statistics of the training images' features by a published network, computed once."""
-        kind, image, train = figures.spec.kind, self.basis.image, self.real.train
-        if kind not in self._references:
-            key = hashlib.sha256(f"{self.basis.data.fingerprint}/{image.name}/{image.shape}".encode() + train.rows_key)
-            real = partial(map, to_bytes, image_batches(train, image, self.device))
-            self._references[kind] = figures.reference(key.hexdigest(), real, self.device, self.tick)
-        return self._references[kind]
+    @cached_property
+    def _real_key(self) -> str:
+        image = self.basis.image
+        place = f"{self.basis.data.fingerprint}/{image.name}/{image.shape}"
+        return hashlib.sha256(place.encode() + self.real.train.rows_key).hexdigest()
 
     def recognise(self, samples: Tensor) -> dict[str, Tensor]:
         """Return the recognised classes of samples, by column, on the CPU; only where agreement is measured."""
@@ -183,7 +181,7 @@ class QualityReference:
             digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
         if (encoder := self.basis.encoder) is not None:
             digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
-        for figures in self.basis.published:
+        for figures in self.basis.figures:
             digest.update(figures.digest().encode())
         return digest.hexdigest()
 
@@ -283,19 +281,9 @@ def draw_reported(
         hook.remove()
 
 
-@dataclass(frozen=True)
-class DrawnSamples:
-    """Samples to be measured, in host memory."""
-
-    images: Tensor
-    """(num, channels, height, width) in [-1, 1]."""
-    expected: Classes
-    """Classes of the rows whose captions the samples were drawn from; empty without captions."""
-
-
 @dataclass
-class QualityEvaluator:
-    """Draws samples and measures their quality; nothing is read or trained before the first measurement."""
+class DrawingEvaluator(ABC):
+    """Draws samples of an experiment and measures them; nothing is read or trained before the first measurement."""
 
     experiment: Experiment
     data: DataSplits
@@ -303,74 +291,49 @@ class QualityEvaluator:
     device: torch.device
     warn: Callable[[str], None] = ignore
     tick: Callable[[], None] = ignore
-    """Called all along a measurement: the first one trains a classifier, which takes a while."""
+    """Called all along a measurement: the first one of images trains a classifier, which takes a while."""
     progress: Progress = ignore_progress
     """Receives the number of samples drawn."""
     inputs: ModelInputs | None = None
     """Inputs that encode held-out captions for the sampler; None: opened at the first use."""
 
-    @cached_property
-    def basis(self) -> QualityBasis:
-        """Basis of the metrics. Raises UserError where there is none."""
-        basis = quality_basis(self.experiment, self.data, self.home)
-        if isinstance(basis, str):
-            raise UserError(f"sample quality cannot be measured, as {basis}; choose other data.")
-        return basis
+    @property
+    def measured_data(self) -> DataSplits:
+        """Rows that samples are compared with."""
+        return self.data
+
+    @abstractmethod
+    def features_digest(self) -> str:
+        """Return a digest of the networks that samples are compared by."""
 
     @cached_property
     def sampler(self) -> Any:
         """Sampler of `quality_sampler`, which raises UserError."""
         return quality_sampler(self.experiment, self.data)
 
-    @cached_property
-    def reference(self) -> QualityReference:
-        """Reference of the data, with agreement for samples of captions. Raises UserError as `quality` does."""
-        takes_captions = self.sampler.takes_rows == "conditions"
-        return QualityReference(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
-
-    def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
-        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where there is no basis."""
-        self.basis.check()
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
-        conditions = self.conditions(num)
-        drawn = draw_reported(
-            self.progress, self.decoding_sampler, network, conditions.tensors, conditions.num, generator, batch_size
-        )
-        return DrawnSamples(drawn.values.float(), self.expected(num))
-
-    def conditions(self, num: int) -> SampleConditions:
-        """Return the conditions of `num` samples; captions are those of the first held-out rows, over and over."""
-        return sample_conditions(self.sampler, num, self.basis.data.held_out, self._opened_inputs())
-
     @property
     def decoding_sampler(self) -> Any:
-        """Sampler of pictures: `sampler`, whose latents, if such it draws, are decoded."""
-        return self._opened_inputs().decoding(self.sampler)
+        """Sampler of pictures or text: `sampler`, whose latents, if such it draws, are decoded."""
+        return self.opened_inputs().decoding(self.sampler)
 
-    def _opened_inputs(self) -> ModelInputs:
+    def opened_inputs(self) -> ModelInputs:
+        """Return `inputs`, opened."""
         if self.inputs is None:
             columns = self.data.train.columns
             self.inputs = ModelInputs.from_experiment(self.experiment, columns, self.device, self.warn, self.home)
         return self.inputs
 
-    def expected(self, num: int) -> Classes:
-        """Return the classes that the captions of `num` samples name; empty for samples without captions."""
-        if self.sampler.takes_rows != "conditions":
-            return {}
-        held_out = self.basis.data.held_out
-        return classes_of(held_out, self.basis.classes, np.arange(num) % len(held_out))
+    def conditions(self, num: int) -> SampleConditions:
+        """Return the conditions of `num` samples; captions are those of the first held-out rows, over and over."""
+        return sample_conditions(self.sampler, num, self.measured_data.held_out, self.opened_inputs())
 
-    def captions(self, num: int) -> list[str]:
-        """Return the captions of `num` samples; none for samples without captions, or where none measures them."""
-        kinds = {each.spec.kind for each in self.basis.published}
-        if "clip" not in kinds or self.sampler.takes_rows != "conditions" or not self.basis.has_captions:
-            return []
-        held_out = self.basis.data.held_out
-        return decode_captions(held_out.padded(CAPTIONS, np.arange(num) % len(held_out)).numpy())
-
-    def measure(self, drawn: DrawnSamples) -> dict[str, float]:
-        """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
-        return self.reference.measure(drawn.images, drawn.expected, self.captions(len(drawn.images)))
+    def draw(self, network: nn.Module, num: int, batch_size: int) -> Any:
+        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where none can be."""
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
+        conditions = self.conditions(num)
+        return draw_reported(
+            self.progress, self.decoding_sampler, network, conditions.tensors, conditions.num, generator, batch_size
+        )
 
     def measurement(
         self, num: int, batch_size: int, precision: str, noise_seed: int | None = None,
@@ -382,8 +345,69 @@ class QualityEvaluator:
         """
         spec, kind, threads = trained or (self.experiment, self.device.type, torch.get_num_threads())
         seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
-        features = self.reference.features_digest()
-        return quality_measurement(spec, self.basis.data, num, batch_size, seed, precision, kind, features, threads)
+        features = self.features_digest()
+        return quality_measurement(spec, self.measured_data, num, batch_size, seed, precision, kind, features, threads)
+
+
+@dataclass(frozen=True)
+class DrawnSamples:
+    """Samples to be measured, in host memory."""
+
+    images: Tensor
+    """(num, channels, height, width) in [-1, 1]."""
+    expected: Classes
+    """Classes of the rows whose captions the samples were drawn from; empty without captions."""
+
+
+class QualityEvaluator(DrawingEvaluator):
+    """Draws images and measures their quality."""
+
+    @cached_property
+    def basis(self) -> QualityBasis:
+        """Basis of the metrics. Raises UserError where there is none."""
+        basis = quality_basis(self.experiment, self.data, self.home)
+        if isinstance(basis, str):
+            raise UserError(f"sample quality cannot be measured, as {basis}; choose other data.")
+        return basis
+
+    @property
+    def measured_data(self) -> DataSplits:
+        """Rows with images of the samples' size."""
+        return self.basis.data
+
+    @cached_property
+    def reference(self) -> QualityReference:
+        """Reference of the data, with agreement for samples of captions. Raises UserError as `quality` does."""
+        takes_captions = self.sampler.takes_rows == "conditions"
+        return QualityReference(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
+
+    def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
+        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where there is no basis."""
+        self.basis.check()
+        drawn = super().draw(network, num, batch_size)
+        return DrawnSamples(drawn.values.float(), self.expected(num))
+
+    def expected(self, num: int) -> Classes:
+        """Return the classes that the captions of `num` samples name; empty for samples without captions."""
+        if self.sampler.takes_rows != "conditions":
+            return {}
+        held_out = self.basis.data.held_out
+        return classes_of(held_out, self.basis.classes, np.arange(num) % len(held_out))
+
+    def captions(self, num: int) -> list[str]:
+        """Return the captions of `num` samples; none for samples without captions, or without further figures."""
+        if not self.basis.figures or self.sampler.takes_rows != "conditions" or not self.basis.has_captions:
+            return []
+        held_out = self.basis.data.held_out
+        return decode_captions(held_out.padded(CAPTIONS, np.arange(num) % len(held_out)).numpy())
+
+    def measure(self, drawn: DrawnSamples) -> dict[str, float]:
+        """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
+        return self.reference.measure(drawn.images, drawn.expected, self.captions(len(drawn.images)))
+
+    def features_digest(self) -> str:
+        """Return the digest of the reference's networks."""
+        return self.reference.features_digest()
 
     def confusion(self, drawn: DrawnSamples) -> Figure | None:
         """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from math import prod
 
 import numpy as np
@@ -123,3 +124,15 @@ def image_batches(view: View, image: BatchField, device: torch.device, num: int 
 def images_per_batch(shape: Sequence[int]) -> int:
     """Return the images of this shape in a batch: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
     return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
+
+
+def npz_of_images(images: Tensor) -> bytes:
+    """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them: `arr_0`, uint8 NHWC."""
+    content = BytesIO()
+    np.savez(content, to_bytes(images).permute(0, 2, 3, 1).expand(-1, -1, -1, 3).cpu().numpy())
+    return content.getvalue()
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """Round images in [-1, 1] to uint8, 127.5 steps to 1; values beyond are clipped."""
+    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)

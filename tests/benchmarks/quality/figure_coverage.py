@@ -21,8 +21,15 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import report
 from ditlab.intervals import Interval
-from ditlab.quality.estimates import CONFIDENCE, gaussian, mmd, neighbour_figures, neighbour_values, polynomial
 from ditlab.quality.features import moments
+from ditlab_addons.figures.images.estimates import (
+    CONFIDENCE,
+    gaussian,
+    mmd,
+    neighbour_figures,
+    neighbour_values,
+    polynomial,
+)
 
 BLOCKS = 10
 """Parts of the repeats, each of which gives a ratio."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import click
 
 from ditlab.cli import options, output
-from ditlab.cli.main import with_examples
+from ditlab.cli.main import OpenGroup, with_examples
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.parts import importers, load_part
@@ -254,7 +254,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {uri}}}")
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def data() -> None:
     """Import data into Arrow stores, add encoders' features, inspect stores, upload them."""
 
@@ -307,44 +307,6 @@ def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> N
         each.remove()
     output.emit({"removed": [each.folder for each in plan]}, as_json)
     output.hint(as_json, "data list")
-
-
-@data.command()
-@click.argument("place")
-@click.option("--kind", type=click.Choice(["inception", "dinov2", "clip"]), default="inception", show_default=True)
-@click.option("--weights", required=True, help="File or folder of the network's weights; nothing is downloaded.")
-@click.option("--sha256", required=True, help="SHA-256 of the file of weights, as `sha256sum FILE` prints it.")
-@click.option("--against", metavar="PLACE", help="Images, or an .npz file of statistics (mu, sigma): figures of PLACE.")
-@click.option("--out", type=options.NewPath(path_type=Path, dir_okay=False), help="Write mu, sigma as an .npz file.")
-@options.as_json
-def statistics(place: str, against: str | None, out: Path | None, as_json: bool, **network: str) -> None:
-    """Measure images by a published network: FID and others against another PLACE, and statistics as ADM's .npz.
-
-    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8, NHWC).
-    """
-    from ditlab.analysis.image_sets import measure_images
-    from ditlab.analysis.opened_run import default_device
-    from ditlab.cli.progress import ProgressBars
-    from ditlab.quality.published import features_named
-    from ditlab.storage.files import write_durably
-
-    with ProgressBars(f"measuring {place}") as progress:
-        spec, home = features_named(network), Home.from_environment()
-        found = measure_images(place, spec, against, home, default_device(), progress)
-    if out is not None:
-        try:
-            write_durably(out, found.statistics.to_npz())
-        except OSError as error:
-            raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
-    figures = {name: {"value": each.mean, "low": each.low, "high": each.high} for name, each in found.figures.items()}
-    for name, each in found.figures.items():
-        output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
-    output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
-    if out is not None:
-        settings = output.repeated_arguments("place", "against", "out", "as_json")
-        output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)
-    elif against is None:
-        output.hint(as_json, "data statistics", *output.repeated_arguments("as_json"), "--against", "PLACE")
 
 
 @data.command()

@@ -4,25 +4,6 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ditlab.cli.output_types import FilesOutput
-
-
-class EndsOutput(TypedDict):
-    """Figure with its 95 % interval."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
-class StatisticsOutput(FilesOutput):
-    """`ditlab data statistics`."""
-
-    images: int
-    figures: dict[str, EndsOutput]
-    """Figures against the other set, by name; empty without one."""
-
-
 WrittenStoreOutput = TypedDict("WrittenStoreOutput", {
     "name": str, "path": str, "rows": int, "fingerprint": str, "outcome": str, "note": str | None,
     "text": dict[str, Any] | None, "receipt": dict[str, Any] | None, "left_out": dict[str, int],
@@ -74,7 +55,6 @@ RESULTS = {
     "data encode": EncodeOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
-    "data statistics": StatisticsOutput,
     "data rm": RemovedOutput,
     "data inspect": StoreOutput | SpecDataOutput,
 }

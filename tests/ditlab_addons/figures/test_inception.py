@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from ditlab.analysis.image_sets import measure_images
-from ditlab.encoders.inception import Inception, resize_like_tensorflow
 from ditlab.home import Home
-from ditlab.quality import estimates
-from ditlab.quality.published import features_named
+from ditlab_addons.figures.images import estimates
+from ditlab_addons.figures.images.image_sets import measure_images
+from ditlab_addons.figures.images.published import features_named
+from ditlab_addons.figures.networks.inception import Inception, resize_like_tensorflow
 
 LAYOUT = "760681d791cb624e1bf7a2e802a68933dd17aa5e3109fcf498d9dfa521bc10d7"
 """SHA-256 of the lines `name shape` of torch-fidelity 0.4.0's network, sorted."""

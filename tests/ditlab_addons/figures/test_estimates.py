@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ditlab.errors import UserError
-from ditlab.quality import estimates
 from ditlab.quality.features import frechet_of_moments, kernel_distance, moments
+from ditlab_addons.figures.images import estimates
 
 
 def points(num: int, dim: int, seed: int, shift: float = 0.0) -> torch.Tensor:

@@ -56,7 +56,7 @@ def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Interval:
 
     On DINOv2 features it is FD-DINOv2 (Stein et al. 2023, arXiv:2306.04675). The interval is the delete-a-group
     jackknife's over generated images, the reference taken as it is. It is about the mean of the figure over fresh sets
-    of this size, which lies above the distance of the distributions (docs/quality.md), and not about that distance.
+    of this size, which lies above the distance of the distributions (docs/addons/figures.md), not about that distance.
     """
     generated = generated.double()
     m1, s1 = (each.to(generated) for each in reference)

@@ -12,9 +12,9 @@ from torch.nn.functional import interpolate, normalize
 from ditlab.encoders.autoencoder import float32_convolutions
 from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.encoders.image import MEAN, STD
-from ditlab.encoders.inception import Inception
 from ditlab.errors import UserError
 from ditlab.weights.files import WeightFiles
+from ditlab_addons.figures.networks.inception import Inception
 
 DINO_SIZE = 224
 """Pixels of a side to which images are resized for DINOv2."""

@@ -11,15 +11,17 @@ over keyed draws of noise (`errors` holds their standard errors); the options of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ditlab.analysis.opened_run import SavedRun, default_device
+from ditlab.analysis.opened_run import SavedRun, default_device, open_found
+from ditlab.api.run import Run, open_run
 from ditlab.errors import UserError
 from ditlab.inputs.noise import RowNoise, derived_seed
+from ditlab.tracking.records import find_training_run
 from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
 
 MAX_NEW_TOKENS = 256
@@ -140,8 +142,15 @@ class BoundedTexts:
         return text
 
 
-def harness_model(saved: SavedRun, draws: int, seed: int = 0) -> Any:
-    """Return a run as the harness' `LM`. Raises UserError where the harness is not installed, and as BoundedTexts."""
+def harness_model(run: str | Run, *, draws: int = 8, seed: int = 0, warn: Callable[[str], None] | None = None) -> Any:
+    """Open a run on text as a model of lm-evaluation-harness (`lm_eval.api.model.LM`).
+
+    Log likelihoods are lower bounds, means over `draws` of noise that `seed` and the context key; `errors` of the
+    model holds their standard errors. Raises UserError for a run that writes no text, and where lm_eval is not
+    installed.
+    """
+    opened = run if isinstance(run, Run) else open_run(run, warn=warn)
+    saved = open_found(find_training_run(opened.home, opened.id), opened.home, opened.warn).saved()
     try:
         from lm_eval.api.model import LM
     except ImportError as error:

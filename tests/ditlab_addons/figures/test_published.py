@@ -14,11 +14,13 @@ from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import check_quality, quality_names
-from ditlab.quality import published as of_quality
-from ditlab.quality.eligibility import quality_basis
+from ditlab.quality.eligibility import find_basis, quality_basis
 from ditlab.quality.evaluator import QualityReference
-from ditlab.quality.published import PublishedFigures, features_named, npz_of_images, read_npz, to_bytes
+from ditlab.quality.figures import ComparedSamples
+from ditlab.quality.images import npz_of_images, to_bytes
 from ditlab.spec.engine import Evaluation
+from ditlab_addons.figures.images import published as of_quality
+from ditlab_addons.figures.images.published import PublishedFigures, features_named, read_npz
 from support.command import run_here
 from support.datasets.tiny_encoders import write_clip, write_dinov2
 from support.trainings.workers import tiny
@@ -119,7 +121,7 @@ def test_measurement_knows_network_and_reference(store, dinov2, tmp_path) -> Non
         experiment(store, asked("dinov2", dinov2, reference=str(given))),
     ]
     bases = [quality_basis(each, open_data(each.data, Home(tmp_path)), Home(tmp_path)) for each in specs[1:]]
-    assert len({basis.published[0].digest() for basis in bases}) == 3
+    assert len({basis.figures[0].digest() for basis in bases}) == 3
     assert len({spec.content_hash() for spec in specs}) == 1
 
 
@@ -189,12 +191,12 @@ def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, 
 
 def test_clip_compares_images_and_their_captions(clip, tmp_path) -> None:
     figures = PublishedFigures(features_named(asked("clip", clip)), Home(tmp_path))
-    real, generated = (to_bytes(images_of(100, seed)) for seed in (7, 8))
-    reference = of_quality.Statistics.of(figures.features([real], CPU))
+    real, generated = (images_of(100, seed) for seed in (7, 8))
+    reference = of_quality.Statistics.of(figures.features([to_bytes(real)], CPU))
     assert torch.allclose(reference.features.norm(dim=1), torch.ones(100))
     assert figures.names(False) == ("quality/cmmd", "quality/cmmd_low", "quality/cmmd_high")
     captions = ["a red seven", "two white digits " * 9] * 50
-    found = figures.measure(reference, [generated], captions, CPU)
+    found = figures.measure(ComparedSamples([generated], lambda: [real], "", CPU, captions))
     assert tuple(found) == figures.names(True) and 0 <= found["quality/clip_score"] <= 2.5
 
 
@@ -221,16 +223,22 @@ def test_what_cannot_be_measured_is_one_sentence(store, dinov2, clip, tmp_path, 
     figures = PublishedFigures(features_named(fields), Home(tmp_path))
     with pytest.raises(UserError, match=problem):
         figures.check()
-        given = [to_bytes(images_of(100))]
-        figures.measure(figures.reference("", lambda: given, CPU), given, (), CPU)
+        given = [images_of(100)]
+        figures.measure(ComparedSamples(given, lambda: given, "", CPU))
+
+
+def test_images_that_are_neither_grey_nor_rgb_cannot_be_measured(store, dinov2, tmp_path) -> None:
+    home = Home(tmp_path)
+    figures = [PublishedFigures(features_named(asked("dinov2", dinov2)), home)]
+    found = find_basis(open_data(experiment(store).data, home), (2, 16, 16), figures=figures)
+    assert found == "images of 2 channels are neither grey nor RGB, which evaluation.features needs"
 
 
 def test_too_few_images_are_one_sentence(dinov2, tmp_path) -> None:
     figures = PublishedFigures(features_named(asked("dinov2", dinov2)), Home(tmp_path))
-    given = [to_bytes(images_of(99))]
-    statistics = figures.reference("", lambda: given, CPU)
+    given = [images_of(99)]
     with pytest.raises(UserError, match=r"quality/fd_dinov2 needs at least 100 generated images, and there are 99"):
-        figures.measure(statistics, given, (), CPU)
+        figures.measure(ComparedSamples(given, lambda: given, "", CPU))
 
 
 def test_spec_refuses_downloads_and_a_kind_twice() -> None:

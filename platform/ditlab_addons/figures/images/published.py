@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -19,18 +19,23 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ditlab.data.permutations import keyed_permutation
+from ditlab.data.splits import DataSplits
 from ditlab.encoders.checkpoint import encoder_digest
-from ditlab.encoders.embeddings import ImageEmbedder
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import ignore
-from ditlab.quality import estimates
 from ditlab.quality.features import moments
+from ditlab.quality.figures import ComparedSamples, QualityFigures
+from ditlab.quality.images import to_bytes
+from ditlab.quality.text import draws_text
 from ditlab.spec.engine import ImageFeatures
+from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import write_durably
 from ditlab.storage.plain_files import open_regular_file, read_plain
 from ditlab.weights.files import WeightFiles
+from ditlab_addons.figures.images import estimates
+from ditlab_addons.figures.networks.embeddings import ImageEmbedder
 
 VERSION = 1
 """Version of everything that decides the figures beside weights and images: numbers of two versions do not compare."""
@@ -47,7 +52,7 @@ LARGEST_ROWS = 5_000
 """Reference images whose features are kept one by one; mean and covariance are of all."""
 UNBIASED_FROM = 5
 """Images a feature below which a Frechet distance is warned of: its bias is then more than about a twentieth of the
-features' variance (docs/quality.md)."""
+features' variance (docs/addons/figures.md)."""
 BATCH = 64  # images at once
 ORDER = "ditlab.quality"
 """Name of the order that images of a place are taken in."""
@@ -144,29 +149,28 @@ def _opened(path: Path, name: str) -> Iterator[Any]:
         raise UserError(f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays.") from None
 
 
-def npz_of_images(images: Tensor) -> bytes:
-    """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them: `arr_0`, uint8 NHWC."""
-    content = BytesIO()
-    np.savez(content, to_bytes(images).permute(0, 2, 3, 1).expand(-1, -1, -1, 3).cpu().numpy())
-    return content.getvalue()
-
-
-def to_bytes(images: Tensor) -> Tensor:
-    """Round images in [-1, 1] to uint8, 127.5 steps to 1; values beyond are clipped."""
-    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-
-@dataclass(frozen=True)
-class PublishedFigures:
+@dataclass
+class PublishedFigures(QualityFigures):
     """Figures by one network of `evaluation.features`. Nothing is read before it is used."""
 
     spec: ImageFeatures
     home: Home
+    _statistics: Statistics | None = field(default=None, init=False)
+    """Reference statistics of the first measurement."""
 
-    @property
-    def name(self) -> str:
-        """Setting and place, for messages."""
-        return f"evaluation.features: weights={self.spec.weights}"
+    @classmethod
+    def of(cls, experiment: Experiment, data: DataSplits, home: Home | None) -> list[PublishedFigures]:
+        """Return the figures on images by each network that is named."""
+        if draws_text(experiment):
+            return []
+        return [cls(each, home or Home.from_environment()) for each in experiment.evaluation.features]
+
+    def shape_problem(self, shape: tuple[int, ...]) -> str:
+        """Return a clause on images that are neither grey nor RGB."""
+        channels = shape[0] if shape else 0
+        if channels in (1, 3):
+            return ""
+        return f"images of {channels} channels are neither grey nor RGB, which evaluation.features needs"
 
     @cached_property
     def files(self) -> WeightFiles:
@@ -175,8 +179,9 @@ class PublishedFigures:
         files = WeightFiles.find(str(place if place.exists() else cache), "evaluation.features: weights", self.home)
         if files.sha256 != self.spec.sha256:
             raise UserError(
-                f"{self.name} has the SHA-256 {files.sha256}, and sha256={self.spec.sha256} was asked for; fetch the "
-                "weights again, or set sha256 to that of the weights that you mean."
+                f"evaluation.features: weights={self.spec.weights} has the SHA-256 {files.sha256}, and sha256="
+                f"{self.spec.sha256} was asked for; fetch the weights again, or set sha256 to that of the weights that "
+                "you mean."
             )
         return files
 
@@ -197,13 +202,13 @@ class PublishedFigures:
         """Raise UserError for weights or a reference that cannot be used; the network itself is not opened."""
         if self.spec.kind != "inception":
             encoder_digest(str(self.files.folder), "fp32")
-        if self.files and self.arrays and not self.names(False):
+        if self.files and self.arrays and not self.names():
             raise UserError(
                 f"evaluation.features: reference={self.spec.reference} holds no images (arr_0), which figures of "
                 f"kind={self.spec.kind} need; name a file with images."
             )
 
-    def names(self, has_captions: bool) -> tuple[str, ...]:
+    def names(self, has_captions: bool = False) -> tuple[str, ...]:
         """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
         figures = FIGURES[self.spec.kind]
         if self.arrays and "arr_0" not in self.arrays:
@@ -270,26 +275,30 @@ class PublishedFigures:
         mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
         return Statistics(mu, sigma, found.features if images is not None else torch.zeros(0, len(mu)))
 
-    def measure(
-        self, reference: Statistics, batches: Iterable[Tensor], captions: Sequence[str], device: torch.device,
-        tick: Callable[[], None] = ignore, warn: Callable[[str], None] = ignore,
-    ) -> dict[str, float]:  # fmt: skip
-        """Return the metrics of `names` for generated images, uint8 in batches; `captions`: each image's, or none.
+    def measure(self, samples: ComparedSamples) -> dict[str, float]:
+        """Return the metrics of `names`. Warns of few images once.
 
         Raises UserError for too few images, and a reference of other features.
         """
+        device = samples.device
+        is_first = self._statistics is None
+        if self._statistics is None:
+            self._statistics = self.reference(
+                samples.real_key, lambda: map(to_bytes, samples.real()), device, samples.tick
+            )
         embedder = self._embedder(device)
-        generated = torch.cat(list(self.features(batches, device, tick, embedder)))
-        found = self.compare(reference, generated)
+        generated = torch.cat(list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder)))
+        found = self.compare(self._statistics, generated)
         frechet = FIGURES[self.spec.kind][0]
-        if self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
+        if is_first and self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
             other = FIGURES[self.spec.kind][1]
             beside = f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
-            warn(
+            samples.warn(
                 f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is biased upwards (fewer "
                 f"than {UNBIASED_FROM} for each of {generated.shape[1]:,} features): compare it at equal numbers "
                 f"alone{beside}."
             )
+        captions = samples.captions
         if self.spec.kind == "clip" and captions:
             texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
             found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
@@ -307,7 +316,7 @@ class PublishedFigures:
                 f"evaluation.features: reference={self.spec.reference} is of {reference.mu.shape[0]} features, and "
                 f"kind={kind} gives {generated.shape[1]}; name a reference of the same network."
             )
-        names = [name.removeprefix("quality/") for name in self.names(False)[::3]]
+        names = [name.removeprefix("quality/") for name in self.names()[::3]]
         estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
         if len(names) > 1 or kind == "clip":
             estimates.check_number(len(real), f"quality/{names[-1]}", "reference")

@@ -21,9 +21,9 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.images import RANGE, image_batches
-from ditlab.quality.published import BATCH, ORDER, PublishedFigures, Statistics, read_npz, to_bytes
+from ditlab.quality.images import RANGE, image_batches, to_bytes
 from ditlab.spec.engine import ImageFeatures
+from ditlab_addons.figures.images.published import BATCH, ORDER, PublishedFigures, Statistics, read_npz
 from ditlab_models.contract import BatchField
 
 NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")

@@ -1,0 +1,1 @@
+"""Add-on: figures of sample quality on published networks and language models, and tasks of lm-evaluation-harness."""

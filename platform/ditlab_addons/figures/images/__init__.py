@@ -1,0 +1,1 @@
+"""Figures of images on features of published networks."""

@@ -1,0 +1,1 @@
+"""Published networks that figures rest on: of images, and language models."""
