@@ -17,44 +17,35 @@ from pydantic_core import to_jsonable_python
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
-from ditlab.parts import solvers
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.data import DigitsData
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
-from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, source_kinds, with_sources
+from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, with_sources
 from ditlab.spec.optimization import (
     LATER,
     LATER_TRAINING_FIELDS,
     AdamW,
     Batch,
     ConstantSchedule,
-    Optimizer,
     OptimizerSpec,
-    Schedule,
     ScheduleSpec,
     Training,
     WarmupStableDecaySchedule,
     optimizers_with,
 )
-from ditlab.spec.overrides import Assignment, assign, explain, value_at
-from ditlab.spec.plugins import (
-    DATA_SOURCES,
-    DataSource,
-    added_optimizer_classes,
-    added_schedule_classes,
-    section_classes,
-    section_fields,
-)
+from ditlab.spec.overrides import Assignment, assign, explain
+from ditlab.spec.plugins import AddedParts, parts_in, section_fields
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
 from ditlab.spec.uris import check_texts
-from ditlab.spec.values import format_value
+from ditlab.spec.values import format_value, value_at
 from ditlab_models.contract import BatchField, ModelSpec, ObjectiveSpec, SamplingSpec, Spec
-from ditlab_models.extensions import extended_objective, kinds_of, with_kinds, with_solvers
+from ditlab_models.extensions import extended_objective, with_kinds, with_solvers
 from ditlab_models.families import AnyFamily, family_names, family_of, find_family
 from ditlab_models.plugins import PluginError
 
+NOTHING_ADDED = AddedParts()
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
 """Sections that came after the first runs, with the content under which a run is what it was without them."""
 LATER_DATA_FIELDS: dict[str, Any] = {
@@ -278,31 +269,28 @@ class Experiment(Spec):
 
 @cache
 def experiment_class(
-    family: AnyFamily, objective: type[ObjectiveSpec], sources: tuple[type[DataSource], ...] = (),
-    schedules: tuple[type[Schedule], ...] = (), sections: tuple[type[Spec], ...] = (),
-    optimizers: tuple[type[Optimizer], ...] = (), solvers: tuple[tuple[str, str], ...] = (),
-) -> type[Experiment]:  # fmt: skip
+    family: AnyFamily, objective: type[ObjectiveSpec], added: AddedParts = NOTHING_ADDED
+) -> type[Experiment]:
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
-    loss components and time densities of other packages; `sources`, `schedules`, `sections` and `optimizers` are data,
-    schedules, sections and optimisers of theirs, `solvers` names and places of solvers."""
+    loss components and time densities of other packages, `added` all other parts of theirs."""
     default: Any = objective
-    sampling: Any = with_solvers(family.sampling_of(objective), dict(solvers))
+    sampling: Any = with_solvers(family.sampling_of(objective), dict(added.solvers))
     process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
         "sampling": (sampling, Field(default=sampling(), description="Defaults of sampling.")),
     }
-    if sources:
+    if added.sources:
         data = Field(default=DigitsData(), description="Where samples come from.")
-        fields["data"] = (with_sources(sources), data)
-    if schedules:
+        fields["data"] = (with_sources(added.sources), data)
+    if added.schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
-        fields["schedule"] = (with_kinds(ScheduleSpec, schedules), schedule)
-    if optimizers:
+        fields["schedule"] = (with_kinds(ScheduleSpec, added.schedules), schedule)
+    if added.optimizers:
         optimizer = Field(default=AdamW(), description="Optimiser of the weights.")
-        fields["optimizer"] = (optimizers_with(optimizers), optimizer)
-    fields |= section_fields(sections)
+        fields["optimizer"] = (optimizers_with(added.optimizers), optimizer)
+    fields |= section_fields(added.sections)
     doc = f"A training run of the family {family.name}."
     return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
 
@@ -328,17 +316,7 @@ def class_for(mapping: Any) -> type[Experiment]:
         if family.processes and process is not None and process not in known:
             raise UserError(f"objective.process={format_value(process)} is unknown; {nearest(str(process), known)}")
         objective = extended_objective(family.objective_of(top.get("objective")), top.get("objective"))
-        added = (kind for kind in source_kinds(top.get("data")) if kind not in kinds_of(DataSpec))
-        sources = tuple(filter(None, map(DATA_SOURCES.load, added)))
-        kind = value_at(top, ["schedule", "kind"])
-        added_schedules = added_schedule_classes(kind) if isinstance(kind, str) else ()
-        kind = value_at(top, ["optimizer", "kind"])
-        added_optimizers = added_optimizer_classes(kind) if isinstance(kind, str) else ()
-        named = value_at(top, ["sampling", "solver"])
-        solver = tuple((name, target) for name, target in solvers().items() if name == named)
-        return experiment_class(
-            family, objective, sources, added_schedules, section_classes(top), added_optimizers, solver
-        )
+        return experiment_class(family, objective, parts_in(top))
     except PluginError as error:
         raise UserError(str(error)) from error
 

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
 from ditlab.spec.plugins import DATA_SOURCES
-from ditlab.spec.values import format_value, printable, printable_sentence, shorten
+from ditlab.spec.values import format_value, printable, printable_sentence, shorten, value_at
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import LOSS_COMPONENTS, TIME_DENSITIES
@@ -175,13 +175,6 @@ def nested(keys: Sequence[str], value: Any) -> Any:
     for key in reversed(keys):
         value = {key: value}
     return value
-
-
-def value_at(mapping: Any, keys: Sequence[str]) -> Any:
-    """Return the value at a path, None where there is none."""
-    for key in keys:
-        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
-    return mapping
 
 
 def changed_values(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -10,15 +10,16 @@ import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import create_model
 
 from ditlab.errors import UserError
-from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, optimizers, schedules, sections
+from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, optimizers, schedules, sections, solvers
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Optimizer, OptimizerSpec, Schedule, ScheduleSpec
+from ditlab.spec.values import value_at
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import added_parts, check_kind, kinds_of
 from ditlab_models.families import FAMILIES, find_family
@@ -71,18 +72,48 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
 
-def added_schedule_classes(kind: str = "") -> tuple[type[Schedule], ...]:
-    """Return the class of a kind of `schedule` of another package, and none for DiTLab's own.
+class AddedParts(NamedTuple):
+    """Parts of add-ons and other packages that the class of an experiment is made with."""
 
-    For a kind that nobody has all that can be used, so that a message can list them. Raises UserError where the code of
-    the kind cannot be used, and warns of others.
-    """
-    return () if kind in kinds_of(ScheduleSpec) else added_kinds("schedule", schedules(), Schedule, kind)
+    sources: tuple[type[DataSource], ...] = ()
+    schedules: tuple[type[Schedule], ...] = ()
+    optimizers: tuple[type[Optimizer], ...] = ()
+    sections: tuple[type[Spec], ...] = ()
+    solvers: tuple[tuple[str, str], ...] = ()
+    """Names and places."""
 
 
-def added_optimizer_classes(kind: str = "") -> tuple[type[Optimizer], ...]:
-    """Return the class of a kind of `optimizer`, as `added_schedule_classes`."""
-    return () if kind in kinds_of(OptimizerSpec) else added_kinds("optimizer", optimizers(), Optimizer, kind)
+def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
+    """Return the parts that the mapping of an experiment names. Raises UserError for those that cannot be used."""
+    kinds = [kind for kind in source_kinds(mapping.get("data")) if kind not in kinds_of(DataSpec)]
+    solver = value_at(mapping, ["sampling", "solver"])
+    return AddedParts(
+        sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
+        schedules=_added_to(mapping, "schedule", ScheduleSpec, schedules(), Schedule),
+        optimizers=_added_to(mapping, "optimizer", OptimizerSpec, optimizers(), Optimizer),
+        sections=section_classes(mapping),
+        solvers=tuple((name, target) for name, target in solvers().items() if name == solver),
+    )
+
+
+def all_added_parts() -> AddedParts:
+    """Return all that can be used. Warns of others."""
+    return AddedParts(
+        sources=tuple(DATA_SOURCES.load_all().values()),
+        schedules=added_kinds("schedule", schedules(), Schedule),
+        optimizers=added_kinds("optimizer", optimizers(), Optimizer),
+        sections=section_classes(),
+        solvers=tuple(solvers().items()),
+    )
+
+
+def _added_to(
+    mapping: Mapping[str, Any], section: str, own: Any, known: Mapping[str, str], base: type[SpecT]
+) -> tuple[type[SpecT], ...]:
+    """Return the class of a section's kind where it is no own one: all for one that nobody has, so that a message can
+    list them."""
+    kind = value_at(mapping, [section, "kind"])
+    return () if kind is None or kind in kinds_of(own) else added_kinds(section, known, base, str(kind))
 
 
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:

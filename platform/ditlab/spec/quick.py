@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment, load_experiment, spec_name
-from ditlab.spec.overrides import Assignment, assign, is_below, merge, nested, parse_overrides, value_at
+from ditlab.spec.overrides import Assignment, assign, is_below, merge, nested, parse_overrides
 from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
 from ditlab.spec.sweep_axes import combinations
 from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, crossed_axes, experiment_for
-from ditlab.spec.values import format_value
+from ditlab.spec.values import format_value, value_at
 
 STEPS = 20
 BATCH = 16

@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ditlab.parts import solvers
 from ditlab.spec.experiment import experiment_class
-from ditlab.spec.plugins import DATA_SOURCES, added_optimizer_classes, added_schedule_classes, section_classes
+from ditlab.spec.plugins import all_added_parts
 from ditlab.spec.sampling_sweep import SamplingSweep
 from ditlab.spec.sweep import sweep_class
 from ditlab_models.extensions import fully_extended_objective
@@ -17,10 +16,9 @@ from ditlab_models.families import families
 
 def experiment_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives."""
-    data = tuple(DATA_SOURCES.load_all().values())
-    added = added_schedule_classes(), section_classes(), added_optimizer_classes(), tuple(solvers().items())
+    added = all_added_parts()
     classes: list[Any] = [
-        experiment_class(family, fully_extended_objective(objective), data, *added)
+        experiment_class(family, fully_extended_objective(objective), added)
         for family in families().values()
         for objective in family.objectives().values()
     ]

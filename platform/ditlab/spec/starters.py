@@ -12,8 +12,9 @@ from typing import Any
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
-from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, value_at, values_of
+from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, values_of
 from ditlab.spec.sweep import sweep_class
+from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_models.contract import Spec
 

@@ -25,11 +25,11 @@ from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides, value_at
+from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
 from ditlab.spec.plugins import added_kinds, section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
-from ditlab.spec.values import format_value, parse_duration, printable_sentence
+from ditlab.spec.values import format_value, parse_duration, printable_sentence, value_at
 from ditlab_models.contract import Spec
 from ditlab_models.extensions import kinds_of, with_kinds
 

@@ -1,9 +1,10 @@
-"""Values inside sentences, as YAML writes them and no longer than a person reads; sizes (`200GiB`), times (`2h`)."""
+"""Values inside sentences, as YAML writes them and no longer than a person reads; sizes (`200GiB`), times (`2h`); the
+value at a path."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any
 
@@ -74,3 +75,10 @@ def parse_duration(text: str) -> float | None:
     """Return the seconds of a length of time such as `90min`, `2h`, `1d`, `0.5h`; None for another text."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
     return float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else None
+
+
+def value_at(mapping: Any, keys: Sequence[str]) -> Any:
+    """Return the value at a path, None where there is none."""
+    for key in keys:
+        mapping = mapping.get(key) if isinstance(mapping, Mapping) else None
+    return mapping

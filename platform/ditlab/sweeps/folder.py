@@ -21,9 +21,9 @@ from ditlab.home import Below, Home, RunFolder
 from ditlab.reports.sweep_records import Trial, arms_of
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded
-from ditlab.spec.overrides import value_at
 from ditlab.spec.sweep import Pbt, Sweep, load_sweep
 from ditlab.spec.sweep_space import experiment_for
+from ditlab.spec.values import value_at
 from ditlab.storage.files import (
     append_json_line,
     append_json_lines,

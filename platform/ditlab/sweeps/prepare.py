@@ -25,7 +25,7 @@ from ditlab.runs.forks import check_start
 from ditlab.runs.launch import Launch, build_model, weights_of
 from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.overrides import nested, value_at
+from ditlab.spec.overrides import nested
 from ditlab.spec.plugins import check_sections
 from ditlab.spec.resources import Resources
 from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace, Sweep
@@ -38,6 +38,7 @@ from ditlab.spec.sweep_space import (
     typical_values,
     written,
 )
+from ditlab.spec.values import value_at
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.training.metrics import metric_names, pace_names

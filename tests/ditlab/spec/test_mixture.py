@@ -8,7 +8,7 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import class_for, experiment_class, validate_experiment
 from ditlab.spec.mixture import MixtureData, source_kinds
 from ditlab.spec.overrides import assign, parse_overrides
-from ditlab.spec.plugins import DataSource
+from ditlab.spec.plugins import AddedParts, DataSource
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
 DIGITS = {"kind": "digits"}
@@ -143,7 +143,7 @@ def test_sources_of_other_packages_are_parts(small):
     own = validate_experiment({**small, "data": {"kind": "digits"}})
     stripes = {**TWO, "parts": {"a": {"kind": "stripes", "width": 5}, "b": DIGITS}}
     data = (
-        experiment_class(own.family, type(own.objective), (StripesData,))
+        experiment_class(own.family, type(own.objective), AddedParts(sources=(StripesData,)))
         .model_validate({**small, "data": stripes})
         .data
     )

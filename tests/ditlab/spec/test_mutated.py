@@ -10,9 +10,10 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.files import build_experiment, is_sweep, load_experiment
-from ditlab.spec.overrides import merge, nested, value_at
+from ditlab.spec.overrides import merge, nested
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
