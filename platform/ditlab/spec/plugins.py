@@ -113,7 +113,9 @@ def _added_to(
     """Return the class of a section's kind where it is no own one: all for one that nobody has, so that a message can
     list them."""
     kind = value_at(mapping, [section, "kind"])
-    return () if kind is None or kind in kinds_of(own) else added_kinds(section, known, base, str(kind))
+    if not isinstance(kind, str) or kind in kinds_of(own):
+        return ()
+    return added_kinds(section, known, base, kind)
 
 
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:

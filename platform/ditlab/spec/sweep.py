@@ -334,8 +334,8 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
     Raises UserError for one whose code cannot be used.
     """
     kind = value_at(mapping, ["scheduler", "kind"])
-    own = mapping is not None and (kind is None or kind in kinds_of(SchedulerSpec))
-    added = () if own else added_kinds("scheduler", schedulers(), Scheduler, str(kind))
+    is_own = mapping is not None and (not isinstance(kind, str) or kind in kinds_of(SchedulerSpec))
+    added = () if is_own else added_kinds("scheduler", schedulers(), Scheduler, str(kind))
     return _with_parts(section_classes(mapping, of_sweeps=True), added)
 
 

@@ -46,6 +46,8 @@ MISTAKES = [
     ({"training": {"clip": {"kind": "zclip_ratio", "ratio": 0.5}}}, "training.clip.ratio=0.5 must be at least 1."),
     ({"training": {"epochs": 3}}, "training.steps=2 and training.epochs=3 exclude each other; remove one: set"),
     ({"evaluation": {"every": 0}}, "evaluation.every=0 must be at least 1, or null for none."),
+    ({"optimizer": {"kind": ["adamw"]}}, "is unknown; did you mean 'adamw'?"),
+    ({"schedule": {"kind": {}}}, "schedule.kind='{}' is unknown; known: constant"),
     ({"notify": [{"on": ["finish"], "to": "env:A"}]}, "notify.0.on.0='finish' must be 'finished', 'failed'"),
     ({"notify": [{"on": [], "to": "env:A"}]}, "notify.on=[] names no event; write some, such as [finished, failed]"),
     ({"notify": [{"on": ["best"]}]}, "notify.0.to is missing; give it a value."),

@@ -117,6 +117,7 @@ def test_what_is_no_base(path, write, base, said):
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
         ({"search": {"kind": "bayes"}}, "search.kind='bayes' is unknown; "),
         ({"scheduler": {"kind": "pbt"}}, "scheduler.interval is missing; give it a value."),
+        ({"scheduler": {"kind": ["pbt"]}}, "is unknown; did you mean 'pbt'?"),
         ({"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}}, "scheduler.reduction=1 must be at least 2."),
         ({"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}}, "scheduler.quantile=0.6 must be at most 0.5."),
         ({"metric": 3}, "metric=3 must be the name of a metric"),
