@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from ditlab.errors import UserError, first_line
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
@@ -48,12 +48,12 @@ OF_ADDONS: dict[str, dict[str, str]] = {
 """Add-on of DiTLab by kind and name of its parts: what is said where the add-on is not here."""
 OWN_FORMATS = ("ditlab", "safetensors")
 """Two names of DiTLab's own form of exports."""
+NONE: Mapping[str, str] = MappingProxyType({})
 LAST = 1000
 """Position of commands behind DiTLab's own."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command of `ditlab`."""
 
     name: str
@@ -67,8 +67,7 @@ class Command:
     """Position in `ditlab --help`; commands of one position are sorted by name."""
 
 
-@dataclass(frozen=True)
-class Importer:
+class Importer(NamedTuple):
     """A kind of data of `ditlab data import`."""
 
     name: str
@@ -86,8 +85,7 @@ class Importer:
     """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
 
 
-@dataclass(frozen=True)
-class StartCheck:
+class StartCheck(NamedTuple):
     """A check before a run begins: the option `--NAME` of `ditlab train`, and the argument NAME of `ditlab.train`."""
 
     name: str
@@ -101,8 +99,7 @@ class StartCheck:
     UserError where the check cannot be made."""
 
 
-@dataclass(frozen=True)
-class ExportFormat:
+class ExportFormat(NamedTuple):
     """A form of `ditlab export --format NAME`, beside DiTLab's own."""
 
     name: str
@@ -114,8 +111,7 @@ class ExportFormat:
     """True where adapters (`training.lora`) are merged into the weights."""
 
 
-@dataclass(frozen=True)
-class CommandOption:
+class CommandOption(NamedTuple):
     """A flag of a command of the core that takes flags of add-ons: `watch`."""
 
     command: str
@@ -133,33 +129,32 @@ class CommandOption:
         return self.name.removeprefix("--").replace("-", "_")
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Parts of one folder or package."""
 
     commands: tuple[Command, ...] = ()
     results: str = ""
     """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
     for a command of another part is one more that it may print."""
-    subcommands: Mapping[str, str] = field(default_factory=dict)
+    subcommands: Mapping[str, str] = NONE
     """Click commands below `data`, by all words: `{"data statistics": "module:attribute"}`; below any other group that
     is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
-    functions: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str] = NONE
     """Names of `import ditlab`, with the function or class of each."""
-    run_methods: Mapping[str, str] = field(default_factory=dict)
+    run_methods: Mapping[str, str] = NONE
     """Methods of `ditlab.Run` by name, with the function of each, whose first argument is the run."""
     start_checks: tuple[StartCheck, ...] = ()
     options: tuple[CommandOption, ...] = ()
-    weight_formats: Mapping[str, str] = field(default_factory=dict)
+    weight_formats: Mapping[str, str] = NONE
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
     export_formats: tuple[ExportFormat, ...] = ()
-    schedules: Mapping[str, str] = field(default_factory=dict)
+    schedules: Mapping[str, str] = NONE
     """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
-    sections: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, str] = NONE
     """Sections of an experiment by name, with the `ditlab_models.contract.Spec` that has the section as its one field.
     A section decides nothing of the trained weights: it is no part of a spec's hash."""
-    sweep_sections: Mapping[str, str] = field(default_factory=dict)
+    sweep_sections: Mapping[str, str] = NONE
     """Sections of a sweep, as `sections`."""
     run_observers: tuple[str, ...] = ()
     """Functions of (experiment, whether its run is resumed, function that warns), called before a run begins in the
@@ -168,16 +163,16 @@ class Parts:
     sweep_observers: tuple[str, ...] = ()
     """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
     `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
-    solvers: Mapping[str, str] = field(default_factory=dict)
+    solvers: Mapping[str, str] = NONE
     """Solvers of `sampling.solver` by name, with the function of each, as in `ditlab_models.processes.solvers`: for
     families that integrate a velocity."""
-    trackers: Mapping[str, str] = field(default_factory=dict)
+    trackers: Mapping[str, str] = NONE
     """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of each."""
-    optimizers: Mapping[str, str] = field(default_factory=dict)
+    optimizers: Mapping[str, str] = NONE
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
-    schedulers: Mapping[str, str] = field(default_factory=dict)
+    schedulers: Mapping[str, str] = NONE
     """Kinds of `scheduler`, the early stopping of a sweep's trials, with the `ditlab.spec.sweep.Scheduler` of each."""
-    quality_figures: Mapping[str, str] = field(default_factory=dict)
+    quality_figures: Mapping[str, str] = NONE
     """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
     `ditlab.quality.figures.QualityFigures` of each."""
     observers: tuple[str, ...] = ()
