@@ -132,6 +132,8 @@ class CopiedState:
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same layout asks."""
+        if start == stop:  # a worker's share of a frozen parameter that is smaller than the group
+            return torch.empty(0)
         return self.tensors[kind, name, start][: stop - start]
 
 
