@@ -77,15 +77,15 @@ def __getattr__(name: str) -> Any:
 
 def _added(name: str) -> Any:
     """Return a function that an add-on or another package brings. Raises AttributeError for an unknown name."""
-    from ditlab.parts import absent_part, functions, load_part
+    from ditlab.parts import absent_part, load_part, named
 
-    target = functions().get(name)
+    target = named("functions").get(name)
     if target is None:
         raise AttributeError(absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}")
     return load_part("function", name, target)
 
 
 def __dir__() -> list[str]:
-    from ditlab.parts import functions
+    from ditlab.parts import named
 
-    return sorted([*__all__, *functions()])
+    return sorted([*__all__, *named("functions")])

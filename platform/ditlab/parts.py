@@ -49,6 +49,14 @@ OF_ADDONS: dict[str, dict[str, str]] = {
 OWN_FORMATS = ("ditlab", "safetensors")
 """Two names of DiTLab's own form of exports."""
 NONE: Mapping[str, str] = MappingProxyType({})
+_NOUNS = {
+    "quality_figures": "quality figures",
+    "run_methods": "method",
+    "subcommands": "command",
+    "sweep_sections": "section",
+    "weight_formats": "weight format",
+}
+"""Nouns for the parts in a mapping of `Parts`; of others, the mapping's name without its s."""
 LAST = 1000
 """Position of commands behind DiTLab's own."""
 
@@ -234,20 +242,18 @@ def importers() -> dict[str, Importer]:
     return dict(sorted(found.items()))
 
 
-def functions() -> dict[str, str]:
-    """Return the names of `import ditlab` that add-ons and other packages bring, with the place of each.
+def named(field: str) -> dict[str, str]:
+    """Return what stands in a mapping of all `Parts`, such as `solvers`: the place of each by name.
 
     Warns of those whose name is taken.
     """
-    return _named("function", [parts.functions for parts in all_parts()])
+    offers = [offer for parts in all_parts() for offer in getattr(parts, field).items()]
+    return _first(_NOUNS.get(field, field.removesuffix("s")), offers)
 
 
-def run_methods() -> dict[str, str]:
-    """Return the methods of `ditlab.Run` that add-ons and other packages bring, with the place of each.
-
-    Warns of those whose name is taken.
-    """
-    return _named("method", [parts.run_methods for parts in all_parts()])
+def places(field: str) -> list[str]:
+    """Return what stands in a tuple of all `Parts`, such as `observers`: the places of all."""
+    return [target for parts in all_parts() for target in getattr(parts, field)]
 
 
 def start_checks() -> dict[str, StartCheck]:
@@ -262,11 +268,6 @@ def command_options(command: str) -> dict[str, CommandOption]:
     return dict(sorted(_described("option", found).items()))
 
 
-def weight_formats() -> dict[str, str]:
-    """Return the formats of published weights by name, with the place of each. Warns of those whose name is taken."""
-    return _named("weight format", [parts.weight_formats for parts in all_parts()])
-
-
 def export_formats() -> dict[str, ExportFormat]:
     """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
     return _described("export format", [form for parts in all_parts() for form in parts.export_formats])
@@ -276,72 +277,6 @@ def find_kind(section: str, kind: str) -> Plugin | None:
     """Return what brings a kind of `schedule` or `optimizer`, or a `solver`; None where nothing does."""
     names = (name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s"))
     return next(map(ADDONS.find, names), None)
-
-
-def schedules() -> dict[str, str]:
-    """Return the kinds of `schedule` that add-ons and other packages bring, with the place of each.
-
-    Warns of those whose name is taken.
-    """
-    return _named("schedule", [parts.schedules for parts in all_parts()])
-
-
-def solvers() -> dict[str, str]:
-    """Return the solvers that add-ons and other packages bring, with the place of each. Warns of those whose name is
-    taken."""
-    return _named("solver", [parts.solvers for parts in all_parts()])
-
-
-def trackers() -> dict[str, str]:
-    """Return the trackers beside MLflow by the scheme of their addresses, with the place of each.
-
-    Warns of those whose scheme is taken.
-    """
-    return _named("tracker", [parts.trackers for parts in all_parts()])
-
-
-def optimizers() -> dict[str, str]:
-    """Return the kinds of `optimizer` that add-ons and other packages bring, with the place of each.
-
-    Warns of those whose name is taken.
-    """
-    return _named("optimizer", [parts.optimizers for parts in all_parts()])
-
-
-def schedulers() -> dict[str, str]:
-    """Return the kinds of `scheduler` that add-ons and other packages bring, with the place of each.
-
-    Warns of those whose name is taken.
-    """
-    return _named("scheduler", [parts.schedulers for parts in all_parts()])
-
-
-def sections(of_sweeps: bool = False) -> dict[str, str]:
-    """Return the sections that add-ons and other packages bring to an experiment or a sweep, with the place of each.
-
-    Warns of those whose name is taken.
-    """
-    return _named("section", [parts.sweep_sections if of_sweeps else parts.sections for parts in all_parts()])
-
-
-def run_observers(of_sweeps: bool = False) -> list[str]:
-    """Return the places of all observers of a run, or of a sweep, in the process that leads it."""
-    return [target for parts in all_parts() for target in (parts.sweep_observers if of_sweeps else parts.run_observers)]
-
-
-def subcommands() -> dict[str, str]:
-    """Return the commands below others by all words, with the place of each. Warns of those whose name is taken."""
-    return _named("command", [parts.subcommands for parts in all_parts()])
-
-
-def quality_figures() -> dict[str, str]:
-    """Return further figures of drawn samples by name, with the place of each. Warns of those whose name is taken."""
-    return _named("quality figures", [parts.quality_figures for parts in all_parts()])
-
-
-def observers() -> list[str]:
-    """Return the places of all observers of a training."""
-    return [target for parts in all_parts() for target in parts.observers]
 
 
 def load_part(noun: str, name: str, target: str) -> Any:
@@ -371,10 +306,6 @@ def absent_part(noun: str, name: str) -> str:
 def _described(noun: str, parts: Sequence[PartT]) -> dict[str, PartT]:
     kept = _first(noun, [(part.name, part.target) for part in parts])
     return {part.name: part for part in parts if kept[part.name] == part.target}
-
-
-def _named(noun: str, offers: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    return _first(noun, [item for offer in offers for item in offer.items()])
 
 
 def _first(noun: str, offers: Sequence[tuple[str, str]]) -> dict[str, str]:

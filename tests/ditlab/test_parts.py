@@ -160,7 +160,7 @@ def test_a_name_that_is_taken_is_one_warning(hello, monkeypatch):
     offers = [parts.Parts(functions={"f": "a:f"}), parts.Parts(functions={"f": "b:f", "g": "b:g"})]
     monkeypatch.setattr(parts, "all_parts", lambda: offers)
     with pytest.warns(PluginWarning, match="the function 'f' of b:f is skipped, as a:f has that name; rename it"):
-        assert parts.functions() == {"f": "a:f", "g": "b:g"}
+        assert parts.named("functions") == {"f": "a:f", "g": "b:g"}
 
 
 def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec, home, ditlab, addons):

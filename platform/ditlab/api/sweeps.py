@@ -83,7 +83,7 @@ def tune(
         from ditlab.runs.observers import run_observer_makers
         from ditlab.sweeps.start import create_sweep, resume_sweep
 
-        makers = run_observer_makers(prepared.sweep, stored is not None, warn, of_sweeps=True)
+        makers = run_observer_makers(prepared.sweep, stored is not None, warn, "sweep_observers")
         expected = _forecast(prepared, stored).lines if prepared.sweep.budget else []
 
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)

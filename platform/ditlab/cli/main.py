@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
-from ditlab.parts import absent_part, commands, find_command, load_part, subcommands
+from ditlab.parts import absent_part, commands, find_command, load_part, named
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
@@ -77,14 +77,14 @@ class OpenGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names."""
         words = f"{self.name} "
-        brought = [name.removeprefix(words) for name in subcommands() if name.startswith(words)]
+        brought = [name.removeprefix(words) for name in named("subcommands") if name.startswith(words)]
         return sorted({*self.commands, *brought})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, imported where another part brings it. Raises UsageError for one of an absent add-on."""
         words = f"{self.name} {cmd_name}"
         own = super().get_command(ctx, cmd_name)
-        if own is None and (target := subcommands().get(words)):
+        if own is None and (target := named("subcommands").get(words)):
             return with_examples(load_part("command", words, target), words)
         if own is None and (reason := absent_part("command", words)):
             raise click.UsageError(reason, ctx)

@@ -124,7 +124,8 @@ class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
 class AddedOptimizer(EagerOptimizer):
     """Optimiser of an add-on, number by number: the rule is `ditlab.spec.optimization.Optimizer.update`.
 
-    As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 updates nothing.
+    As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 updates nothing. It
+    reads that and the number of the step, for which it waits on a GPU.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], spec: Optimizer) -> None:
@@ -139,16 +140,17 @@ class AddedOptimizer(EagerOptimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a group now, with the gradients that they hold."""
-        if self.found_inf > 0:
+        flats = [(flat, group) for group in self.param_groups for flat in group["params"] if flat.grad is not None]
+        if not flats or self.found_inf > 0:
             return
-        for group in self.param_groups:
-            for flat in group["params"]:
-                if flat.grad is not None:
-                    self._update(flat, group["lr"], group["weight_decay"])
+        first, _ = flats[0]
+        step = int(self.state[first]["step"]) + 1
+        for flat, group in flats:
+            self._update(flat, step, group["lr"], group["weight_decay"])
 
-    def _update(self, flat: Tensor, lr: float, weight_decay: float) -> None:
+    def _update(self, flat: Tensor, step: int, lr: float, weight_decay: float) -> None:
         state = self.state[flat]
-        state["step"] += 1
+        state["step"].fill_(step)
         gradient = flat.grad
         assert gradient is not None
         if self.grad_scale is not None:
@@ -156,7 +158,7 @@ class AddedOptimizer(EagerOptimizer):
         weights = flat.detach().view(-1)
         weights.mul_(1 - lr * weight_decay)
         moments = {name: state[name].view(-1) for name in self._spec.moments}
-        self._spec.update(weights, gradient.reshape(-1), moments, int(state["step"]), lr)
+        self._spec.update(weights, gradient.reshape(-1), moments, step, lr)
 
 
 class MuonAdamW(EagerOptimizer):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.parts import OF_ADDONS, absent_part, load_part, quality_figures
+from ditlab.parts import OF_ADDONS, absent_part, load_part, named
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
 
@@ -81,5 +81,5 @@ def find_figures(experiment: Experiment, data: DataSplits, home: Home | None = N
     for field in OF_ADDONS["field"]:
         if attrgetter(field)(experiment) and (reason := absent_part("field", field)):
             raise UserError(reason)
-    kinds = [load_part("quality figures", name, target) for name, target in quality_figures().items()]
+    kinds = [load_part("quality figures", name, target) for name, target in named("quality_figures").items()]
     return tuple(figures for kind in kinds for figures in kind.of(experiment, data, home))

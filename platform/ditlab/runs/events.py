@@ -132,8 +132,9 @@ class EventReader:
             file.seek(self._end_of_added)
             for line in file:
                 self._end_of_added += len(line)
-                with suppress(ValueError, TypeError):
-                    found.append(RunEvent(**json.loads(line)))
+                with suppress(ValueError, TypeError, KeyError):
+                    fields = json.loads(line)
+                    found.append(RunEvent(int(fields["time"]), str(fields["kind"]), str(fields["text"])))
         return found
 
     def _event(self, record: JournalRecord) -> RunEvent | None:

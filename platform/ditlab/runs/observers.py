@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ditlab.errors import first_line
-from ditlab.parts import load_part, run_observers
+from ditlab.parts import load_part, places
 
 if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress  # imports torch, which a sweep's observers need not
@@ -61,14 +61,14 @@ ObserverMaker = Callable[..., RunObserver]
 
 
 def run_observer_makers(
-    spec: Any, is_resumed: bool, warn: Callable[[str], None], of_sweeps: bool = False
+    spec: Any, is_resumed: bool, warn: Callable[[str], None], field: str = "run_observers"
 ) -> list[ObserverMaker]:
     """Return what makes the observers of a run or a sweep once it has a folder.
 
-    `spec` is the experiment or the sweep. Raises UserError where it may not begin.
+    `spec` is the experiment, or with the `field` `sweep_observers` the sweep. Raises UserError where it may not begin.
     """
     found = []
-    for target in run_observers(of_sweeps):
+    for target in places(field):
         find_maker = load_part("observer", target.rpartition(":")[2], target)
         if maker := find_maker(spec, is_resumed, warn):
             found.append(maker)

@@ -16,7 +16,7 @@ from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder, resolve_user_file, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
-from ditlab.parts import observers
+from ditlab.parts import places
 from ditlab.quality import check_quality
 from ditlab.runs.budget import check_home_budget
 from ditlab.runs.forks import check_start, hold_start
@@ -68,7 +68,7 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     check_home_budget(home, experiment)
     given_uri = experiment.tracking.uri
     portable_spec = portable(experiment, launch_address(given_uri, home), home)
-    launch = Launch(portable_spec, home, observers=tuple(observers()))
+    launch = Launch(portable_spec, home, observers=tuple(places("observers")))
     observer_makers(launch)  # one that cannot be used shows before the run has a folder
     resumed: RunFolder | None = None
     if resume == "auto":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import create_model
 
 from ditlab.errors import UserError
-from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, optimizers, schedules, sections, solvers
+from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, named
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Optimizer, OptimizerSpec, Schedule, ScheduleSpec
@@ -89,10 +89,10 @@ def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
     solver = value_at(mapping, ["sampling", "solver"])
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
-        schedules=_added_to(mapping, "schedule", ScheduleSpec, schedules(), Schedule),
-        optimizers=_added_to(mapping, "optimizer", OptimizerSpec, optimizers(), Optimizer),
+        schedules=_added_to(mapping, "schedule", ScheduleSpec, named("schedules"), Schedule),
+        optimizers=_added_to(mapping, "optimizer", OptimizerSpec, named("optimizers"), Optimizer),
         sections=section_classes(mapping),
-        solvers=tuple((name, target) for name, target in solvers().items() if name == solver),
+        solvers=tuple((name, target) for name, target in named("solvers").items() if name == solver),
     )
 
 
@@ -100,10 +100,10 @@ def all_added_parts() -> AddedParts:
     """Return all that can be used. Warns of others."""
     return AddedParts(
         sources=tuple(DATA_SOURCES.load_all().values()),
-        schedules=added_kinds("schedule", schedules(), Schedule),
-        optimizers=added_kinds("optimizer", optimizers(), Optimizer),
+        schedules=added_kinds("schedule", named("schedules"), Schedule),
+        optimizers=added_kinds("optimizer", named("optimizers"), Optimizer),
         sections=section_classes(),
-        solvers=tuple(solvers().items()),
+        solvers=tuple(named("solvers").items()),
     )
 
 
@@ -142,26 +142,28 @@ def _kind_class(noun: str, kind: str, target: str, base: type[SpecT]) -> type[Sp
         raise UserError(f"the {noun} '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
 
 
-def section_classes(mapping: Any = None, of_sweeps: bool = False) -> tuple[type[Spec], ...]:
-    """Return the classes of the sections that add-ons bring to the experiment or the sweep of a mapping; None: all.
+def section_classes(mapping: Any = None, field: str = "sections") -> tuple[type[Spec], ...]:
+    """Return the classes of the sections that add-ons bring to the spec of a mapping; None: all.
+
+    `field` is that of `ditlab.parts.Parts`: `sections` of an experiment, `sweep_sections` of a sweep.
 
     Those of DiTLab's add-ons stand in every spec, those of other packages in the specs that name them. A section in the
     mapping whose add-on is not here keeps its content as it is. Raises UserError where the code of a section in the
     mapping cannot be used, and warns of others.
     """
-    named = mapping if isinstance(mapping, Mapping) else {}
-    known = sections(of_sweeps)
+    given = mapping if isinstance(mapping, Mapping) else {}
+    known = named(field)
     found = []
     for name, target in known.items():
-        if mapping is not None and name not in named and name not in OF_ADDONS["section"]:
+        if mapping is not None and name not in given and name not in OF_ADDONS["section"]:
             continue
         try:
             found.append(_section_class(name, target))
         except UserError as error:
-            if name in named:
+            if name in given:
                 raise
             warnings.warn(str(error), PluginWarning, stacklevel=2)
-    absent = [name for name in OF_ADDONS["section"] if name in named and name not in known]
+    absent = [name for name in OF_ADDONS["section"] if name in given and name not in known]
     return (*found, *map(_kept_section, absent))
 
 
@@ -170,9 +172,9 @@ def section_fields(classes: Iterable[type[Spec]]) -> dict[str, Any]:
     return {name: (field.annotation, field) for cls in classes for name, field in cls.model_fields.items()}
 
 
-def check_sections(spec: Spec, of_sweeps: bool = False) -> None:
+def check_sections(spec: Spec, field: str = "sections") -> None:
     """Raise UserError for a section with content whose add-on is not here: it would act in what begins."""
-    absent = [name for name in OF_ADDONS["section"] if name not in sections(of_sweeps)]
+    absent = [name for name in OF_ADDONS["section"] if name not in named(field)]
     for name in absent:
         if getattr(spec, name, None):
             raise UserError(f"{absent_part('section', name)} To begin without it, remove {name} from the spec.")

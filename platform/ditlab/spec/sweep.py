@@ -20,7 +20,7 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
-from ditlab.parts import schedulers
+from ditlab.parts import named
 from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
@@ -335,8 +335,8 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
     """
     kind = value_at(mapping, ["scheduler", "kind"])
     is_own = mapping is not None and (not isinstance(kind, str) or kind in kinds_of(SchedulerSpec))
-    added = () if is_own else added_kinds("scheduler", schedulers(), Scheduler, str(kind))
-    return _with_parts(section_classes(mapping, of_sweeps=True), added)
+    added = () if is_own else added_kinds("scheduler", named("schedulers"), Scheduler, str(kind))
+    return _with_parts(section_classes(mapping, "sweep_sections"), added)
 
 
 @cache

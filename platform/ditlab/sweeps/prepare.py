@@ -183,7 +183,7 @@ def prepare_sweep(
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
-    check_sections(sweep, of_sweeps=True)
+    check_sections(sweep, "sweep_sections")
     home.check_place()
     sweep, tracking_uri = portable_sweep(sweep, home, stored)
     base = trial_experiment(sweep, Trial(0, "", typical_values(sweep)))

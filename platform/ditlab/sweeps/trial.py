@@ -17,7 +17,7 @@ from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.workers import GroupSpec, WorkerPool
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.parts import observers
+from ditlab.parts import places
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
 from ditlab.runs.launch import Launch, RunCallbacks, checkpoint_store, weights_of
@@ -153,7 +153,7 @@ class TrialThread(threading.Thread):
         launch = Launch(
             experiment, home, folder.run_id, resumed, before, tags,
             weights=weights.recorded() if weights else {}, trial_channel=self._channel.name, gated=is_gated,
-            observers=tuple(observers()),
+            observers=tuple(places("observers")),
         )  # fmt: skip
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home, refuse_ray_copy
-from ditlab.parts import trackers
+from ditlab.parts import named
 from ditlab.secrets import hide, hide_in_urls
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -49,7 +49,7 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     elif scheme in {"http", "https", "databricks", *DATABASE_PORTS}:
         is_valid = has_host and " " not in uri
     else:
-        is_valid = uri == "databricks" or scheme in trackers()
+        is_valid = uri == "databricks" or scheme in named("trackers")
     if not is_valid or uri != uri.strip():
         raise UserError(f"{option}={redact(uri)!r} is no tracking address; valid are {_FORMS}.")
     return uri
@@ -139,7 +139,7 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     exempt_from_proxies()
     parts = urlsplit(uri)
     scheme = scheme_of(parts)
-    if uri == "databricks" or scheme == "databricks" or scheme in trackers():
+    if uri == "databricks" or scheme == "databricks" or scheme in named("trackers"):
         return None  # their own client tells
     if scheme == "sqlite":
         return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"

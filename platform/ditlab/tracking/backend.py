@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ditlab.home import Home, RunFolder
-from ditlab.parts import load_part, trackers
+from ditlab.parts import load_part, named
 from ditlab.tracking.journal import JournalRecord
 
 Warn = Callable[[str], None]
@@ -86,5 +86,5 @@ class TrackingBackend(ABC):
 def backend_for(uri: str) -> type[TrackingBackend]:
     """Import the backend of an address. Raises UserError where that of an add-on cannot be used."""
     scheme = urlsplit(uri).scheme
-    backend: type[TrackingBackend] = load_part("tracker", scheme, trackers().get(scheme, MLFLOW))
+    backend: type[TrackingBackend] = load_part("tracker", scheme, named("trackers").get(scheme, MLFLOW))
     return backend

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.parts import OF_ADDONS, absent_part, load_part, weight_formats
+from ditlab.parts import OF_ADDONS, absent_part, load_part, named
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
 from ditlab_models.families import find_family
@@ -49,7 +49,7 @@ class WeightsFormat:
 
 def known_formats() -> dict[str, WeightsFormat]:
     """Return every format by name, sorted."""
-    targets = {"export": "ditlab.weights.own_export:FORMAT", **weight_formats()}
+    targets = {"export": "ditlab.weights.own_export:FORMAT", **named("weight_formats")}
     return {name: load_part("weight format", name, target) for name, target in sorted(targets.items())}
 
 

@@ -139,8 +139,11 @@ class Notifier(RunObserver):
             try:
                 found = self._waiting.get(timeout=wait)
             except queue.Empty:
-                with suppress(UserError):  # a record that cannot be read now
+                try:
                     self.look()
+                except Exception as error:  # the other events are still to be sent
+                    wait = None
+                    self._report("best", f"{type(error).__name__}: {first_line(error)}", self._variables("best"))
                 continue
             if found is None:
                 return

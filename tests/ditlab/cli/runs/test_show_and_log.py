@@ -14,7 +14,7 @@ import pytest
 import ditlab as api
 from ditlab.cluster.jobs import JobServer
 from ditlab.home import Home, RunFolder
-from ditlab.runs.events import EventReader
+from ditlab.runs.events import EventReader, add_event
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal_writer import JournalWriter
@@ -180,6 +180,17 @@ def test_new_events_are_followed_to_the_end_of_the_run(run):
         journal.close()
     follower.join(20)
     assert found[1:] == ["ended: interrupted"] and reader.num_damaged == 1
+
+
+def test_events_of_observers_stand_among_the_others_and_a_damaged_line_costs_itself_alone(run, ditlab):
+    add_event(run, "weather", "rain")
+    lines = (b'{"time": "soon", "kind": "a", "text": "b"}', b'{"time": 1}', b"[1]", b'{"time": 2, "kin')
+    with run.added_events.open("ab") as file:
+        file.write(b"".join(line + b"\n" for line in lines))
+    add_event(run, "weather", "sun")
+    events = ditlab("runs", "log", "small", "--json").json["events"]
+    assert [event["text"] for event in events if event["kind"] == "weather"] == ["rain", "sun"]
+    assert len(events) == 11
 
 
 def test_a_run_without_events(home, ditlab):
