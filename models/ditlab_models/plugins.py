@@ -13,12 +13,11 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from glob import escape
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -47,8 +46,7 @@ class PluginWarning(UserWarning):
     """A part that is left out of a listing."""
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """A named part of a package or folder, whose code is not imported yet."""
 
     name: str

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from ditlab.errors import UserError
-from ditlab.reports.formatting import format_clock
 from ditlab.secrets import hide
 
 # Line breaks and tabs are layout. Any other control character moves the cursor, erases lines, sets a window's title or
@@ -73,6 +72,8 @@ class PlainLines:
 
     def tick(self) -> None:
         """Print a line if one is due, and plan the next one."""
+        from ditlab.reports.formatting import format_clock  # `--help` would wait for all that it imports
+
         now = self._clock()
         if self._interval and now >= self._next:
             elapsed = now - self._start
