@@ -69,9 +69,22 @@ def compare(names: list[str], before: dict[str, Any], after: dict[str, Any]) -> 
         num_different += not holds
         print(f"{'same     ' if holds else 'DIFFERENT'}  {name}: {', '.join(sorted(first))}")
         for key in different or (["error"] if not holds else []):
-            print(f"    {key}: before {str(first.get(key))[:2000]}\n    {key}: after  {str(second.get(key))[:2000]}")
+            for place, old, new in differences(first.get(key), second.get(key), key):
+                print(f"    {place}: before {str(old)[:2000]}\n    {place}: after  {str(new)[:2000]}")
     print(f"{len(names) - num_different} of {len(names)} configurations are the same")
     return int(num_different > 0)
+
+
+def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the innermost places at which two digests differ, with both values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) != after.get(key):
+                yield from differences(before.get(key), after.get(key), f"{place}.{key}")
+    elif isinstance(before, list) and isinstance(after, list):
+        yield place, [each for each in before if each not in after], [each for each in after if each not in before]
+    else:
+        yield place, before, after
 
 
 def configurations() -> Iterator[str]:

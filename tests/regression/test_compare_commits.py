@@ -16,6 +16,9 @@ def test_a_difference_is_named_and_fails(capsys):
     assert compare(["a", "b"], {"a": same, "b": same}, {"a": same, "b": other}) == 1
     assert "same       a: losses, state" in (out := capsys.readouterr().out)
     assert "DIFFERENT  b" in out and "losses: after  3" in out and "1 of 2" in out
+    keys = {"runs": {"run": ["str"], "step": "int"}}, {"runs": {"run": ["str", "NoneType"], "step": "int"}}
+    assert compare(["keys"], {"keys": keys[0]}, {"keys": keys[1]}) == 1
+    assert "    runs.run: before []\n    runs.run: after  ['NoneType']" in capsys.readouterr().out
     assert compare(["a"], {"a": {"error": "x"}}, {"a": {"error": "x"}}) == 1  # what fails on both sides proves nothing
     assert compare(["a"], {}, {}) == 1
 
