@@ -115,15 +115,16 @@ def _count_hours(home: Home, rows: list[RunRow], remarks: list[str], as_json: bo
     from ditlab.tracking.device_hours import DeviceHours
 
     budget = HomeBudget.from_environment()
-    hours = DeviceHours(home)
     found: RunRow = {}
+    if not budget and not as_json:
+        return found
+    hours = DeviceHours(home)
     if budget:
         remarks.append(budget.describe(hours))
         found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
     if as_json:  # a look at each journal
         for row in rows:
             row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
-    hours.keep()
     return found
 
 
