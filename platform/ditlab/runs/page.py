@@ -37,7 +37,6 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten, interval_ends
@@ -123,8 +122,6 @@ class RunContent:
             self.checkpoints = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
         if journal.num_damaged:
             notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
-        if self.record.is_altered:
-            notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
         self.is_live = not ended and self.record.status == "running" and is_locked(folder)
         self.status = ended or self.record.status
         if self.status == "running" and not self.is_live:
@@ -224,7 +221,7 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
 def _text(path: Path, notes: list[str] | None = None) -> str:
     """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
     try:
-        return hide(read_plain(path, MIB).decode(errors="replace"))
+        return hide(path.read_bytes().decode(errors="replace"))
     except OSError as error:
         if notes is not None:
             notes.append(f"{path.name} cannot be read ({first_line(error)}).")

@@ -1,4 +1,4 @@
-"""Questions in SQL about the runs of a home: tables of records, specs and points, which the index of journals holds."""
+"""Questions in SQL about the runs of a home: tables of records, and of what the index of journals has of each."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import math
 import re
 import sqlite3
+import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, RunFolder
-from ditlab.spec.yaml_text import read_recorded
-from ditlab.tracking.history import MAIN_TAG
-from ditlab.tracking.index import POINTS, Journal, JournalIndex, State, is_damage, remove
-from ditlab.tracking.names import as_count, flatten
+from ditlab.home import Home
+from ditlab.tracking.history import MAIN_TAG, SPEED
+from ditlab.tracking.index import Journal, JournalIndex, State, is_damage, read_points
+from ditlab.tracking.journal import TRAIN_LOSS, recent_median
+from ditlab.tracking.names import as_count
 from ditlab.tracking.records import RunRecord, scan_runs
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -36,8 +37,11 @@ _METRICS = """CREATE TEMP VIEW metrics AS
 SELECT run, name AS metric, step, value, points.time / 1000.0 AS time
 FROM points JOIN journals ON journals.id = journal JOIN names ON names.id = metric"""
 _SPECS = """CREATE TEMP VIEW specs AS
-SELECT run, key AS field, fields.value AS value FROM main.specs, json_each(main.specs.fields) AS fields"""
-_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,2})?")
+SELECT run, key AS field, number(value) AS value FROM journals, json_each(state, '$.params')
+WHERE part = 'points' AND key NOT LIKE 'parameters.%' AND key != 'spec_hash' AND value != ''"""
+_VALUES = """SELECT step, value FROM points WHERE journal IN (SELECT id FROM journals WHERE part = 'points' AND run = ?)
+AND metric = (SELECT id FROM names WHERE name = ?) ORDER BY journal, position"""
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _INTERRUPTIBLE = 100_000
 """Steps of SQLite's machine between looks for Ctrl-C."""
@@ -57,13 +61,12 @@ def query_runs(home: Home, sql: str) -> QueryResult:
 
     NaN is NULL, as SQLite has no NaN: `value IS NULL` finds diverged points.
     """
+    index = JournalIndex(home)
     try:
-        return _answer(JournalIndex(home), home, sql)
+        return _answer(index, home, sql)
     except sqlite3.DatabaseError as error:
-        if not is_damage(error):
-            raise
-        remove(home)
-    return _answer(JournalIndex(home, in_memory=True), home, sql)
+        index.recover(error)
+    return _answer(index, home, sql)
 
 
 def _answer(index: JournalIndex, home: Home, sql: str) -> QueryResult:
@@ -76,7 +79,7 @@ def _answer(index: JournalIndex, home: Home, sql: str) -> QueryResult:
         cursor = database.execute(sql)
         rows = cursor.fetchall()
     except (sqlite3.Error, sqlite3.Warning) as error:
-        if isinstance(error, sqlite3.Error) and is_damage(error):
+        if is_damage(error):
             raise
         if "interrupted" in str(error):  # by Ctrl-C
             raise KeyboardInterrupt from None
@@ -98,62 +101,45 @@ def _authorise(action: int, function: str | None) -> int:
 def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]:
     """Bring the wanted tables up to date; returns sentences on runs whose files cannot be read."""
     records = scan_runs(home).records if wanted else []
-    notes: list[str] = []
-    summaries: Mapping[Journal, State] = {}
-    if "runs" in wanted or "metrics" in wanted:
-        index.keep_only([record.run_id for record in records])
-        journals = [Journal(one.run_id, node) for one in records for node in home.run(one.run_id).journal_nodes()]
-        faults: dict[str, OSError] = {}
-        summaries = index.update(POINTS, journals, faults)
-        for run_id, error in faults.items():
-            notes.append(f"run {run_id}: {home.run(run_id).journal} cannot be read ({first_line(error)})")
-    if "specs" in wanted:
-        notes += _load_specs(index.database, home, [record.run_id for record in records])
-    database = index.database  # only now: a damaged index has been replaced by one in memory
-    types = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS["runs"].items())
-    database.execute(f"CREATE TEMP TABLE runs ({types})")
-    rows = [_run_row(record, summaries.get(Journal(record.run_id), {})) for record in records]
-    database.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * len(COLUMNS['runs']))})", rows)
+    index.keep_only([record.run_id for record in records])
+    journals = [Journal(one.run_id, node) for one in records for node in home.run(one.run_id).journal_nodes()]
+    states = index.update("points", read_points, journals)
+    notes = [
+        f"run {run_id}: {home.run(run_id).journal} cannot be read ({first_line(error)})"
+        for run_id, error in index.faults.items()
+    ]
+    database = index.database
+    database.create_function("number", 1, _number, deterministic=True)
     database.execute(_METRICS)
     database.execute(_SPECS)
+    types = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS["runs"].items())
+    database.execute(f"CREATE TEMP TABLE runs ({types})")
+    if "runs" in wanted:
+        rows = [_run_row(database, record, states.get(Journal(record.run_id), {})) for record in records]
+        database.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * len(COLUMNS['runs']))})", rows)
     return notes
 
 
-def _load_specs(database: sqlite3.Connection, home: Home, run_ids: Sequence[str]) -> list[str]:
-    """Read the specs that have changed: YAML takes 9 ms a spec on two cores."""
-    known = dict(database.execute("SELECT run, stamp FROM specs"))
-    stamps: dict[str, str] = {}
-    notes = []
-    changed = []
-    for run_id in run_ids:
-        folder = home.run(run_id)
-        try:
-            state = folder.spec.stat()
-            stamps[run_id] = f"{state.st_ino} {state.st_size} {state.st_ctime_ns}"
-            if known.get(run_id) != stamps[run_id]:
-                changed.append((run_id, stamps[run_id], _fields(folder)))
-        except (UserError, OSError, ValueError) as error:
-            notes.append(f"run {run_id}: {first_line(error)}")
-    database.executemany("INSERT OR REPLACE INTO specs VALUES (?, ?, ?)", changed)
-    gone = [(run_id,) for run_id in known if run_id not in stamps]
-    database.executemany("DELETE FROM specs WHERE run = ?", gone)
-    return notes
-
-
-def _fields(folder: RunFolder) -> str:
-    return json.dumps({name: _number(text) for name, text in flatten(read_recorded(folder.spec)).items()})
-
-
-def _run_row(record: RunRecord, summary: State) -> tuple[Any, ...]:
-    texts = summary.get("texts", {})
-    main = texts.get(MAIN_TAG)
+def _run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> tuple[Any, ...]:
+    tags = state.get("tags", {})
+    main = tags.get(MAIN_TAG)
+    size = as_count(state.get("params", {}).get("parameters.total", ""))
+    losses = _values(database, record.run_id, TRAIN_LOSS)
+    loss = recent_median({step: math.nan if value is None else value for step, value in losses})
+    measured = _values(database, record.run_id, main)
+    speeds = [value for _, value in _values(database, record.run_id, SPEED)]
     return (
         record.run_id, record.name, record.family, record.status, record.step, record.total_steps,
         *(text[:19].replace("T", " ") for text in (record.created, record.updated)),
-        as_count(texts.get("parameters.total", "")), summary.get("loss"), main, summary.get("main"),
-        protocol_of(main or "", texts) or None, summary.get("speed"),
+        size, loss, main, measured[-1][1] if measured else None,
+        protocol_of(main or "", tags) or None, statistics.median(speeds) if speeds else None,
         record.parent or None, record.trial if record.trial >= 0 else None, record.message,
     )  # fmt: skip
+
+
+def _values(database: sqlite3.Connection, run_id: str, metric: str | None) -> list[tuple[int, float | None]]:
+    """Return steps and values of a metric in the order they were logged; None for NaN."""
+    return database.execute(_VALUES, (run_id, metric)).fetchall()
 
 
 def protocol_of(metric: str, tags: Mapping[str, str]) -> str:

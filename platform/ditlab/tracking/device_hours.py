@@ -6,14 +6,12 @@ Of a journal's lines only those are parsed that begin and end an attempt and say
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import BinaryIO
 
 from ditlab.home import Home
 from ditlab.tracking.history import DEVICES_TAG, JournalFacts
-from ditlab.tracking.index import Journal, JournalIndex, Part, State
+from ditlab.tracking.index import Journal, JournalIndex, Place, State
 from ditlab.tracking.journal import parse_record
 
 _BOUNDS = (b'{"kind":"start"', b'{"kind":"end"')
@@ -21,16 +19,17 @@ _TAGS = b'{"kind":"tags"'
 _DEVICES = f'"{DEVICES_TAG}":'.encode()
 
 
-def _read_hours(database: sqlite3.Connection, journal: int, file: BinaryIO, begin: int, state: State) -> int:
+def _read_hours(place: Place, state: State) -> int:
     """Count the hours of the attempts in a journal's whole lines."""
     tags = {DEVICES_TAG: state.get("devices", "")}
     facts = JournalFacts(tags=tags, device_hours=state.get("hours", {}), counted_until=state.get("until", 0))
     last = b""
-    file.seek(begin)
-    for line in file:
+    end = place.begin
+    place.file.seek(end)
+    for line in place.file:
         if not line.endswith(b"\n"):
             break
-        begin += len(line)
+        end += len(line)
         is_bound = line.startswith(_BOUNDS)
         if not is_bound and not (line.startswith(_TAGS) and _DEVICES in line):
             last = line
@@ -41,15 +40,12 @@ def _read_hours(database: sqlite3.Connection, journal: int, file: BinaryIO, begi
             facts.add(record)
     _count(facts, last)
     state.update(devices=facts.tags[DEVICES_TAG], hours=facts.device_hours, until=facts.counted_until)
-    return begin
+    return end
 
 
 def _count(facts: JournalFacts, line: bytes) -> None:
     if line and facts.counted_until and (record := parse_record(line)):
         facts.count_time(record["time"])
-
-
-_HOURS = Part("hours", _read_hours)
 
 
 class DeviceHours:
@@ -67,7 +63,7 @@ class DeviceHours:
         if run_ids is None:
             run_ids = self._all_runs()
             self._index.keep_only(run_ids)
-        states = self._index.update(_HOURS, [Journal(run_id) for run_id in run_ids])
+        states = self._index.update("hours", _read_hours, [Journal(run_id) for run_id in run_ids])
         return {journal.run: state["hours"] for journal, state in states.items() if state["hours"]}
 
     def total(self, run_ids: Collection[str] | None = None) -> defaultdict[str, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
+from ditlab.tracking.journal import RESULT_PREFIXES, TRAIN_LOSS, JournalContent, read_content, recent_median
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +32,6 @@ NAME_TAG = "mlflow.runName"
 
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
-RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
-"""Metrics of evaluations, in training and after it."""
 SPEED = "train/samples_per_second"
 ENERGY = "perf/energy"
 """Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""

@@ -2,7 +2,7 @@
 
 A journal is append-only, so each look reads on from the byte that the index knows. A journal of another inode or
 another first line, and one that changed without growing, is read anew. The file may be deleted at any time; where it
-cannot be written, or is damaged, the index is made in memory. A moved or copied home has a file of its own.
+is damaged or cannot be written, the index is made in memory. A moved or copied home has a file of its own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,22 +19,17 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.tracking.history import MAIN_TAG, SPEED
-from ditlab.tracking.journal import (
-    LONGEST_LINE,
-    RECENT,
-    TRAIN_LOSS,
-    JournalRecord,
-    all_metrics,
-    read_journal,
-    recent_median,
-)
+from ditlab.tracking.history import MAIN_TAG
+from ditlab.tracking.journal import LONGEST_LINE, all_metrics, read_journal
 
-_LOCK_TIMEOUT = 30.0  # seconds that another process may take to read a journal
+_FORMAT = 1
+"""Version of the tables, in the file's name."""
+_LOCK_TIMEOUT = 30.0  # seconds that another process may take to read journals
+_CACHE = "PRAGMA cache_size = -65536"  # KiB: points of several metrics come in turns
 _TABLES = """
 CREATE TABLE IF NOT EXISTS journals (
-    id INTEGER PRIMARY KEY, run TEXT, node INTEGER, part TEXT, inode INTEGER, changed INTEGER, size INTEGER, head TEXT,
-    end INTEGER, state TEXT, UNIQUE (run, node, part)
+    id INTEGER PRIMARY KEY, part TEXT, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER, head TEXT,
+    end INTEGER, state TEXT, UNIQUE (part, run, node)
 );
 CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS points (
@@ -45,24 +38,12 @@ CREATE TABLE IF NOT EXISTS points (
 ) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS points_of_no_journal AFTER DELETE ON journals
 BEGIN DELETE FROM points WHERE journal = old.id; END;
-CREATE TABLE IF NOT EXISTS specs (run TEXT PRIMARY KEY, stamp TEXT, fields TEXT);
 """
-_FORMAT = 1
-"""Version of the tables, in the file's name."""
-_KEPT_TEXTS = (MAIN_TAG, "parameters.total", "ditlab.measurement.")
-"""Beginnings of the names of tags and parameters that a run's summary has."""
+_KEPT_TAGS = (MAIN_TAG, "ditlab.measurement.")
+"""Beginnings of the names of tags that are kept with a run's points."""
 _log = logging.getLogger("ditlab.tracking")
 
 State = dict[str, Any]
-
-
-class Part(NamedTuple):
-    """Something that is read from journals, each time from where the last reading ended."""
-
-    name: str
-    read: Callable[[sqlite3.Connection, int, BinaryIO, int, State], int]
-    """Function of (database, the journal's id in it, open journal, offset in bytes, state of the last reading, which it
-    changes) that returns the end of the last whole line."""
 
 
 class Journal(NamedTuple):
@@ -72,200 +53,182 @@ class Journal(NamedTuple):
     node: int = 0
 
 
-class _Known(NamedTuple):
-    """How far a part of a journal was read."""
+class Place(NamedTuple):
+    """Place in an open journal from which it is read on."""
 
+    database: sqlite3.Connection
     id: int
+    """The journal's in the database."""
+    file: BinaryIO
+    begin: int
+    """Offset in bytes."""
+
+
+Read = Callable[[Place, State], int]
+"""Reader of an open journal from a place on: it changes the state of the last reading, and returns the end of the last
+whole line, in bytes."""
+
+
+class _Known(NamedTuple):
+    """How far a journal was read."""
+
     inode: int
-    changed: int
     size: int
+    changed: int
+    id: int
     head: str
     end: int
     state: str
-
-    def is_of(self, found: os.stat_result) -> bool:
-        return (self.inode, self.changed, self.size) == (found.st_ino, found.st_ctime_ns, found.st_size)
 
 
 class JournalIndex:
     """Index of one home. Not thread-safe, but any thread may use it."""
 
-    def __init__(self, home: Home, *, in_memory: bool = False) -> None:
+    def __init__(self, home: Home) -> None:
         self._home = home
-        self._runs = str(home.runs)
-        self._begun = 0.0
-        self.database = _connect(":memory:") if in_memory else _open_file(home)
+        self.faults: dict[str, OSError] = {}
+        """Errors of journals that the last update could not read, by run."""
+        path = cache_file(home)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.database = _connect(str(path))
+        except (OSError, sqlite3.Error) as error:
+            self.recover(error)
 
     def __del__(self) -> None:
         self.database.close()
 
-    def update(
-        self, part: Part, journals: Collection[Journal], faults: dict[str, OSError] | None = None
-    ) -> dict[Journal, State]:
-        """Read what is new of journals, and return the state of each that is there.
+    def recover(self, error: Exception) -> None:
+        """Go on in memory after an error of the file; one that is damaged is made again by the next process."""
+        path = cache_file(self._home)
+        _log.debug("%s cannot be used (%s); the index is made in memory", path, first_line(error))
+        if is_damage(error):
+            with suppress(OSError):
+                path.unlink()
+        self.database = _connect(":memory:")
 
-        `faults` receives the errors of those that cannot be read, by run.
-        """
+    def update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
+        """Read a part of what is new in journals, and return the state of each."""
         try:
-            return self._update(part, journals, faults)
+            return self._update(part, read, journals)
         except sqlite3.Error as error:
-            _log.debug("the index of %s is made in memory (%s)", self._runs, first_line(error))
-            if is_damage(error):
-                remove(self._home)
-            self.database = _connect(":memory:")
-            return self._update(part, journals, faults)
+            self.recover(error)
+        return self._update(part, read, journals)
 
     def keep_only(self, runs: Collection[str]) -> None:
         """Forget all runs but these: the others were deleted."""
         with suppress(sqlite3.Error):  # another process may be reading
             known = {run for (run,) in self.database.execute("SELECT DISTINCT run FROM journals")}
             gone = [(run,) for run in known.difference(runs)]
-            if gone:
-                self.database.executemany("DELETE FROM journals WHERE run = ?", gone)
+            self.database.executemany("DELETE FROM journals WHERE run = ?", gone)
 
-    def _update(self, part: Part, journals: Collection[Journal], faults: Any) -> dict[Journal, State]:
-        query = "SELECT run, node, id, inode, changed, size, head, end, state FROM journals WHERE part = ?"
-        rows = self.database.execute(query, (part.name,))
-        known = {Journal(run, node): _Known(*place) for run, node, *place in rows}
-        states: dict[Journal, State] = {}
-        with self.database:  # it commits what was begun, or rolls it back after an error
-            for journal in journals:
-                place = known.get(journal)
-                try:
-                    if place is None or not place.is_of(os.stat(self._path(journal))):  # noqa: PTH116 (a path costs more)
-                        states[journal] = self._read_on(part, journal)
-                    else:
-                        states[journal] = json.loads(place.state)
-                except OSError as error:
-                    if faults is not None and not isinstance(error, FileNotFoundError):
-                        faults[journal.run] = error
-        return states
+    def _update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
+        self.faults = {}
+        known = self._known(part)
+        changed = [journal for journal in journals if self._has_changed(journal, known.get(journal))]
+        if changed:
+            with self.database:
+                self.database.execute("BEGIN IMMEDIATE")
+                known = self._known(part)  # another process may have read them meanwhile
+                for journal in changed:
+                    try:
+                        with open(self._path(journal), "rb") as file:  # noqa: PTH123
+                            self._read_on(part, read, journal, known.get(journal), file)
+                    except OSError as error:
+                        self.faults[journal.run] = error
+            known = self._known(part)
+        return {journal: json.loads(known[journal].state) for journal in journals if journal in known}
+
+    def _known(self, part: str) -> dict[Journal, _Known]:
+        query = "SELECT run, node, inode, size, changed, id, head, end, state FROM journals WHERE part = ?"
+        rows = self.database.execute(query, (part,))
+        return {Journal(run, node): _Known(*known) for run, node, *known in rows}
 
     def _path(self, journal: Journal) -> str:
-        if journal.node:
-            return str(self._home.run(journal.run).node_journal(journal.node))
-        return f"{self._runs}/{journal.run}/journal.jsonl"
+        name = f"journal.node-{journal.node}.jsonl" if journal.node else "journal.jsonl"
+        return f"{self._home.root}/train/{journal.run}/{name}"
 
-    def _begin(self) -> None:
-        """Hold the lock, which other processes get each second."""
-        if self.database.in_transaction and time.monotonic() - self._begun > 1:
-            self.database.commit()
-        if not self.database.in_transaction:
-            self.database.execute("BEGIN IMMEDIATE")
-            self._begun = time.monotonic()
+    def _has_changed(self, journal: Journal, known: _Known | None) -> bool:
+        try:
+            found = os.stat(self._path(journal))  # noqa: PTH116 (a path costs more)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self.faults[journal.run] = error
+            return False
+        return known is None or known[:3] != (found.st_ino, found.st_size, found.st_ctime_ns)
 
-    def _read_on(self, part: Part, journal: Journal) -> State:
-        """Read a journal on from where this process or another one ended."""
-        with open(self._path(journal), "rb") as file:  # noqa: PTH123
-            self._begin()
-            return self._read_file(part, journal, file)
-
-    def _read_file(self, part: Part, journal: Journal, file: BinaryIO) -> State:
-        key = (*journal, part.name)
-        query = "SELECT id, inode, changed, size, head, end, state FROM journals WHERE (run, node, part) = (?, ?, ?)"
-        row = self.database.execute(query, key).fetchone()
+    def _read_on(self, part: str, read: Read, journal: Journal, known: _Known | None, file: BinaryIO) -> None:
+        """Read a journal on from where this process or another one ended; another journal from its beginning."""
         found = os.fstat(file.fileno())
+        stamp = (found.st_ino, found.st_size, found.st_ctime_ns)
         head = hashlib.sha256(file.readline(LONGEST_LINE)).hexdigest()
-        known = _Known(*row) if row else None
-        has_grown = known and (known.inode, known.head) == (found.st_ino, head) and found.st_size > known.size
-        if known and (has_grown or known.is_of(found)):
-            number, end, state = known.id, known.end, json.loads(known.state)
-        else:
-            self.database.execute("DELETE FROM journals WHERE (run, node, part) = (?, ?, ?)", key)
-            made = self.database.execute("INSERT INTO journals (run, node, part) VALUES (?, ?, ?)", key)
-            number, end, state = made.lastrowid or 0, 0, {}
-        end = part.read(self.database, number, file, end, state)
+        has_grown = known and (known.inode, known.head) == (found.st_ino, head) and known.size < found.st_size
+        if known and not has_grown and known[:3] != stamp:
+            self.database.execute("DELETE FROM journals WHERE id = ?", (known.id,))
+            known = None
+        if known is None:
+            insert = "INSERT INTO journals (part, run, node, end, state) VALUES (?, ?, ?, 0, '{}')"
+            number = self.database.execute(insert, (part, *journal)).lastrowid or 0
+            known = _Known(0, 0, 0, number, head, 0, "{}")
+        state = json.loads(known.state)
+        end = read(Place(self.database, known.id, file, known.end), state)
         self.database.execute(
-            "UPDATE journals SET inode = ?, changed = ?, size = ?, head = ?, end = ?, state = ? WHERE id = ?",
-            (found.st_ino, found.st_ctime_ns, found.st_size, head, end, json.dumps(state), number),
+            "UPDATE journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, ?) WHERE id = ?",
+            (*stamp, head, end, json.dumps(state), known.id),
         )
-        return state
 
 
 def cache_file(home: Home) -> Path:
     """Return the path of a home's index: `$XDG_CACHE_HOME/ditlab/`, else `~/.cache/ditlab/`."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(given if given.startswith("/") else os.path.expanduser("~/.cache"))  # noqa: PTH111
+    folder = given if given.startswith("/") else os.path.expanduser("~/.cache")  # noqa: PTH111
     key = hashlib.sha256(os.path.realpath(home.root).encode(errors="surrogateescape")).hexdigest()[:16]
-    return folder / "ditlab" / f"journals-{_FORMAT}-{key}.sqlite"
+    return Path(folder, "ditlab", f"journals-{_FORMAT}-{key}.sqlite")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
+def is_damage(error: Exception) -> bool:
     """Return True for an error of a damaged file; False for a lock, a full disk, wrong SQL."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details of an extended code
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def remove(home: Home) -> None:
-    """Remove a home's index; the next process makes it again."""
-    with suppress(OSError):
-        cache_file(home).unlink()
-
-
 def _connect(place: str) -> sqlite3.Connection:
     database = sqlite3.connect(place, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA cache_size = -65536")  # KiB: points of several metrics come in turns
+    database.execute(_CACHE)
     database.executescript(_TABLES)
     return database
 
 
-def _open_file(home: Home) -> sqlite3.Connection:
-    """Open the index of a home; in memory where its file cannot be used."""
-    path = cache_file(home)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return _connect(str(path))
-    except (OSError, sqlite3.Error) as error:
-        _log.debug("%s cannot be used (%s); the index is made in memory", path, first_line(error))
-        if isinstance(error, sqlite3.Error) and is_damage(error):
-            remove(home)
-    return _connect(":memory:")
-
-
-def _read_points(database: sqlite3.Connection, journal: int, file: BinaryIO, begin: int, state: State) -> int:
-    """Add a journal's points to the table `points`; the state is a summary of the run."""
-    names = dict(database.execute("SELECT name, id FROM names"))
-    texts = state.setdefault("texts", {})
-    end = begin
+def read_points(place: Place, state: State) -> int:
+    """Add a journal's points to the table `points`; the state has the run's `params` as they are now, and `tags`."""
+    tags = state.setdefault("tags", {})
+    params = state.setdefault("params", {})
+    names = dict(place.database.execute("SELECT name, id FROM names"))
+    end = place.begin
 
     def rows() -> Iterator[tuple[Any, ...]]:
         nonlocal end
-        for line in read_journal(file, begin):
+        for line in read_journal(place.file, place.begin):
             if not line.is_whole:
                 return
             end = line.end
-            record: JournalRecord = line.record or {"kind": ""}
-            if record["kind"] == "metrics":
-                for name, value in all_metrics(record):
-                    if name not in names:
-                        names[name] = database.execute("INSERT INTO names (name) VALUES (?)", (name,)).lastrowid
-                    yield journal, names[name], line.begin, record["step"], record["time"], value
-            elif record["kind"] in ("tags", "params"):
-                texts.update((name, text) for name, text in record["values"].items() if name.startswith(_KEPT_TEXTS))
+            record = line.record
+            if record is None:
+                continue
+            match record["kind"]:
+                case "metrics":
+                    for name, value in all_metrics(record):
+                        if name not in names:
+                            insert = "INSERT INTO names (name) VALUES (?)"
+                            names[name] = place.database.execute(insert, (name,)).lastrowid
+                        yield place.id, names[name], line.begin, record["step"], record["time"], value
+                case "params":
+                    params.update(record["values"])
+                case "resume":
+                    params.update({path: new for path, (_, new) in record["changes"].items()})
+                case "tags":
+                    tags.update({tag: text for tag, text in record["values"].items() if tag.startswith(_KEPT_TAGS)})
 
-    database.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?)", rows())
-
-    def ask(query: str, name: str) -> list[tuple[Any, ...]]:
-        place = {"journal": journal, "metric": names.get(name), "recent": 1 - RECENT}
-        return database.execute(query, place).fetchall()
-
-    losses = {step: math.nan if value is None else value for step, value in ask(_RECENT_VALUES, TRAIN_LOSS)}
-    loss = recent_median(losses)
-    state["loss"] = None if math.isnan(loss) else loss
-    state["speed"] = ask(_MEDIAN, SPEED)[0][0]
-    last = ask(_LAST_VALUE, texts.get(MAIN_TAG, ""))
-    state["main"] = last[0][0] if last else None
+    place.database.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?)", rows())
     return end
-
-
-POINTS = Part("points", _read_points)
-"""Points of all metrics, with a summary of the run: its `texts`, `loss`, `speed` and the value of its `main` metric."""
-_OF_METRIC = "FROM points WHERE journal = :journal AND metric = :metric"
-_RECENT_VALUES = (
-    f"SELECT step, value {_OF_METRIC} AND step > :recent * (SELECT max(step) {_OF_METRIC}) ORDER BY position"
-)
-_LAST_VALUE = f"SELECT value {_OF_METRIC} ORDER BY position DESC LIMIT 1"
-_MEDIAN = (
-    f"SELECT avg(value) FROM (SELECT value {_OF_METRIC} ORDER BY value "
-    f"LIMIT (SELECT 2 - count(*) % 2 {_OF_METRIC}) OFFSET (SELECT (count(*) - 1) / 2 {_OF_METRIC}))"
-)

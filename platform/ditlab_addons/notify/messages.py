@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ditlab.home import RunFolder
 from ditlab.reports.formatting import format_clock
 from ditlab.secrets import hide
-from ditlab.storage.plain_files import MIB, open_regular_file
+from ditlab.storage.plain_files import MIB
 from ditlab.tracking.history import RESULT_PREFIXES, RunResults
-from ditlab.tracking.journal import LARGEST_JOURNAL, LONGEST_LINE, all_metrics, main_metric, parse_record
+from ditlab.tracking.journal import LONGEST_LINE, all_metrics, main_metric, parse_record
 from ditlab.tracking.notes import against, baselines, number
 from ditlab.tracking.records import read_record
 from ditlab_addons.notify.section import NotifyEvent
@@ -40,7 +40,7 @@ class ResultReader:
 
     def read(self) -> RunResults:
         """Read on; a journal that is not there, or cannot be read, has nothing new."""
-        with suppress(OSError), open_regular_file(self._journal, LARGEST_JOURNAL) as file:
+        with suppress(OSError), self._journal.open("rb") as file:
             file.seek(self._end)
             while line := file.readline(LONGEST_LINE):
                 if not line.endswith(b"\n") and len(line) < LONGEST_LINE:

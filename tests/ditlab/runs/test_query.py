@@ -20,9 +20,9 @@ def home(tmp_path):
     home = Home(tmp_path / "home").ensure()
     for number, (name, size) in enumerate((("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))):
         folder = create_run(home, name, family="dit", spec_hash="a", run_id=f"run{number}")
-        folder.spec.write_text(f"name: {name}\noptimizer: {{lr: {10.0**-number}}}\nrevision: '2026_11'\nodd: 'nan'\n")
+        spec = {"name": name, "optimizer.lr": str(10.0**-number), "revision": "2026_11", "odd": "nan"}
         with closing(JournalWriter(folder)) as journal:
-            journal.append("params", values={"parameters.total": str(size), "name": name})
+            journal.append("params", values={"parameters.total": str(size), **spec})
             journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
             for step in range(1, 101):
                 journal.log_metrics(step, {"train/loss": 1 / step, "train/samples_per_second": 50.0 + number})
@@ -73,11 +73,14 @@ def test_answers_follow_journals_and_specs(home):
     with closing(JournalWriter(home.run("run0"), node=1)) as journal:
         journal.log_metrics(102, {"system/node_1/cpu": 0.25})
     assert query_runs(home, sql).rows[0][1] == 204, "another node's journal"
-    fields = "SELECT count(*), max(value) FROM specs WHERE run = 'run0' AND field = 'optimizer.lr'"
-    assert query_runs(home, fields).rows == [(1, 1)]
-    home.run("run0").spec.write_text("name: other\noptimizer: {lr: 3}\n")
-    assert query_runs(home, fields).rows == [(1, 3)]
-    home.run("run2").spec.write_text("\x00")
+    fields = "SELECT field, value FROM specs WHERE run = 'run0' ORDER BY field"
+    whole = [("name", "wide"), ("odd", "nan"), ("optimizer.lr", 1), ("revision", "2026_11")]
+    assert query_runs(home, fields).rows == whole
+    with closing(JournalWriter(home.run("run0"))) as journal:
+        journal.append("resume", step=102, changes={"optimizer.lr": ("1.0", "3.0"), "odd": ("nan", "")}, rates="")
+    assert query_runs(home, fields).rows == [whole[0], ("optimizer.lr", 3), whole[3]]
+    home.run("run2").journal.unlink()
+    home.run("run2").journal.mkdir()
     (note,) = query_runs(home, "SELECT 1 FROM specs").notes
     assert note.startswith("run run2: ")
     shutil.rmtree(home.run("run1").path)

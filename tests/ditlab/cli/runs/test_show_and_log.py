@@ -216,7 +216,7 @@ def test_the_python_interface(run):
 def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditlab, home):
     copied_home(finished.home, home)
     record = Home(home).run(finished.run_id).record
-    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted", "crc": None}))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
     shown = ditlab("runs", "show", finished.run_id).err.splitlines()
     command = shlex.split(next(line for line in shown if line.startswith("next: ")))
     said = ditlab(*command[command.index("train") :], "--local", "--json")
