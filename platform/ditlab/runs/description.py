@@ -123,7 +123,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         notes += [f"asked for and not done yet: {each.verb}." for each in open_requests(folder, notes.append)]
     if content.num_damaged:
         notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
-    metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
+    metrics = {name: (p.steps[-1], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
     trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
     saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)

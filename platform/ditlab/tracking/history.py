@@ -180,12 +180,11 @@ class RunResults(dict[str, MetricSpan]):
     def load(self, content: JournalContent) -> None:
         """Add the points of a journal."""
         for name, points in content.metrics.items():
-            if name.startswith(RESULT_PREFIXES):
-                for row, value in zip(points.rows, points.values, strict=True):
-                    self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
-            elif name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
-                row = points.rows[-1]
-                self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
+            if name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
+                self.add(name, ResultPoint(points.steps[-1], points.values[-1], points.times[-1]))
+            elif name.startswith(RESULT_PREFIXES):
+                for point in map(ResultPoint, points.steps, points.values, points.times):
+                    self.add(name, point)
 
 
 def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object) -> str:
@@ -239,10 +238,8 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
     """Every metric of a journal by name, or those of some prefixes."""
     import numpy as np
 
-    steps = np.array(content.steps)
-    times = np.array(content.times)
     return {
-        name: Series(steps[points.rows], np.array(points.values), times[points.rows])
+        name: Series(np.array(points.steps), np.array(points.values), np.array(points.times))
         for name, points in content.metrics.items()
         if name.startswith(prefixes)
     }

@@ -172,8 +172,9 @@ def count_lines(path: Path, begin: int) -> int:
 class MetricPoints(NamedTuple):
     """Points of one metric, in the order they were logged."""
 
-    rows: array[int]
-    """Positions in `JournalContent.steps` and `times`."""
+    steps: array[int]
+    times: array[int]
+    """Milliseconds since 1970."""
     values: array[float]
 
 
@@ -181,8 +182,6 @@ class MetricPoints(NamedTuple):
 class JournalContent:
     """Records of a journal up to an offset."""
 
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    """Step of each `metrics` record."""
     times: array[int] = field(default_factory=lambda: array("q"))
     """Time of each `metrics` record, milliseconds since 1970."""
     metrics: dict[str, MetricPoints] = field(default_factory=dict)
@@ -206,13 +205,14 @@ class JournalContent:
             self.events.append(record)
 
     def _add_metrics(self, record: JournalRecord) -> None:
-        row = len(self.steps)
-        self.steps.append(record["step"])
         self.times.append(record["time"])
         is_evaluation = False
         for name, value in all_metrics(record):
-            points = self.metrics.get(name) or self.metrics.setdefault(name, MetricPoints(array("q"), array("d")))
-            points.rows.append(row)
+            points = self.metrics.get(name)
+            if points is None:
+                points = self.metrics[name] = MetricPoints(array("q"), array("q"), array("d"))
+            points.steps.append(record["step"])
+            points.times.append(record["time"])
             points.values.append(value)
             is_evaluation |= name.startswith(RESULT_PREFIXES)
         if is_evaluation:

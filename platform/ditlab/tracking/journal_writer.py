@@ -109,7 +109,7 @@ class JournalWriter:
             if self.path.exists():
                 content = read_content(self.path)
                 for name, points in content.metrics.items():
-                    self._last_steps[name] = max(content.steps[row] for row in points.rows)
+                    self._last_steps[name] = max(points.steps)
                     thinning = self._thinnings[name]
                     for value in points.values:
                         thinning.selects(value)

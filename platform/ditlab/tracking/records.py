@@ -107,6 +107,8 @@ def read_record(folder: RunFolder) -> RunRecord:
     """Read a run's record. Raises UnreadableRecord, a UserError, for a missing or damaged one or another format."""
     try:
         content = folder.record.read_bytes()
+        if folder.path.is_symlink():
+            raise _unreadable(folder, "the run's folder is a link; move the folder itself here")
         values = from_json(content, allow_inf_nan=False)
         version = values.get("format") if isinstance(values, dict) else None
         if version != FORMAT:

@@ -109,11 +109,11 @@ def test_files_that_cannot_be_read_are_said(run, ditlab):
     assert said.code == 0 and "spec.yaml cannot be read (a named pipe, no plain file)." in said.err
     assert "has 1 damaged lines" in said.err or "1 damaged line" in said.err
     run.journal.unlink()
-    os.mkfifo(run.journal)
+    run.journal.mkdir()
     said = ditlab("runs", "show", "small")
-    assert said.code == 0 and "journal.jsonl cannot be read (a named pipe, no plain file)." in said.err
+    assert said.code == 0 and "journal.jsonl cannot be read (" in said.err
     said = ditlab("runs", "log", "small")
-    assert said.code == 2 and "journal.jsonl cannot be read (a named pipe, no plain file); restore it" in said.err
+    assert said.code == 2 and "journal.jsonl cannot be read (" in said.err and "; restore it" in said.err
 
 
 @pytest.mark.parametrize("command", [("show",), ("log",), ("rm", "--yes")])
