@@ -127,7 +127,7 @@ def _run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> t
     losses = _values(database, record.run_id, TRAIN_LOSS)
     loss = recent_median({step: math.nan if value is None else value for step, value in losses})
     measured = _values(database, record.run_id, main)
-    speeds = [value for _, value in _values(database, record.run_id, SPEED)]
+    speeds = [value for _, value in _values(database, record.run_id, SPEED) if value is not None]
     return (
         record.run_id, record.name, record.family, record.status, record.step, record.total_steps,
         *(text[:19].replace("T", " ") for text in (record.created, record.updated)),

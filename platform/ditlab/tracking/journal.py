@@ -317,7 +317,7 @@ def last_logged(folder: RunFolder, kind: str, name: str) -> str | float | None:
         begin = content.rfind(b"\n", 0, at) + 1
         record = parse_record(content[begin : content.find(b"\n", at)])
         if record is not None and record["kind"] == kind:
-            values: dict[str, str | float] = {**record["values"], **record.get("held", {})}
+            values = dict(all_metrics(record)) if kind == "metrics" else record["values"]
             return values.get(name)
     return None
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.plain_files import MIB, is_relative, parse_json, stays_below
+from ditlab.storage.plain_files import is_relative, stays_below
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
@@ -366,12 +366,12 @@ def _is_ready(model: Any) -> bool:
 
 def weights_step(path: Path) -> int | None:
     """Training step of exported weights, from the head of their file; None for a file that says none."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            head = parse_json(file.read(length)) if length < 64 * MIB else {}
-        return int(head["__metadata__"]["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with safe_open(path, "np") as file:
+            return int(file.metadata()["step"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
 
 

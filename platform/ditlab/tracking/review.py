@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ditlab.secrets import hide
-from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
+from ditlab.tracking.history import MAIN_TAG, SPEED
+from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
 from ditlab.tracking.notes import RunNote, baselines, number, untrained

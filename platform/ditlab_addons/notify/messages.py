@@ -14,8 +14,8 @@ from ditlab.home import RunFolder
 from ditlab.reports.formatting import format_clock
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB
-from ditlab.tracking.history import RESULT_PREFIXES, RunResults
-from ditlab.tracking.journal import LONGEST_LINE, all_metrics, main_metric, parse_record
+from ditlab.tracking.history import RunResults
+from ditlab.tracking.journal import LONGEST_LINE, RESULT_PREFIXES, all_metrics, main_metric, parse_record
 from ditlab.tracking.notes import against, baselines, number
 from ditlab.tracking.records import read_record
 from ditlab_addons.notify.section import NotifyEvent

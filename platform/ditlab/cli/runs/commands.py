@@ -372,8 +372,7 @@ def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults
     main = main_metric(home.run(record.run_id))
     value = metrics.get(main)
     if main and main not in metrics:  # its last evaluation lies further back
-        value = last_logged(home.run(record.run_id), "metrics", main)
-        value = None if value is None else output.finite(float(value))
+        value = output.finite(last_logged(home.run(record.run_id), "metrics", main))
     row |= {"main_metric": main, "main_value": value, "metrics": metrics, "num_damaged": recent.num_damaged}
     row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
     if record.trials:
