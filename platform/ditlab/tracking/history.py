@@ -89,7 +89,7 @@ class JournalFacts:
         return held_out_text(names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit"))
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take in the next record that holds no metrics."""
+        """Take in the next of a journal's events."""
         self.count_time(record["time"], record["kind"])
         match record["kind"]:
             case "start":

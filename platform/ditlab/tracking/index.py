@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS points (
 CREATE TRIGGER IF NOT EXISTS points_of_no_journal AFTER DELETE ON journals
 BEGIN DELETE FROM points WHERE journal = old.id; END;
 """
+_FORGET = "DELETE FROM journals WHERE (part, run, node) = (?, ?, ?)"
 _KEPT_TAGS = (MAIN_TAG, "ditlab.measurement.")
 """Beginnings of the names of tags that are kept with a run's points."""
 _log = logging.getLogger("ditlab.tracking")
@@ -120,7 +121,10 @@ class JournalIndex:
         with suppress(sqlite3.Error):  # another process may be reading
             known = {run for (run,) in self.database.execute("SELECT DISTINCT run FROM journals")}
             gone = [(run,) for run in known.difference(runs)]
-            self.database.executemany("DELETE FROM journals WHERE run = ?", gone)
+            if gone:
+                with self.database:
+                    self.database.execute("BEGIN IMMEDIATE")
+                    self.database.executemany("DELETE FROM journals WHERE run = ?", gone)
 
     def _update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
         self.faults = {}
@@ -134,6 +138,8 @@ class JournalIndex:
                     try:
                         with open(self._path(journal), "rb") as file:  # noqa: PTH123
                             self._read_on(part, read, journal, known.get(journal), file)
+                    except FileNotFoundError:
+                        self.database.execute(_FORGET, (part, *journal))
                     except OSError as error:
                         self.faults[journal.run] = error
             known = self._known(part)
@@ -152,7 +158,7 @@ class JournalIndex:
         try:
             found = os.stat(self._path(journal))  # noqa: PTH116 (a path costs more)
         except FileNotFoundError:
-            return False
+            return known is not None
         except OSError as error:
             self.faults[journal.run] = error
             return False
@@ -165,7 +171,7 @@ class JournalIndex:
         head = hashlib.sha256(file.readline(LONGEST_LINE)).hexdigest()
         has_grown = known and (known.inode, known.head) == (found.st_ino, head) and known.size < found.st_size
         if known and not has_grown and known[:3] != stamp:
-            self.database.execute("DELETE FROM journals WHERE id = ?", (known.id,))
+            self.database.execute(_FORGET, (part, *journal))
             known = None
         if known is None:
             insert = "INSERT INTO journals (part, run, node, end, state) VALUES (?, ?, ?, 0, '{}')"

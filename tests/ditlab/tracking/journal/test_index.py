@@ -47,10 +47,13 @@ def test_journal_that_grows_and_ends_torn(home: tuple[Home, RunFolder]) -> None:
         assert steps(index, folder) == [1, 2, 3]
         file.write(b"\n" + step(5))  # after a crash
     assert steps(index, folder) == steps(JournalIndex(place), folder) == [1, 2, 3, 5]
-    shutil.rmtree(folder.path)
-    assert steps(index, folder) == [1, 2, 3, 5]
-    index.keep_only([])
+    folder.journal.unlink()
     assert steps(index, folder) == []
+    folder.journal.write_bytes(step(6))
+    assert steps(index, folder) == [6]
+    shutil.rmtree(folder.path)
+    index.keep_only([])
+    assert index.database.execute("SELECT count(*) FROM points").fetchone() == (0,)
 
 
 @pytest.mark.parametrize(
