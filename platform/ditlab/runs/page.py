@@ -39,7 +39,7 @@ from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
-from ditlab.tracking.names import flatten, interval_ends
+from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
@@ -289,14 +289,13 @@ def spec_changes(
     return found
 
 
-_Change = tuple[str, str | None, str | None]
+_Change = tuple[str, str, str]
 """Path, value, and the value it is compared with."""
 
 
 def _differences(now: Mapping[str, str], other: Mapping[str, str], *, whole: bool = False) -> list[_Change]:
     """Paths whose values differ; of `other` alone, unless `whole`."""
-    paths = [path for path in dict.fromkeys([*now, *other]) if path in other or whole]
-    return [(path, now.get(path), other.get(path)) for path in paths if now.get(path) != other.get(path)]
+    return [(path, *values) for path, values in differing(now, other).items() if path in other or whole]
 
 
 def _defaults(experiment: Experiment) -> list[_Change]:
@@ -314,7 +313,7 @@ def _default(value: Any) -> str:
 
 def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -> html.Part:
     """A table of differences, without the run's name."""
-    rows = [[each and shorten(each, _LONGEST_VALUE) for each in row] for row in changes if row[0] != "name"]
+    rows = [[shorten(each, _LONGEST_VALUE) for each in row] for row in changes if row[0] != "name"]
     if not rows:
         return html.Paragraphs(f"No difference against {against}.")
     return html.Table(columns, rows, f"Differences against {against}.")

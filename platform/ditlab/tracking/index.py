@@ -187,8 +187,11 @@ class JournalIndex:
 
 def cache_file(home: Home) -> Path:
     """Return the path of a home's index: `$XDG_CACHE_HOME/ditlab/`, else `~/.cache/ditlab/`."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    folder = given if given.startswith("/") else os.path.expanduser("~/.cache")  # noqa: PTH111
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if not folder.startswith("/"):
+        folder = os.path.expanduser("~/.cache")  # noqa: PTH111 (Path's own raises RuntimeError)
+    if folder.startswith("~"):
+        folder = os.devnull  # a user without a home folder: no file can be made there
     key = hashlib.sha256(os.path.realpath(home.root).encode(errors="surrogateescape")).hexdigest()[:16]
     return Path(folder, "ditlab", f"journals-{_FORMAT}-{key}.sqlite")
 

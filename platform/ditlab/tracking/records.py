@@ -286,13 +286,12 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     found = find_run(home, text)
     if found.record.trials:
         trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
-        trials = f"name one of its trials: {', '.join(trial_ids[:8])}" if trial_ids else "none of its trials has begun"
-        if found.record.is_group:
-            runs = f"name one of its runs: {', '.join(trial_ids[:8])}" if trial_ids else "none of its runs has begun"
-            raise UserError(f"run '{text}' is a group of {found.record.trials} seeds; {runs}.")
         if (found.folder.path / "points").exists():
             raise UserError(f"run '{text}' is a sweep over the samples of a trained run; name that run.")
-        raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
+        whole, parts = ("a group", "seeds") if found.record.is_group else ("a sweep", "trials")
+        each = "runs" if found.record.is_group else "trials"
+        remedy = f"name one of its {each}: {', '.join(trial_ids[:8])}" if trial_ids else f"none of its {each} has begun"
+        raise UserError(f"run '{text}' is {whole} of {found.record.trials} {parts}; {remedy}.")
     return found
 
 
