@@ -13,6 +13,11 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
 # thread and up to 22 s on two of a busy machine. Set before torch is imported; processes that a test starts inherit it.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
+# Indexes of the homes of tests are no part of a person's cache; matplotlib's list of fonts is.
+_cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser(f"{_cache}/matplotlib"))  # noqa: PTH111
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ditlab-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
 os.environ["DITLAB_PROGRESS_SECONDS"] = "0"  # what a command says must not depend on the machine's speed

@@ -1,6 +1,7 @@
 """Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory).
 
 `home.json` in it holds the version of its files' formats, and the folder in which MLflow's database was filled.
+The one file elsewhere is the index of its journals (`tracking.index`), in the user's cache folder.
 """
 
 import json

@@ -315,7 +315,7 @@ class Run:
             parts.append(paragraph(f"Next: {calls}."))
         with noted("the last samples"):
             parts += _last_samples(self.folder, content)
-        metrics = [[name, points.values[-1], content.steps[points.rows[-1]]]
+        metrics = [[name, points.values[-1], points.steps[-1]]
                    for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
         if metrics:
             parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))

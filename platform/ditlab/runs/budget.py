@@ -98,7 +98,6 @@ def check_home_budget(home: Home, experiment: Experiment) -> None:
     if budget := HomeBudget.from_environment():
         hours, device = DeviceHours(home), device_kind(experiment)
         is_used_up = budget.is_used_up(hours, device)
-        hours.keep()
         if is_used_up:
             raise BudgetUsedUp(budget.refusal(home, hours, device))
 

@@ -123,7 +123,8 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         notes += [f"asked for and not done yet: {each.verb}." for each in open_requests(folder, notes.append)]
     if content.num_damaged:
         notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
-    metrics = {name: (content.steps[p.rows[-1]], p.values[-1]) for name, p in content.metrics.items()}
+    facts = JournalFacts.of(content)
+    metrics = {name: (p.steps[-1], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
     trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
     saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)
@@ -132,8 +133,8 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     return RunDescription(
         folder, record, is_locked(folder), running, redact(address), unsent,
         {name: spec[name] for name in shown}, metrics, *saved, _sizes(folder.path), trials, notes,
-        run_time(content), hide(_latest_tag(content, PROOF_TAG)), _median_speed(content),
-        JournalFacts.of(content).held_out_text(metrics), lineage(records, record.run_id),
+        run_time(content), hide(facts.tags.get(PROOF_TAG, "")), _median_speed(content),
+        facts.held_out_text(metrics), lineage(records, record.run_id),
     )  # fmt: skip
 
 
@@ -145,12 +146,8 @@ def _median_speed(content: JournalContent) -> float | None:
 
 def run_time(content: JournalContent) -> TimeSummary | None:
     """Sum up where the time of a run went, from its journal; None where it holds no times."""
-    return time_summary(series_of(content, TIMED), hide(_latest_tag(content, STRAGGLER_TAG)))
-
-
-def _latest_tag(content: JournalContent, name: str) -> str:
-    values = [record["values"].get(name) for record in content.events if record["kind"] == "tags"]
-    return next(filter(None, reversed(values)), "")
+    straggler = JournalFacts.of(content).tags.get(STRAGGLER_TAG, "")
+    return time_summary(series_of(content, TIMED), hide(straggler))
 
 
 def storage_of(spec: Mapping[str, str]) -> str | None:

@@ -17,24 +17,18 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import is_locked
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
-from ditlab.tracking.journal import JournalContent, JournalRecord, all_metrics, current_time, read_content, read_lines
+from ditlab.tracking.journal import (
+    RESULT_PREFIXES,
+    JournalContent,
+    JournalRecord,
+    all_metrics,
+    current_time,
+    read_lines,
+)
 from ditlab.tracking.names import change_texts
 
-_EVALUATIONS = ("eval/", "held_out/", "quality/", "assessed/")
-"""Prefixes of the metrics whose points are events; those of single steps are none."""
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
-_RANKS = {
-    "start": 0,
-    "params": 0,
-    "resume": 0,
-    "tags": 0,
-    "dataset": 0,
-    "metrics": 1,
-    "artifact": 2,
-    "table": 2,
-    "end": 3,
-}
 _FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
@@ -79,31 +73,15 @@ class EventReader:
         self._num_starts = 0
 
     def read_all(self) -> list[RunEvent]:
-        """Every event so far, by time. Raises OSError where the journal cannot be read; none where there is none."""
-        try:
-            content = read_content(self.folder.journal)
-        except FileNotFoundError:
-            return _checkpoints(self.folder.checkpoints)
-        self._end, self.num_damaged = content.end, content.num_damaged
-        return self.events_in(content)
+        """Every event so far, and the checkpoints that are kept, by time. Raises OSError where the journal cannot be
+        read."""
+        events = [*self.read_new(), *_checkpoints(self.folder.checkpoints)]
+        return sorted(events, key=lambda event: event.time)
 
     def events_in(self, content: JournalContent) -> list[RunEvent]:
         """Every event of a journal that was read already, and the checkpoints that are kept, by time."""
-        records: list[JournalRecord] = [*content.events]
-        rows: dict[int, dict[str, float]] = {}
-        for name, points in content.metrics.items():
-            if name.startswith(_EVALUATIONS):
-                for row, value in zip(points.rows, points.values, strict=True):
-                    rows.setdefault(row, {})[name] = value
-        records += [
-            {"kind": "metrics", "time": content.times[row], "step": content.steps[row], "values": values}
-            for row, values in rows.items()
-        ]
-        # Of one moment, an evaluation lies between starts and tags before it, and its files and the end after it.
-        records.sort(key=lambda record: (record["time"], _RANKS.get(record["kind"], 1)))
-        events = [*_joined(filter(None, map(self._event, records))), *_checkpoints(self.folder.checkpoints)]
-        events += self._added()
-        return sorted(events, key=lambda event: event.time)
+        events = [*_joined(filter(None, map(self._event, content.events))), *self._added()]
+        return sorted([*events, *_checkpoints(self.folder.checkpoints)], key=lambda event: event.time)
 
     def read_new(self) -> list[RunEvent]:
         """Events of the journal's lines since the last call, in their order."""
@@ -149,7 +127,7 @@ class EventReader:
                 counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in record["counts"].items())
                 kind, text = "data", f"data: {record['name']} ({counts})"
             case "metrics":
-                values = [(name, value) for name, value in all_metrics(record) if name.startswith(_EVALUATIONS)]
+                values = [(name, value) for name, value in all_metrics(record) if name.startswith(RESULT_PREFIXES)]
                 if values:
                     shown = ", ".join(f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES])
                     more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""

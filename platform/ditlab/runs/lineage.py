@@ -12,7 +12,7 @@ from ditlab.home import Home
 from ditlab.reports.formatting import describe_value, short_names
 from ditlab.spec.start import NamedStart, parse_start
 from ditlab.spec.yaml_text import read_recorded
-from ditlab.tracking.names import flatten
+from ditlab.tracking.names import differing, flatten
 from ditlab.tracking.records import RunRecord, list_runs
 
 LINEAGE_TAG = "ditlab.lineage"
@@ -153,18 +153,13 @@ def _recorded_spec(home: Home, record: RunRecord) -> Mapping[str, Any] | None:
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], since: str) -> str:
     """Return the fields that differ, name and tracking aside: `lr=0.0003 (was 0.001); since 6134572f`."""
-    values_before, values_now = (
-        {path: value for path, value in flatten(each).items() if not path.startswith(("name", "tracking."))}
-        for each in (before, now)
-    )
-    changed = [
-        path for path in dict.fromkeys([*values_now, *values_before]) if values_now.get(path) != values_before.get(path)
-    ]
+    changes = differing(flatten(now), flatten(before))
+    changed = [path for path in changes if not path.startswith(("name", "tracking."))]
     names = _called(changed)
-    told = [
-        f"{names[path]}={values_now.get(path, 'none')} (was {values_before.get(path, 'none')})"
-        for path in changed[:_MOST_FIELDS]
-    ]
+    told = []
+    for path in changed[:_MOST_FIELDS]:
+        present, former = changes[path]
+        told.append(f"{names[path]}={present or 'none'} (was {former or 'none'})")
     if len(changed) > _MOST_FIELDS:
         told.append(f"{len(changed) - _MOST_FIELDS} more")
     return f"{', '.join(told) or 'nothing'}; since {since}"

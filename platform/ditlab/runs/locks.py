@@ -1,7 +1,6 @@
 """File locks: one process trains a run at a time, and one worker writes its journal; whether it is still there."""
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,6 @@ from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import UnusableFile, open_for_append
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import RunRecord, is_process_there
 
@@ -71,14 +69,10 @@ def lock_evaluation(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal: Exception) -> Iterator[None]:
-    """Hold a lock. Raises `refusal` after `timeout` seconds, UserError where no regular file lies there."""
-    try:
-        descriptor = open_for_append(path)
-    except UnusableFile as error:
-        raise UserError(f"{path} is no lock ({error.strerror}); delete it.") from None
+    """Hold a lock. Raises `refusal` after `timeout` seconds."""
     start = time.monotonic()
-    try:
-        while not _take(descriptor):
+    with path.open("ab") as file:
+        while not _take(file.fileno()):
             waited = time.monotonic() - start
             if waited >= timeout:
                 raise refusal
@@ -87,8 +81,6 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal
                 warn = None
             time.sleep(0.1)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _take(descriptor: int) -> bool:
@@ -121,10 +113,7 @@ def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
 def is_locked(folder: RunFolder) -> bool:
     """Return True while another process holds the run's lock; makes no file."""
     try:
-        descriptor = os.open(folder.path / "run.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with (folder.path / "run.lock").open("r+b") as file:
+            return not _take(file.fileno())
     except OSError:
         return False
-    try:
-        return not _take(descriptor)
-    finally:
-        os.close(descriptor)

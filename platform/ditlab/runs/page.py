@@ -37,10 +37,9 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
-from ditlab.tracking.names import flatten, interval_ends
+from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
@@ -123,8 +122,6 @@ class RunContent:
             self.checkpoints = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
         if journal.num_damaged:
             notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
-        if self.record.is_altered:
-            notes.append("run.json was changed by something other than DiTLab, or damaged; it is taken as it is.")
         self.is_live = not ended and self.record.status == "running" and is_locked(folder)
         self.status = ended or self.record.status
         if self.status == "running" and not self.is_live:
@@ -224,7 +221,7 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
 def _text(path: Path, notes: list[str] | None = None) -> str:
     """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
     try:
-        return hide(read_plain(path, MIB).decode(errors="replace"))
+        return hide(path.read_bytes().decode(errors="replace"))
     except OSError as error:
         if notes is not None:
             notes.append(f"{path.name} cannot be read ({first_line(error)}).")
@@ -292,14 +289,13 @@ def spec_changes(
     return found
 
 
-_Change = tuple[str, str | None, str | None]
+_Change = tuple[str, str, str]
 """Path, value, and the value it is compared with."""
 
 
 def _differences(now: Mapping[str, str], other: Mapping[str, str], *, whole: bool = False) -> list[_Change]:
     """Paths whose values differ; of `other` alone, unless `whole`."""
-    paths = [path for path in dict.fromkeys([*now, *other]) if path in other or whole]
-    return [(path, now.get(path), other.get(path)) for path in paths if now.get(path) != other.get(path)]
+    return [(path, *values) for path, values in differing(now, other).items() if path in other or whole]
 
 
 def _defaults(experiment: Experiment) -> list[_Change]:
@@ -317,7 +313,7 @@ def _default(value: Any) -> str:
 
 def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -> html.Part:
     """A table of differences, without the run's name."""
-    rows = [[each and shorten(each, _LONGEST_VALUE) for each in row] for row in changes if row[0] != "name"]
+    rows = [[shorten(each, _LONGEST_VALUE) for each in row] for row in changes if row[0] != "name"]
     if not rows:
         return html.Paragraphs(f"No difference against {against}.")
     return html.Table(columns, rows, f"Differences against {against}.")

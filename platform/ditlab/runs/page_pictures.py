@@ -15,7 +15,7 @@ from ditlab.home import RunFolder
 from ditlab.reports.formatting import shorten
 from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri, read_description
 from ditlab.secrets import hide
-from ditlab.storage.plain_files import MIB, UnusableFile, check_plain, is_relative, read_plain, stays_below
+from ditlab.storage.plain_files import MIB, UnusableFile
 from ditlab.tracking.journal import JournalContent
 from ditlab_models.figure_kinds import SENTENCES
 
@@ -23,7 +23,6 @@ MOST_STEPS = 60
 """Steps whose samples a page shows."""
 BUDGET = 10 * MIB
 """Bytes of all pictures of a file; as data URIs they take a third more."""
-_LARGEST_FILE = 32 * MIB
 _LARGEST_SHOWN = 2 * MIB
 """Bytes of a picture that is shown as it is; a larger one is made smaller."""
 _MOST_PIXELS = 1600
@@ -58,9 +57,8 @@ class LinkedPictures:
     """File of each address that was given out."""
 
     def address(self, path: Path, share: int) -> str:
-        """Address by which the picture is asked for. Raises OSError where it is no plain file."""
-        check_plain(path, _LARGEST_FILE)
-        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.lstat().st_mtime_ns:x}{path.suffix}"
+        """Address by which the picture is asked for. Raises OSError where it is not there."""
+        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.stat().st_mtime_ns:x}{path.suffix}"
         self.paths[name] = path
         return name
 
@@ -72,7 +70,8 @@ def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str
     """Content and kind of a whole picture; with `most_pixels` a JPEG of so many a side. Raises OSError for others."""
     from PIL import Image
 
-    content, smaller = read_plain(path, _LARGEST_FILE), BytesIO()
+    content = path.read_bytes()
+    smaller = BytesIO()
     try:
         with Image.open(BytesIO(content), formats=("PNG", "GIF", "JPEG", "WEBP")) as picture:
             kind = str(picture.format).lower()
@@ -118,19 +117,18 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
 
 def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
     path = folder.path / place
-    if not is_relative(place) or not stays_below(folder.path, path):  # before any file beside it is read
-        raise UnusableFile("outside of the run's folder", path)
-    label, texts = f"step {step:,}", {}
+    label = f"step {step:,}"
+    texts = {}
     for kind in (".txt", ".captions"):
         with suppress(OSError):
-            texts[kind] = hide(read_plain(path.with_suffix(kind), _LARGEST_FILE).decode(errors="replace"))
+            texts[kind] = hide(path.with_suffix(kind).read_bytes().decode(errors="replace"))
     alternative = f"Samples of {label}"
     if text := texts.get(".txt"):
         return Slide(label, alternative=alternative, text=text)
     if captions := texts.get(".captions", "").splitlines():
         more = ["and more"] if len(captions) > 16 else []
         alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
-    return Slide(label, _address(folder, path, pictures, share), alternative, captions=captions)
+    return Slide(label, pictures.address(path, share), alternative, captions=captions)
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
@@ -147,17 +145,11 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         if path.stem.endswith("-dark") or (path.suffix == ".png" and path.with_suffix(".gif") in paths):
             continue  # shown with its light form, or with its animation
         try:
-            source = _address(folder, path, pictures, share)
-            of_dark = _address(folder, dark, pictures, share) if dark in paths else ""
+            source = pictures.address(path, share)
+            of_dark = pictures.address(dark, share) if dark in paths else ""
             about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
             sentence = SENTENCES.get(path.stem) or shorten(about, _LONGEST_SENTENCE)
             found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about, sentence))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
     return found
-
-
-def _address(folder: RunFolder, path: Path, pictures: PictureSource, share: int) -> str:
-    if not stays_below(folder.path, path):
-        raise UnusableFile("outside of the run's folder", path)
-    return pictures.address(path, share)

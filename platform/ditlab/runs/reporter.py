@@ -22,16 +22,8 @@ from ditlab.runs.requests import ASKED_TAG, RequestAnswer, RequestDesk
 from ditlab.runs.sample_files import samples_path, save_grid, save_samples
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import (
-    DEVICES_TAG,
-    ENERGY,
-    MAIN_TAG,
-    NAME_TAG,
-    PROOF_TAG,
-    RESULT_PREFIXES,
-    Series,
-    metric_history,
-)
+from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, Series, metric_history
+from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
 from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges

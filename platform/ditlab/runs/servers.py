@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.server import is_loopback
 
 HOST = "127.0.0.1"
@@ -25,7 +24,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
-_LARGEST_FILE = 16 * MIB
 _NOTHING_YET = b"# EOF\n"
 """No metric, in the same format: before the run has written any."""
 
@@ -125,7 +123,7 @@ class MetricsServer(LoopbackServer):
         if path.partition("?")[0] != "/metrics":
             return Answer(b"the metrics are at /metrics\n", status=HTTPStatus.NOT_FOUND)
         try:
-            content = read_plain(self._file, _LARGEST_FILE) if self._file else _NOTHING_YET
+            content = self._file.read_bytes() if self._file else _NOTHING_YET
         except FileNotFoundError:
             content = _NOTHING_YET
         return Answer(content, CONTENT_TYPE_LATEST)

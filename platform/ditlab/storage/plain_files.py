@@ -115,15 +115,6 @@ def stays_below(folder: Path, path: Path) -> bool:
         return False
 
 
-def holds_plain_files(path: Path) -> bool:
-    """Return True if a file, or everything in a folder, can be read without waiting: no pipes, devices and sockets."""
-    try:
-        modes = [each.stat().st_mode for each in (path, *path.rglob("*"))]
-    except (OSError, RuntimeError, ValueError):
-        return False
-    return all(stat.S_ISREG(mode) or stat.S_ISDIR(mode) for mode in modes)
-
-
 def is_relative(place: str) -> bool:
     """Return True if a name leads from a folder into it."""
     path = PurePosixPath(place)

@@ -117,7 +117,6 @@ class SweepSession:
             self._save_elapsed()
             with suppress(*CHANNEL_ERRORS):
                 self._channel.clear()
-            self._device_hours.keep()
             result = finish_sweep(started, status, self._elapsed(), parent, self._warn, self._end_reason)
             self._raise_failure(tuner, status, num_left)
             self._observers.end = RunEnd(status, self._end_reason)

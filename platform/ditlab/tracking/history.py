@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, read_content, recent_median
+from ditlab.tracking.journal import RESULT_PREFIXES, TRAIN_LOSS, JournalContent, read_content, recent_median
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +32,6 @@ NAME_TAG = "mlflow.runName"
 
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
-RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
-"""Metrics of evaluations, in training and after it."""
 SPEED = "train/samples_per_second"
 ENERGY = "perf/energy"
 """Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""
@@ -91,7 +89,7 @@ class JournalFacts:
         return held_out_text(names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit"))
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take in the next record that holds no metrics."""
+        """Take in the next of a journal's events."""
         self.count_time(record["time"], record["kind"])
         match record["kind"]:
             case "start":
@@ -182,12 +180,11 @@ class RunResults(dict[str, MetricSpan]):
     def load(self, content: JournalContent) -> None:
         """Add the points of a journal."""
         for name, points in content.metrics.items():
-            if name.startswith(RESULT_PREFIXES):
-                for row, value in zip(points.rows, points.values, strict=True):
-                    self.add(name, ResultPoint(content.steps[row], value, content.times[row]))
-            elif name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
-                row = points.rows[-1]
-                self.add(name, ResultPoint(content.steps[row], points.values[-1], content.times[row]))
+            if name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
+                self.add(name, ResultPoint(points.steps[-1], points.values[-1], points.times[-1]))
+            elif name.startswith(RESULT_PREFIXES):
+                for point in map(ResultPoint, points.steps, points.values, points.times):
+                    self.add(name, point)
 
 
 def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object) -> str:
@@ -241,10 +238,8 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
     """Every metric of a journal by name, or those of some prefixes."""
     import numpy as np
 
-    steps = np.array(content.steps)
-    times = np.array(content.times)
     return {
-        name: Series(steps[points.rows], np.array(points.values), times[points.rows])
+        name: Series(np.array(points.steps), np.array(points.values), np.array(points.times))
         for name, points in content.metrics.items()
         if name.startswith(prefixes)
     }

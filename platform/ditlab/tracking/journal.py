@@ -8,7 +8,6 @@ Torn and damaged lines are passed over. A journal can be read whole, from an off
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired, Union
 
@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.storage.files import add_checksum, is_intact, without_checksum
-from ditlab.storage.plain_files import MIB, open_regular_file
+from ditlab.storage.plain_files import MIB
 
 Time = Annotated[int, Field(ge=0, lt=1 << 53)]
 Step = Annotated[int, Field(ge=0, lt=1 << 53)]
@@ -41,9 +41,9 @@ FIRST_LINES = 1000
 """Lines of a journal among which the data of training are recorded."""
 LONGEST_LINE = 4 * MIB
 """Bytes; the longest line of a real run, its parameters, has some 20 KB."""
-LARGEST_JOURNAL = 64 << 30
-"""Bytes: a hundred million steps."""
 _TAIL_BYTES = 65536
+RESULT_PREFIXES = ("eval/", "quality/", "held_out/", "assessed/")
+"""Metrics of evaluations, in training and after it."""
 
 
 class ModelPoint(TypedDict):
@@ -150,11 +150,11 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
         begin = end
 
 
-def read_lines(path: Path, begin: int, end: int = LARGEST_JOURNAL) -> Iterator[JournalLine]:
-    """Every whole line between two offsets, in bytes. Raises OSError where there is no journal."""
-    with open_regular_file(path, LARGEST_JOURNAL) as file:
+def read_lines(path: Path, begin: int) -> Iterator[JournalLine]:
+    """Every whole line from an offset on, in bytes. Raises OSError where there is no journal."""
+    with path.open("rb") as file:
         for line in read_journal(file, begin):
-            if not line.is_whole or line.end > end:
+            if not line.is_whole:
                 return
             yield line
 
@@ -162,9 +162,9 @@ def read_lines(path: Path, begin: int, end: int = LARGEST_JOURNAL) -> Iterator[J
 def count_lines(path: Path, begin: int) -> int:
     """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
     try:
-        with open_regular_file(path, LARGEST_JOURNAL) as file:
+        with path.open("rb") as file:
             file.seek(begin)
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(MIB), b""))
+            return sum(line.endswith(b"\n") for line in file)
     except OSError:
         return 0
 
@@ -172,8 +172,9 @@ def count_lines(path: Path, begin: int) -> int:
 class MetricPoints(NamedTuple):
     """Points of one metric, in the order they were logged."""
 
-    rows: array[int]
-    """Positions in `JournalContent.steps` and `times`."""
+    steps: array[int]
+    times: array[int]
+    """Milliseconds since 1970."""
     values: array[float]
 
 
@@ -181,14 +182,12 @@ class MetricPoints(NamedTuple):
 class JournalContent:
     """Records of a journal up to an offset."""
 
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    """Step of each `metrics` record."""
     times: array[int] = field(default_factory=lambda: array("q"))
     """Time of each `metrics` record, milliseconds since 1970."""
     metrics: dict[str, MetricPoints] = field(default_factory=dict)
     """Points by metric."""
     events: list[JournalRecord] = field(default_factory=list)
-    """Every other record, in order."""
+    """Every other record, and those of evaluations, in order."""
     num_damaged: int = 0
     """Whole lines that were passed over."""
     end: int = 0
@@ -201,21 +200,29 @@ class JournalContent:
         if record is None:
             self.num_damaged += line.is_whole  # a last line without a newline may be in writing
         elif record["kind"] == "metrics":
-            row = len(self.steps)
-            self.steps.append(record["step"])
-            self.times.append(record["time"])
-            for name, value in all_metrics(record):
-                points = self.metrics.get(name) or self.metrics.setdefault(name, MetricPoints(array("q"), array("d")))
-                points.rows.append(row)
-                points.values.append(value)
+            self._add_metrics(record)
         else:
+            self.events.append(record)
+
+    def _add_metrics(self, record: JournalRecord) -> None:
+        self.times.append(record["time"])
+        is_evaluation = False
+        for name, value in all_metrics(record):
+            points = self.metrics.get(name)
+            if points is None:
+                points = self.metrics[name] = MetricPoints(array("q"), array("q"), array("d"))
+            points.steps.append(record["step"])
+            points.times.append(record["time"])
+            points.values.append(value)
+            is_evaluation |= name.startswith(RESULT_PREFIXES)
+        if is_evaluation:
             self.events.append(record)
 
 
 def read_content(path: Path) -> JournalContent:
     """Read a journal's whole content. Raises OSError where there is none."""
     content = JournalContent()
-    with open_regular_file(path, LARGEST_JOURNAL) as file:
+    with path.open("rb") as file:
         for line in read_journal(file):
             content.add(line)
     return content
@@ -223,12 +230,10 @@ def read_content(path: Path) -> JournalContent:
 
 def recorded_dataset(path: Path) -> dict[str, Any]:
     """The record of the data that a run was trained on, near its journal's beginning; {} for none."""
-    with suppress(OSError), open_regular_file(path, LARGEST_JOURNAL) as file:
-        for number, line in enumerate(read_journal(file)):
+    with suppress(OSError):
+        for line in islice(read_lines(path, 0), FIRST_LINES):
             if line.record and line.record["kind"] == "dataset":
-                return dict(line.record)
-            if number == FIRST_LINES:
-                break
+                return line.record
     return {}
 
 
@@ -263,24 +268,27 @@ def recent_metrics(folder: RunFolder) -> RecentMetrics:
     """Read the latest value of each metric among the last 64 KiB of a run's journal."""
     latest: dict[str, float] = {}
     losses: dict[int, float] = {}
-    num_damaged = step = 0
+    num_damaged = 0
+    step = 0
+    lines: list[JournalLine] = []
     try:
-        with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
+        with folder.journal.open("rb") as file:
             begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
             if begin:  # to the beginning of a line
                 file.seek(begin - 1)
                 begin += len(file.readline(_TAIL_BYTES + 1)) - 1
-            for line in read_journal(file, begin):
-                num_damaged += line.record is None and line.is_whole
-                if line.record is not None and line.record["kind"] == "metrics":
-                    latest.update(values := dict(all_metrics(line.record)))
-                    step = max(step, line.record["step"])
-                    if TRAIN_LOSS in values:
-                        losses[line.record["step"]] = values[TRAIN_LOSS]
+            lines += read_journal(file, begin)
     except FileNotFoundError:
         pass
     except OSError as error:
         return RecentMetrics({}, 0, first_line(error))
+    for line in lines:
+        num_damaged += line.record is None and line.is_whole
+        if line.record is not None and line.record["kind"] == "metrics":
+            latest.update(values := dict(all_metrics(line.record)))
+            step = max(step, line.record["step"])
+            if TRAIN_LOSS in values:
+                losses[line.record["step"]] = values[TRAIN_LOSS]
     return RecentMetrics(latest, num_damaged, "", step, recent_median(losses))
 
 
@@ -290,40 +298,27 @@ def main_metric(folder: RunFolder) -> str:
     By a pattern over the first 64 KiB: a list of thousands of runs parses no journal for it.
     """
     try:
-        with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
+        with folder.journal.open("rb") as file:
             found = _MAIN.search(file.read(_TAIL_BYTES))
     except OSError:
         return ""
     return found[1].decode(errors="replace") if found else ""
 
 
-def last_value(folder: RunFolder, metric: str) -> float | None:
-    """Return a metric's last value, of which the line alone is parsed; None where the journal has none."""
-    found = _last_record(folder, metric, "metrics")
-    return dict(all_metrics(found)).get(metric) if found else None
-
-
-def last_tag(folder: RunFolder, tag: str) -> str:
-    """Return a tag's last value, of which the line alone is parsed; empty where the journal has none."""
-    found = _last_record(folder, tag, "tags")
-    return str(found["values"].get(tag, "")) if found else ""
-
-
-def _last_record(folder: RunFolder, name: str, kind: str) -> dict[str, Any] | None:
-    """Return the last record of a kind that has a value of this name."""
+def last_logged(folder: RunFolder, kind: str, name: str) -> str | float | None:
+    """Return the last value of a metric or tag, of which the line alone is parsed; None where the journal has none."""
     try:
-        with open_regular_file(folder.journal, LARGEST_JOURNAL) as file:
-            content = file.read()
+        content = folder.journal.read_bytes()
     except OSError:
         return None
     place = json.dumps(name).encode() + b":"
-    end = len(content)
-    while (at := content.rfind(place, 0, end)) >= 0:
+    begin = len(content)
+    while (at := content.rfind(place, 0, begin)) >= 0:
         begin = content.rfind(b"\n", 0, at) + 1
-        for line in read_journal(io.BytesIO(content[begin : content.find(b"\n", at) + 1]), 0):
-            if line.record is not None and line.record["kind"] == kind:
-                return line.record
-        end = begin
+        record = parse_record(content[begin : content.find(b"\n", at)])
+        if record is not None and record["kind"] == kind:
+            values = dict(all_metrics(record)) if kind == "metrics" else record["values"]
+            return values.get(name)
     return None
 
 

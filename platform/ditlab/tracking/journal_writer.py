@@ -18,7 +18,6 @@ from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
-from ditlab.storage.plain_files import open_for_append
 from ditlab.tracking.history import ENERGY, JournalFacts, RunResults
 from ditlab.tracking.journal import (
     current_time,
@@ -110,7 +109,7 @@ class JournalWriter:
             if self.path.exists():
                 content = read_content(self.path)
                 for name, points in content.metrics.items():
-                    self._last_steps[name] = max(content.steps[row] for row in points.rows)
+                    self._last_steps[name] = max(points.steps)
                     thinning = self._thinnings[name]
                     for value in points.values:
                         thinning.selects(value)
@@ -225,7 +224,7 @@ class JournalWriter:
         self._syncer.join()
 
     def _open(self) -> None:
-        self._file = open_for_append(self.path)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         # A newline separates a torn last line of an earlier process from ours, and readers pass it over.
         self._needs_newline = ends_torn(self._file)
         if os.fstat(self._file).st_size == 0:

@@ -22,15 +22,7 @@ from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.plain_files import (
-    MIB,
-    holds_plain_files,
-    is_relative,
-    open_regular_file,
-    parse_json,
-    read_plain,
-    stays_below,
-)
+from ditlab.storage.plain_files import is_relative, stays_below
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
@@ -72,7 +64,6 @@ _DIGEST_LENGTH = 36
 """Characters that MLflow keeps of a dataset's digest."""
 _DATASET_NAME_LENGTH = 500
 _STEP_TAG = "ditlab.step"
-_LARGEST_WEIGHTS = 1 << 44
 _STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
@@ -151,7 +142,7 @@ class MlflowBackend(TrackingBackend):
             fault = ""
             if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
                 fault = f"leads out of {self.folder.path}"
-            elif not os.access(path, os.R_OK) or not holds_plain_files(path):
+            elif not os.access(path, os.R_OK):
                 fault = "is gone or unreadable"
             if fault:
                 self.warn(f"{path} {fault}, so MLflow does not get it")
@@ -283,7 +274,7 @@ class MlflowBackend(TrackingBackend):
         if (facts := path.with_name(FACTS_NAME)).is_file():
             self.client.log_artifact(self.run_id, str(facts))
         try:
-            text = read_plain(path, MIB).decode(errors="replace")
+            text = path.read_bytes().decode(errors="replace")
         except OSError as error:
             self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
             return
@@ -375,12 +366,12 @@ def _is_ready(model: Any) -> bool:
 
 def weights_step(path: Path) -> int | None:
     """Training step of exported weights, from the head of their file; None for a file that says none."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with open_regular_file(path, _LARGEST_WEIGHTS) as file:
-            length = int.from_bytes(file.read(8), "little")
-            head = parse_json(file.read(length)) if length < 64 * MIB else {}
-        return int(head["__metadata__"]["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with safe_open(path, "np") as file:
+            return int(file.metadata()["step"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         return None
 
 

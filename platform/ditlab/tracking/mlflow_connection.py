@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sqlite3
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +20,7 @@ from urllib.parse import quote
 
 from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
+from ditlab.storage.plain_files import MIB
 from ditlab.tracking.access import artifact_address, exempt_from_proxies, is_server, sqlite_address, sqlite_path
 
 _SETTINGS = {
@@ -36,7 +35,7 @@ _NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
 REFILL = "run `ditlab runs sync`, which fills a new one from the runs' journals and keeps this file"
 """Remedy."""
-_WORDS = ("not a database", "malformed", "no such table", "no such column", "no plain file")
+_WORDS = ("not a database", "malformed", "no such table", "no such column")
 _LONGEST_CHECK = 256 * MIB
 """Bytes of a database whose every page is looked at, in about a second."""
 _TIMEOUT = 10.0
@@ -107,12 +106,9 @@ def _database_lock(uri: str) -> Iterator[None]:
         return
     path = sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = open_for_append(Path(f"{path}.lock"))
-    try:
+    with Path(f"{path}.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(lock)
 
 
 def error_code(error: Exception) -> str:
@@ -184,13 +180,12 @@ def other_version(revision: str, address: str = "") -> str:
 
 
 def open_read_only(database: Path) -> sqlite3.Connection:
-    """Open a SQLite file for reading. Raises OSError for anything but a regular file.
+    """Open a SQLite file for reading. Raises FileNotFoundError where there is none.
 
     SQLite alone opens it: closing a descriptor of ours would end the locks that it holds on the file in this process,
     and two writers at a time would break the database (https://www.sqlite.org/howtocorrupt.html, 2.2).
     """
-    if not stat.S_ISREG(database.lstat().st_mode):
-        raise UnusableFile("no plain file", database)
+    database.stat()
     return sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=_TIMEOUT)
 
 

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from ditlab.receipts.records import protocols_text
 from ditlab.secrets import hide
-from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, JournalFacts, MetricSpan, RunResults
+from ditlab.tracking.history import MAIN_TAG, JournalFacts, MetricSpan, RunResults
+from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.names import (
     MODEL_TRAINING,
     artifact_image,

@@ -1,4 +1,4 @@
-"""The local registry of runs: a folder each, with a `run.json` that has a checksum. Imports no mlflow."""
+"""The local registry of runs: a folder each, with a `run.json`. Imports no mlflow."""
 
 import fcntl
 import json
@@ -20,8 +20,7 @@ from pydantic_core import from_json
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
-from ditlab.storage.files import add_checksum, is_intact, write_durably
-from ditlab.storage.plain_files import MIB, open_for_append, read_plain
+from ditlab.storage.files import write_durably
 
 FORMAT = 2
 """Version of `run.json`."""
@@ -76,8 +75,6 @@ class RunRecord:
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
     """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
     are none."""
-    is_altered: bool = field(default=False, compare=False)
-    """True if the file's checksum is wrong: a person changed it, or it is damaged. Not in the file."""
 
     @property
     def is_group(self) -> bool:
@@ -109,7 +106,7 @@ _RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
 def read_record(folder: RunFolder) -> RunRecord:
     """Read a run's record. Raises UnreadableRecord, a UserError, for a missing or damaged one or another format."""
     try:
-        content = read_plain(folder.record, MIB)
+        content = folder.record.read_bytes()
         if folder.path.is_symlink():
             raise _unreadable(folder, "the run's folder is a link; move the folder itself here")
         values = from_json(content, allow_inf_nan=False)
@@ -121,16 +118,15 @@ def read_record(folder: RunFolder) -> RunRecord:
     except FileNotFoundError:
         is_run = folder.path.is_dir() and any(folder.path.iterdir())
         raise _unreadable(folder, "it is missing", is_run) from None
-    except OSError as error:
-        raise _unreadable(folder, first_line(error)) from None
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, problem["loc"]))[:80]
         raise _unreadable(folder, f"{place}: {problem['msg']}") from None
+    except OSError as error:
+        raise _unreadable(folder, first_line(error)) from None
     except ValueError as error:
         raise _unreadable(folder, f"no JSON: {first_line(error)}") from None
-    # The folder's name is the id; a copied folder is a run of its own.
-    return replace(record, run_id=folder.run_id, is_altered=not is_intact(content))
+    return replace(record, run_id=folder.run_id)  # a copied folder is a run of its own
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class FoundRun:
     folder: RunFolder
     record: RunRecord
     note: str = ""
-    """Message for the user where the newest of several runs of one name was taken, or the record was altered."""
+    """Message for the user where the newest of several runs of one name was taken."""
 
 
 class RunList(NamedTuple):
@@ -182,7 +178,7 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
         changes["process"] = this_process()
     # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
     # anything that is open for reading only.
-    with os.fdopen(open_for_append(folder.path / "run.json.lock"), "ab") as lock:
+    with (folder.path / "run.json.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = replace(read_record(folder), **changes, updated=_now())
         _write(folder, record)
@@ -229,7 +225,7 @@ def scan_runs(home: Home) -> RunList:
     records = []
     unreadable = {}
     try:
-        names = [each.name for each in os.scandir(home.runs) if each.is_symlink() or each.is_dir(follow_symlinks=False)]
+        names = [each.name for each in os.scandir(home.runs) if each.is_dir()]
     except FileNotFoundError:
         names = []
     except OSError as error:
@@ -255,14 +251,11 @@ def find_run(home: Home, text: str) -> FoundRun:
     record = next((record for record in runs if record.run_id == text), None)
     if record is None:
         record = named[0] if named else _of_prefix(home, text, runs)
-    folder = home.run(record.run_id)
-    notes = []
+    note = ""
     if len(named) > 1 and record.run_id != text:
         others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
-        notes.append(f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})")
-    if record.is_altered:
-        notes.append(f"{folder.record} was changed by something other than DiTLab, or damaged; it is taken as it is")
-    return FoundRun(folder, record, "; ".join(notes))
+        note = f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})"
+    return FoundRun(home.run(record.run_id), record, note)
 
 
 def _of_prefix(home: Home, text: str, runs: Sequence[RunRecord]) -> RunRecord:
@@ -293,21 +286,20 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     found = find_run(home, text)
     if found.record.trials:
         trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
-        trials = f"name one of its trials: {', '.join(trial_ids[:8])}" if trial_ids else "none of its trials has begun"
-        if found.record.is_group:
-            runs = f"name one of its runs: {', '.join(trial_ids[:8])}" if trial_ids else "none of its runs has begun"
-            raise UserError(f"run '{text}' is a group of {found.record.trials} seeds; {runs}.")
         if (found.folder.path / "points").exists():
             raise UserError(f"run '{text}' is a sweep over the samples of a trained run; name that run.")
-        raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
+        whole, parts = ("a group", "seeds") if found.record.is_group else ("a sweep", "trials")
+        each = "runs" if found.record.is_group else "trials"
+        remedy = f"name one of its {each}: {', '.join(trial_ids[:8])}" if trial_ids else f"none of its {each} has begun"
+        raise UserError(f"run '{text}' is {whole} of {found.record.trials} {parts}; {remedy}.")
     return found
 
 
 def find_unfinished(home: Home, name: str, spec_hash: str, *, is_group: bool = False) -> RunFolder | None:
     """Find the newest unfinished run, or group of seeds, of this name and spec hash, for `--resume auto`."""
     runs = scan_runs(home)
-    if runs.unreadable:
-        _log.warning("%s; a run to go on with may be among them", record_remarks(runs)[0].rstrip("."))
+    for remark in record_remarks(runs):
+        _log.warning("%s; a run to go on with may be among them", remark.rstrip("."))
     for record in runs.records:
         is_open = record.status not in ("finished", "stopped") and (record.is_group if is_group else not record.trials)
         if is_open and record.name == name and record.spec_hash == spec_hash:
@@ -325,16 +317,13 @@ def group_members(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def record_remarks(runs: RunList) -> list[str]:
-    """Sentences on records that cannot be read, and on those that were altered."""
-    sentences = []
-    if number := len(runs.unreadable):
-        listed = [f"{run_id} ({reason})" for run_id, reason in sorted(runs.unreadable.items())[:3]]
-        which = "1 run's run.json" if number == 1 else f"run.json of {number} runs"
-        sentences.append(f"{which} cannot be read: {', '.join(listed)}{', ...' if number > 3 else ''}.")
-    if altered := [record.run_id for record in runs.records if record.is_altered]:
-        which = ", ".join(altered[:5]) + (", ..." if len(altered) > 5 else "")
-        sentences.append(f"run.json of {which} was changed by something other than DiTLab, or damaged.")
-    return sentences
+    """A sentence on records that cannot be read; none where all can."""
+    number = len(runs.unreadable)
+    if not number:
+        return []
+    listed = [f"{run_id} ({reason})" for run_id, reason in sorted(runs.unreadable.items())[:3]]
+    which = "1 run's run.json" if number == 1 else f"run.json of {number} runs"
+    return [f"{which} cannot be read: {', '.join(listed)}{', ...' if number > 3 else ''}."]
 
 
 def _now() -> str:
@@ -343,8 +332,7 @@ def _now() -> str:
 
 def _write(folder: RunFolder, record: RunRecord) -> None:
     values = {"format": FORMAT, **asdict(record)}
-    del values["is_altered"]
     for name in ("start", "group", "plugins", "process"):
         if not values[name]:
             del values[name]
-    write_durably(folder.record, add_checksum(json.dumps(values, indent=1).encode()))
+    write_durably(folder.record, json.dumps(values, indent=1).encode())

@@ -19,9 +19,7 @@ from urllib.parse import quote
 
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home, RunFolder
-from ditlab.spec.yaml_text import MAX_BYTES
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped, write_durably
-from ditlab.storage.plain_files import read_plain
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.backend import Warn
 from ditlab.tracking.history import NAME_TAG
@@ -146,7 +144,7 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
 
     for path in (folder.path / name for name in _SPECS):
         try:
-            content = read_plain(path, MAX_BYTES)
+            content = path.read_bytes()
             text = moved(content.decode())
         except FileNotFoundError:
             continue

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ditlab.secrets import hide
-from ditlab.storage.plain_files import MIB, read_plain
-from ditlab.tracking.history import MAIN_TAG, RESULT_PREFIXES, SPEED
+from ditlab.tracking.history import MAIN_TAG, SPEED
+from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab.tracking.names import as_count
 from ditlab.tracking.notes import RunNote, baselines, number, untrained
@@ -102,7 +102,7 @@ def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, 
     """
     path = Path(location)
     try:
-        digest = hashlib.sha256(read_plain(path / "manifest.json", 256 * MIB)).hexdigest()
+        digest = hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest()
     except (OSError, ValueError):
         digest = ""
     inside = path.is_relative_to(tracker.folder.path)

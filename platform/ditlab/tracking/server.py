@@ -26,7 +26,7 @@ from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.secrets import hide, hide_in_urls
 from ditlab.spec.uris import refuse_secret
-from ditlab.storage.plain_files import MIB, check_plain, open_for_append, read_plain
+from ditlab.storage.plain_files import check_plain
 from ditlab.tracking.access import (
     DATABASE_PORTS,
     artifact_address,
@@ -45,7 +45,6 @@ from ditlab.tracking.names import MODEL_TRAINING, experiment_page
 
 _PROGRAM = Path(__file__).with_name("serve_mlflow.py")
 _STOP_TIMEOUT = 10.0  # seconds
-_LONGEST_LOG = 256 * MIB
 NAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 MIN_PASSWORD_LENGTH = 12  # characters: MLflow takes none below
 
@@ -242,11 +241,9 @@ class MlflowServer:
 
     def _open_log(self) -> IO[bytes]:
         try:
-            log = os.fdopen(open_for_append(self.log), "wb")
-            log.truncate(0)
+            return self.log.open("wb")
         except OSError as error:
             raise UserError(f"{self.log} cannot be written ({first_line(error)}); remove it.") from None
-        return log
 
     def _command(self) -> list[str]:
         """The command line, without secrets: other users of the machine see it."""
@@ -310,7 +307,7 @@ class MlflowServer:
     def _last_words(self) -> str:
         """Where the server's log is, and its last line."""
         try:
-            lines = read_plain(self.log, _LONGEST_LOG).decode(errors="replace").split("\n")
+            lines = self.log.read_bytes().decode(errors="replace").split("\n")
         except OSError:
             lines = []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it is empty")

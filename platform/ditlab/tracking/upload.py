@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.spec.files import build_experiment, load_recorded_experiment
-from ditlab.spec.sweep import load_sweep
-from ditlab.storage.files import add_checksum, parse_json_line, sync_file, write_durably
-from ditlab.storage.plain_files import MIB, check_plain, open_for_append, open_regular_file, read_plain
+from ditlab.storage.files import sync_file, write_durably
 from ditlab.tracking.access import (
     access_fault,
     redact,
@@ -33,16 +27,14 @@ from ditlab.tracking.access import (
 )
 from ditlab.tracking.backend import Destination, NotReadyError, RunGoneError, TrackingBackend, Warn, backend_for
 from ditlab.tracking.journal import (
-    LARGEST_JOURNAL,
     LONGEST_LINE,
     JournalRecord,
     count_lines,
     damaged_lines,
-    read_journal,
     read_lines,
 )
 from ditlab.tracking.mlflow_connection import REFILL, denial, holds_run, is_damage, outage_reason
-from ditlab.tracking.records import RunRecord, read_record
+from ditlab.tracking.records import RunRecord
 from ditlab.tracking.system_metrics import LONGEST_HELD
 
 BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
@@ -67,7 +59,7 @@ class Cursor:
     """Offsets of files whose upload failed while the rest went through, and of a note that was not sent yet."""
 
 
-_SAVED = TypeAdapter(Cursor)
+_CURSORS = TypeAdapter(dict[str, Cursor])
 
 
 class CursorFile:
@@ -78,15 +70,12 @@ class CursorFile:
         self._database = sqlite_path(uri) if uri.startswith("sqlite:") else None
         self._journal = folder.node_journal(node)
         self._path = self._journal.with_suffix(".cursor.json")
-        self.lock: int | None = None
-        """Descriptor of the held lock; None while this process does not hold it."""
+        self.lock: IO[bytes] | None = None
+        """The held lock; None while this process does not hold it."""
 
     def load(self) -> Cursor:
         """The saved cursor; the beginning for an unreadable one, and for a database or journal that was made again."""
-        try:
-            cursor = _SAVED.validate_python(self._read().get(self._key, {}))
-        except ValidationError:
-            return Cursor()
+        cursor = self._read().get(self._key, Cursor())
         if self._database and cursor.mlflow_run_id and not holds_run(self._database, cursor.mlflow_run_id):
             return Cursor()
         if cursor.offset:
@@ -98,40 +87,39 @@ class CursorFile:
     def save(self, cursor: Cursor) -> None:
         """Save a cursor; it is on the disk when this returns."""
         cursor.head = self._head()
-        targets = {**self._read(), self._key: asdict(cursor)}
-        write_durably(self._path, add_checksum(json.dumps(targets, indent=1).encode()))
+        write_durably(self._path, _CURSORS.dump_json({**self._read(), self._key: cursor}, indent=1))
 
     def acquire(self) -> bool:
         """Take the lock; returns False while another process holds it."""
         if self.lock is None:
-            descriptor = open_for_append(Path(f"{self._path}.lock"))
+            lock = Path(f"{self._path}.lock").open("ab")  # noqa: SIM115
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                os.close(descriptor)
+                lock.close()
                 return False
-            self.lock = descriptor
+            self.lock = lock
         return True
 
     def release(self) -> None:
         """Release the lock, if this process holds it."""
         if self.lock is not None:
-            os.close(self.lock)
+            self.lock.close()
             self.lock = None
 
     def _head(self) -> str:
         try:
-            with open_regular_file(self._journal) as file:
+            with self._journal.open("rb") as file:
                 line = file.readline(LONGEST_LINE)
         except OSError:
             return ""
         return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
 
-    def _read(self) -> dict[str, Any]:
-        """The cursors by address; {} where they cannot be read, or their checksum is wrong."""
+    def _read(self) -> dict[str, Cursor]:
+        """The cursors by address; {} where they cannot be read."""
         try:
-            return parse_json_line(read_plain(self._path, MIB)) or {}
-        except OSError:
+            return _CURSORS.validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
             return {}
 
 
@@ -189,18 +177,10 @@ class JournalTransfer:
 
     def _connect(self) -> TrackingBackend:
         """Find or make the run at the backend, and save its id before anything is sent to it."""
-        start = None
-        num_damaged = 0
-        with open_regular_file(self.path, LARGEST_JOURNAL) as journal:
-            for line in read_journal(journal):
-                num_damaged += line.record is None and line.is_whole
-                if line.record is not None and line.record["kind"] == "start":
-                    start = line.record
-                    break
+        records = (line.record for line in read_lines(self.path, 0) if line.record)
+        start = next((record for record in records if record["kind"] == "start"), None)
         if start is None and self.to.node == 0:
-            start = lost_start(self.to.folder) if num_damaged else None
-            if start is None:
-                raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
+            raise NotReadyError(f"{self.path} does not say yet which run it belongs to")
         known = self.cursor.mlflow_run_id
         backend = backend_for(self.to.uri).connect(self.to, start, known)
         if backend.run_id != known:
@@ -215,7 +195,9 @@ class JournalTransfer:
         end = self.cursor.offset
         num_damaged = 0
         note = None
-        for line in read_lines(self.path, self.cursor.offset, durable):
+        for line in read_lines(self.path, self.cursor.offset):
+            if line.end > durable:
+                break
             end = line.end
             record = line.record
             if record is None:
@@ -271,25 +253,6 @@ class JournalTransfer:
                 self.to.warn(f"MLflow's artifact store takes no {what}; files wait, metrics go on")
             return False
         return True
-
-
-def lost_start(folder: RunFolder) -> JournalRecord | None:
-    """Make a journal's `start` record from the run's record and spec; None where these are damaged, too."""
-    try:
-        record = read_record(folder)
-        if record.trials and not record.is_group:
-            base = load_sweep(folder.path / "sweep.yaml", ()).base
-            experiment = build_experiment(base, str(folder.path)).tracking.experiment
-        else:
-            experiment = load_recorded_experiment(folder.spec).tracking.experiment
-    except UserError:
-        return None
-    started = int(datetime.fromisoformat(record.created).timestamp() * 1000)
-    start = {
-        "kind": "start", "time": started, "run_id": record.run_id,
-        "name": record.name, "experiment": experiment, "family": record.family,
-    }  # fmt: skip
-    return {**start, "parent": record.parent} if record.parent else start
 
 
 class BackgroundUploader:
@@ -421,7 +384,7 @@ def journal_fault(folder: RunFolder) -> str:
     """Reason why one of a run's journals cannot be read, and the remedy; empty where all can."""
     for journal in map(folder.node_journal, folder.journal_nodes()):
         try:
-            check_plain(journal, LARGEST_JOURNAL)
+            journal.open("rb").close()
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -95,7 +95,7 @@ def card_facts(source: ExportSource) -> CardFacts:
         content = read_content(saved.folder.journal)
         for name, points in content.metrics.items():
             if name.startswith(MEASURED):
-                metrics[name] = content.steps[points.rows[-1]], points.values[-1]
+                metrics[name] = points.steps[-1], points.values[-1]
     dataset = recorded_dataset(saved.folder.journal)
     return CardFacts(saved.folder.run_id, saved.record.name, source.averaged, dataset, metrics, source.options)
 

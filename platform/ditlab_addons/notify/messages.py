@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ditlab.home import RunFolder
 from ditlab.reports.formatting import format_clock
 from ditlab.secrets import hide
-from ditlab.storage.plain_files import MIB, open_regular_file
-from ditlab.tracking.history import RESULT_PREFIXES, RunResults
-from ditlab.tracking.journal import LARGEST_JOURNAL, LONGEST_LINE, all_metrics, main_metric, parse_record
+from ditlab.storage.plain_files import MIB
+from ditlab.tracking.history import RunResults
+from ditlab.tracking.journal import all_metrics, main_metric, read_lines
 from ditlab.tracking.notes import against, baselines, number
 from ditlab.tracking.records import read_record
 from ditlab_addons.notify.section import NotifyEvent
@@ -26,12 +25,11 @@ if TYPE_CHECKING:  # they import ray and torch, which a run on one machine and `
     from ditlab.training.reporting import TrainingProgress
 
 _LARGEST_PICTURE = 2 * MIB
-_RESULT = re.compile(rf'"(?:{"|".join(RESULT_PREFIXES)})'.encode())
 _TITLES: dict[NotifyEvent, str] = {"best": "better than before", "lost": "lost a worker"}
 
 
 class ResultReader:
-    """Results of a run's evaluations from its journal, of which each `read` parses the new lines that hold any."""
+    """Results of a run's evaluations from its journal, of which each `read` reads what is new."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.results = RunResults()
@@ -40,15 +38,11 @@ class ResultReader:
 
     def read(self) -> RunResults:
         """Read on; a journal that is not there, or cannot be read, has nothing new."""
-        with suppress(OSError), open_regular_file(self._journal, LARGEST_JOURNAL) as file:
-            file.seek(self._end)
-            while line := file.readline(LONGEST_LINE):
-                if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
-                    break  # in writing
-                self._end += len(line)
-                record = parse_record(line) if _RESULT.search(line) else None
-                if record and record["kind"] == "metrics":
-                    self.results.add_step(record["step"], dict(all_metrics(record)), record["time"])
+        with suppress(OSError):
+            for line in read_lines(self._journal, self._end):
+                self._end = line.end
+                if line.record and line.record["kind"] == "metrics":
+                    self.results.add_step(line.record["step"], dict(all_metrics(line.record)), line.record["time"])
         return self.results
 
 

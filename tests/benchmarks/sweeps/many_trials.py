@@ -47,7 +47,6 @@ from ditlab.home import Home
 from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep import build_sweep
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.storage.files import add_checksum
 from ditlab.sweeps.prepare import local_nodes, prepare_sweep
 from ditlab.sweeps.progress import PROGRESS, SweepProgress, SweepTrials
 from ditlab.sweeps.results import ParentRun, finish_sweep
@@ -119,8 +118,8 @@ def write_trial(started: StartedSweep, trial: Trial, parameters: Mapping[str, st
     record = RunRecord(
         trial.run_id, name, "dit", "", when, when, status, STEPS, STEPS, parent=sweep, trial=trial.number
     )
-    values = {key: value for key, value in asdict(record).items() if key not in ("is_altered", "start", "plugins")}
-    folder.record.write_bytes(add_checksum(json.dumps({"format": FORMAT, **values}).encode()))
+    values = {key: value for key, value in asdict(record).items() if key not in ("start", "plugins")}
+    folder.record.write_text(json.dumps({"format": FORMAT, **values}))
     tags = {"ditlab.run": trial.run_id, PARENT_TAG: sweep, "ditlab.trial": str(trial.number), DEVICES_TAG: "1 core"}
     experiment = started.prepared.base.tracking.experiment
     start = {"run_id": trial.run_id, "name": name, "experiment": experiment, "family": "dit", "parent": sweep}

@@ -1,7 +1,8 @@
-"""`runs query`: tables made of journals and specs, kept beside runs that ended, read by SQL that can write nothing."""
+"""`runs query`: tables of journals and specs, read by SQL that can write nothing."""
 
 import math
 import os
+import shutil
 from contextlib import closing
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.query import query_runs
+from ditlab.tracking.index import cache_file
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 
@@ -18,9 +20,9 @@ def home(tmp_path):
     home = Home(tmp_path / "home").ensure()
     for number, (name, size) in enumerate((("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))):
         folder = create_run(home, name, family="dit", spec_hash="a", run_id=f"run{number}")
-        folder.spec.write_text(f"name: {name}\noptimizer: {{lr: {10.0**-number}}}\nrevision: '2026_11'\nodd: 'nan'\n")
+        spec = {"name": name, "optimizer.lr": str(10.0**-number), "revision": "2026_11", "odd": "nan"}
         with closing(JournalWriter(folder)) as journal:
-            journal.append("params", values={"parameters.total": str(size), "name": name})
+            journal.append("params", values={"parameters.total": str(size), **spec})
             journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
             for step in range(1, 101):
                 journal.log_metrics(step, {"train/loss": 1 / step, "train/samples_per_second": 50.0 + number})
@@ -50,37 +52,39 @@ def test_a_question_of_one_line(home):
     assert query_runs(home, "SELECT count(*) FROM metrics").rows == [(3 * 202,)]
 
 
-def test_what_was_kept_follows_the_journal(home):
-    """From Parquet the same answers; a torn file and one of an older journal are made again, live runs read anew."""
+def test_answers_follow_journals_and_specs(home):
+    """Alike with the index and without it; a changed journal and a changed spec are read anew."""
     sql = "SELECT run, count(*), sum(step), max(time) FROM metrics GROUP BY run ORDER BY run"
     first = query_runs(home, sql)
-    kept = [home.run(f"run{number}").path / "journal.parquet" for number in range(3)]
-    made = [path.stat().st_mtime_ns for path in kept]
-    assert query_runs(home, sql) == first and [path.stat().st_mtime_ns for path in kept] == made
-    for damage in (b"", b"PAR1" + b"\x00" * 100, kept[0].read_bytes()[:-40]):
-        kept[0].write_bytes(damage)
+    assert query_runs(home, sql) == first
+    kept = cache_file(home)
+    whole = kept.read_bytes()
+    for damage in (b"", b"no database", whole[:8192], whole[:4096] + bytes(len(whole) - 4096)):
+        kept.write_bytes(damage)
+        assert query_runs(home, sql) == first
         assert query_runs(home, sql) == first
     stat = (journal := home.run("run1").journal).stat()
     journal.write_bytes(journal.read_bytes().replace(b'"step":7,', b'"step":8,'))  # its lines are damaged now
     os.utime(journal, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert query_runs(home, sql).rows[1][1] == first.rows[1][1] - 2
-    first = query_runs(home, sql)
     with closing(JournalWriter(home.run("run0"))) as journal:
         journal.log_metrics(102, {"train/loss": 0.25})
     assert query_runs(home, sql).rows[0][:3] == ("run0", 203, first.rows[0][2] + 102)
     with closing(JournalWriter(home.run("run0"), node=1)) as journal:
         journal.log_metrics(102, {"system/node_1/cpu": 0.25})
     assert query_runs(home, sql).rows[0][1] == 204, "another node's journal"
-    update_record(home.run("run1"), status="running")
-    kept[1].unlink()
-    assert query_runs(home, sql).rows[1] == first.rows[1] and not kept[1].exists()
-    fields = "SELECT count(*), max(value) FROM specs WHERE run = 'run0' AND field = 'optimizer.lr'"
-    assert query_runs(home, fields).rows == [(1, 1)]
-    home.run("run0").spec.write_text("name: other\noptimizer: {lr: 3}\n")
-    assert query_runs(home, fields).rows == [(1, 3)]
-    home.run("run2").spec.write_text("\x00")
+    fields = "SELECT field, value FROM specs WHERE run = 'run0' ORDER BY field"
+    whole = [("name", "wide"), ("odd", "nan"), ("optimizer.lr", 1), ("revision", "2026_11")]
+    assert query_runs(home, fields).rows == whole
+    with closing(JournalWriter(home.run("run0"))) as journal:
+        journal.append("resume", step=102, changes={"optimizer.lr": ("1.0", "3.0"), "odd": ("nan", "")}, rates="")
+    assert query_runs(home, fields).rows == [whole[0], ("optimizer.lr", 3), whole[3]]
+    home.run("run2").journal.unlink()
+    home.run("run2").journal.mkdir()
     (note,) = query_runs(home, "SELECT 1 FROM specs").notes
     assert note.startswith("run run2: ")
+    shutil.rmtree(home.run("run1").path)
+    assert [row[0] for row in query_runs(home, sql).rows] == ["run0", "run2"]
 
 
 @pytest.mark.parametrize(

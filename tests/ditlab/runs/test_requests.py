@@ -106,9 +106,8 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
     ]  # fmt: skip
     assert (result.status, result.step) == ("interrupted", 4)
     evaluation, sample, checkpoint, stop = (read_answer(folder, number) for number in range(1, 5))
-    content = read_content(folder.journal)
-    points = {content.steps[row]: content.metrics["eval/velocity"].values[place]
-              for place, row in enumerate(content.metrics["eval/velocity"].rows)}  # fmt: skip
+    found = read_content(folder.journal).metrics["eval/velocity"]
+    points = dict(zip(found.steps, found.values, strict=True))
     assert sorted(points) == [0, 1, 4] and points[1] == evaluation.metrics["eval/velocity"]
     assert sample.files[0].endswith("asked-00000002.png") and (folder.media / "asked-00000002.png").stat().st_size
     assert [checkpoint.checkpoint, stop.checkpoint] == [str(folder.checkpoints / f"step-0000000{n}") for n in (3, 4)]
@@ -134,8 +133,7 @@ def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeyp
     folder = run_home.run(result.run_id)
     assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP_VERB, "not done", 0)]
     assert result.status == "finished" and read_answer(folder, 2).metrics["eval/velocity"]
-    content = read_content(folder.journal)
-    assert {content.steps[row] for row in content.metrics["eval/velocity"].rows} == {0, 4, 6}
+    assert set(read_content(folder.journal).metrics["eval/velocity"].steps) == {0, 4, 6}
 
 
 def test_a_person_asks_while_it_trains(run_home, ditlab_in):

@@ -1,7 +1,6 @@
 """`ditlab runs` on the command line."""
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -137,18 +136,16 @@ def test_a_run_is_renamed_here_and_in_mlflow(home: Home, new_run: NewRun, store:
 
 
 def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun) -> None:
-    whole, torn, edited, odd = (new_run(name) for name in ("whole", "torn", "edited", "odd"))
+    whole, torn, odd = (new_run(name) for name in ("whole", "torn", "odd"))
     torn.record.write_text('{"run_id": ')
-    edited.record.write_text(edited.record.read_text().replace('"edited"', '"better"'))
-    os.mkfifo(odd.journal)
+    odd.journal.mkdir()
     whole.journal.write_text("no line of a journal\n")
     done = invoke()
     said = " ".join(done.stderr.split())
     assert f"1 run's run.json cannot be read: {torn.run_id} (no JSON" in said
-    assert f"run.json of {edited.run_id} was changed by something other than DiTLab, or damaged." in said
-    assert f"the journal of run {odd.run_id} cannot be read (a named pipe, no plain file)." in said
+    assert f"the journal of run {odd.run_id} cannot be read (" in said
     assert "last 64 KiB of these runs' journals: 1 damaged line passed over" in said
-    assert "better" in done.stdout and "whole" in done.stdout
+    assert "whole" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def sync(one: DamagedHome, say: Say) -> Any:
     found: list[Any] = [cursor(one, say), num_unsent(one.first, resolve_tracking_uri(None, one.home), one.home)]
     for node in (0, 1):
         journal = one.first.node_journal(node)
-        lines = list(read_lines(journal, 0, journal.stat().st_size))
+        lines = list(read_lines(journal, 0))
         if damaged := sum(line.record is None for line in lines):
             say(f"{damaged} damaged lines")
         found.append([line.record for line in lines])

@@ -115,15 +115,16 @@ def _count_hours(home: Home, rows: list[RunRow], remarks: list[str], as_json: bo
     from ditlab.tracking.device_hours import DeviceHours
 
     budget = HomeBudget.from_environment()
-    hours = DeviceHours(home)
     found: RunRow = {}
+    if not budget and not as_json:
+        return found
+    hours = DeviceHours(home)
     if budget:
         remarks.append(budget.describe(hours))
         found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
     if as_json:  # a look at each journal
         for row in rows:
             row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
-    hours.keep()
     return found
 
 
@@ -329,7 +330,7 @@ def _by_protocol(home: Home, rows: list[RunRow], remarks: list[str]) -> list[Run
     """Order rows that are sorted by their main metric by what it is measured with, and say so where that differs."""
     from ditlab.receipts.records import TAG_PREFIX
     from ditlab.runs.query import protocol_of
-    from ditlab.tracking.journal import last_tag
+    from ditlab.tracking.journal import last_logged
 
     ways: dict[tuple[str, str], list[RunRow]] = {}
     for row in rows:
@@ -337,7 +338,8 @@ def _by_protocol(home: Home, rows: list[RunRow], remarks: list[str]) -> list[Run
         way = ("", "")
         if row.get("main_value") is not None:
             tag = f"{TAG_PREFIX}{metric.partition('/')[0]}"
-            way = metric, protocol_of(metric, {tag: last_tag(home.run(row["run_id"]), tag)})
+            text = last_logged(home.run(row["run_id"]), "tags", tag) or ""
+            way = metric, protocol_of(metric, {tag: str(text)})
         ways.setdefault(way, []).append(row)
     without = ways.pop(("", ""), [])
     if len(ways) > 1:
@@ -350,7 +352,7 @@ def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults
     """RunRow of a run, with `num_damaged` lines of its journal; None where it is not wanted. Appends to `faults`."""
     from ditlab.runs.locks import running_state
     from ditlab.tracking.history import SPEED
-    from ditlab.tracking.journal import last_value, main_metric, recent_metrics
+    from ditlab.tracking.journal import last_logged, main_metric, recent_metrics
 
     if not _matches(vars(record), {key: value for key, value in wanted.items() if key != "status"}):
         return None
@@ -370,7 +372,7 @@ def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults
     main = main_metric(home.run(record.run_id))
     value = metrics.get(main)
     if main and main not in metrics:  # its last evaluation lies further back
-        value = output.finite(last_value(home.run(record.run_id), main))
+        value = output.finite(last_logged(home.run(record.run_id), "metrics", main))
     row |= {"main_metric": main, "main_value": value, "metrics": metrics, "num_damaged": recent.num_damaged}
     row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
     if record.trials:

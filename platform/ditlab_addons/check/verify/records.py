@@ -21,7 +21,7 @@ from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import EVALUATION_TAG, LEFT_OUT, draw_places, samples_digest
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.sweeps.folder import read_takeovers
-from ditlab.tracking.journal import LARGEST_JOURNAL, JournalLine, JournalRecord, all_metrics, read_journal
+from ditlab.tracking.journal import JournalLine, JournalRecord, all_metrics, read_journal
 from ditlab.training.plan import learning_rate, plan_run
 from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart, VerifiedParts
 
@@ -244,7 +244,7 @@ def check_journal(
 def _read_lines(run: OpenedRun) -> JournalLines:
     """Read a run's journal. Raises OSError where that is not possible."""
     found = JournalLines()
-    with open_regular_file(run.folder.journal, LARGEST_JOURNAL) as file:
+    with open_regular_file(run.folder.journal) as file:
         for line in read_journal(file):
             found.add(line, run.record.status == "running")
             if found.num % 20_000 == 0:

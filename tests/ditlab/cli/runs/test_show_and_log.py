@@ -109,11 +109,11 @@ def test_files_that_cannot_be_read_are_said(run, ditlab):
     assert said.code == 0 and "spec.yaml cannot be read (a named pipe, no plain file)." in said.err
     assert "has 1 damaged lines" in said.err or "1 damaged line" in said.err
     run.journal.unlink()
-    os.mkfifo(run.journal)
+    run.journal.mkdir()
     said = ditlab("runs", "show", "small")
-    assert said.code == 0 and "journal.jsonl cannot be read (a named pipe, no plain file)." in said.err
+    assert said.code == 0 and "journal.jsonl cannot be read (" in said.err
     said = ditlab("runs", "log", "small")
-    assert said.code == 2 and "journal.jsonl cannot be read (a named pipe, no plain file); restore it" in said.err
+    assert said.code == 2 and "journal.jsonl cannot be read (" in said.err and "; restore it" in said.err
 
 
 @pytest.mark.parametrize("command", [("show",), ("log",), ("rm", "--yes")])
@@ -216,7 +216,7 @@ def test_the_python_interface(run):
 def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditlab, home):
     copied_home(finished.home, home)
     record = Home(home).run(finished.run_id).record
-    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted", "crc": None}))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
     shown = ditlab("runs", "show", finished.run_id).err.splitlines()
     command = shlex.split(next(line for line in shown if line.startswith("next: ")))
     said = ditlab(*command[command.index("train") :], "--local", "--json")

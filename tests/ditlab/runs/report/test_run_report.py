@@ -15,7 +15,6 @@ from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.reports.rendering.render import png_texts
 from ditlab.runs.locks import lock_run
 from ditlab.runs.page import MOST_BYTES, write_run_report
-from ditlab.storage.files import add_checksum
 from ditlab.tracking.history import DEVICES_TAG
 from support.journaled import JournaledRun, family_spec, finished_run
 
@@ -160,8 +159,7 @@ def test_names_with_markup_stand_as_text(run):
     run.tags({"ditlab.failure": NASTY, "ditlab.failure_message": NASTY, "ditlab.x": NASTY})
     run.end("failed")
     found_record = json.loads(run.folder.record.read_text())
-    del found_record["crc"]
-    run.folder.record.write_bytes(add_checksum(json.dumps({**found_record, "name": NASTY, "message": NASTY}).encode()))
+    run.folder.record.write_text(json.dumps({**found_record, "name": NASTY, "message": NASTY}))
     found = page_of(run)
     scripts = [attrs for attrs in found.all("script") if attrs.get("type") != "application/json"]
     assert len(scripts) == 1 and not any(attrs.get("src") == "x" for attrs in found.all("img"))
@@ -184,26 +182,23 @@ def test_missing_and_damaged_parts_cost_themselves_alone(run):
         run.evaluate(step)
     run.train(range(1, 41))
     run.add("image", key="samples", step=50, path="../../../etc/passwd")
-    run.add("image", key="samples", step=60, path="media/outside.png")
     run.end()
     media = run.folder.media
     (media / "samples-00000000.png").unlink()
     (media / "samples-00000020.png").write_bytes((media / "samples-00000040.png").read_bytes()[:40])
-    (media / "outside.png").symlink_to("/etc/passwd")
     with run.folder.journal.open("ab") as file:
         file.write(b'{"kind":"metrics","time":1,"step":3\nnot JSON\n')
     found = page_of(run)
-    assert "4 of 5 pictures of samples cannot be shown" in found.text and "2 damaged lines passed over" in found.text
+    assert "3 of 4 pictures of samples cannot be shown" in found.text and "2 damaged lines passed over" in found.text
     assert len(found.all("img")) == 1 and "finished at step 40" in found.text
     run.folder.spec.write_text("model: {family: gone}\n")
     run.folder.journal.unlink()
     found = page_of(run)
     assert "The spec cannot be loaded" in found.text and "The run has no journal yet" in found.text
-    os.mkfifo(run.folder.journal)
+    run.folder.journal.mkdir()
     run.folder.spec.unlink()
-    os.mkfifo(run.folder.spec)
     found = page_of(run)
-    assert "journal.jsonl cannot be read (a named pipe" in found.text and "spec.yaml cannot be read" in found.text
+    assert "journal.jsonl cannot be read (" in found.text and "spec.yaml cannot be read" in found.text
 
 
 def test_runs_that_were_killed_that_train_and_that_end_now(run):

@@ -112,17 +112,6 @@ def test_a_line_without_end_is_read_in_parts(folder: RunFolder) -> None:
     assert metric_history(folder)["train/loss"].values.tolist() == [*before, 9.0] and content.num_damaged == 1
 
 
-@pytest.mark.parametrize("target", ["/dev/zero", "journal.jsonl", "."])
-def test_a_journal_that_is_a_link_is_not_read(folder: RunFolder, target: str, caplog: Any) -> None:
-    folder.journal.unlink()
-    folder.journal.symlink_to(target)
-    assert metric_history(folder) == {} and recent_metrics(folder).fault == "a link, no plain file"
-    journal = JournalWriter(folder)
-    journal.log_metrics(1, {"train/loss": 1.0})  # training goes on
-    journal.close()
-    assert "a link, no plain file" in caplog.text
-
-
 def test_random_damage_raises_nothing(folder: RunFolder) -> None:
     draw, whole = random.Random(0), folder.journal.read_bytes()
     known = {
