@@ -1,0 +1,1 @@
+"""Add-on: further kinds of `schedule`, the learning rate over time."""
