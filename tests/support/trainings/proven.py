@@ -74,4 +74,4 @@ def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list
     data = open_data(experiment.data, Home(home))
     store = CheckpointStore.at(folder / "own")
     run = TrainingRun(experiment, data, plan_run(experiment, data), store, Home(home), folder / "swap")
-    return prove_run(run, rank, folder)[0]
+    return prove_run(run, rank, folder).all()
