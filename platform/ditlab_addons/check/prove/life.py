@@ -343,11 +343,8 @@ def seen_labels(network: nn.Module) -> Iterator[Labels]:
             if isinstance(each, Tensor) and each.dtype == torch.int64 and each.ndim == 1:
                 seen.append(tuple(each.tolist()))
 
-    hook = network.register_forward_pre_hook(see, with_kwargs=True)
-    try:
+    with network.register_forward_pre_hook(see, with_kwargs=True):
         yield seen
-    finally:
-        hook.remove()
 
 
 def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[Any, Tensor]:
@@ -503,22 +500,26 @@ class EvaluationComparer:
         if not rate or len(self._num_classes) < 2:
             return
         model = self._model(torch.float32)
-        predictions: list[Tensor] = []
-        hook = model.network.register_forward_hook(  # a prediction may come with further tensors
-            lambda _, inputs, output: predictions.append(output if isinstance(output, Tensor) else output[0])
-        )
         passes = []
         for number in range(PASSES):
             batch, noise = self._training_rows(number)
-            predictions.clear()
-            with torch.no_grad():
-                model.objective.loss(model.network, batch, noise)
-                model.objective.loss(model.network, other_conditions(batch, self._num_classes), noise)
-            half = len(predictions) // 2
-            pairs = zip(predictions[:half], predictions[half:], strict=True)
-            passes.append(torch.stack([(a == b).flatten(1).all(1) for a, b in pairs]).all(0).cpu())
-        hook.remove()
+            one = predictions(model, batch, noise)
+            two = predictions(model, other_conditions(batch, self._num_classes), noise)
+            alike = [(a == b).flatten(1).all(1) for a, b in zip(one, two, strict=True)]
+            passes.append(torch.stack(alike).all(0).cpu())
         compare_decisions(torch.stack(passes).float(), rate, self.findings)
+
+
+def predictions(model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) -> list[Tensor]:
+    """Return what the network predicts in the calls of a loss."""
+    found: list[Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        found.append(output if isinstance(output, Tensor) else output[0])  # it may come with further tensors
+
+    with torch.no_grad(), model.network.register_forward_hook(keep):
+        model.objective.loss(model.network, batch, noise)
+    return found
 
 
 def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str, Tensor]:

@@ -219,11 +219,10 @@ class StepRecorder(StepHook):
         self._held: list[tuple[Tensors, Any, dict[str, str]]] = []
         self._counts = iter([part.counts for part in self._stepper.share.passes])
         module = self._state.module
-        for handle in (
-            module.register_forward_pre_hook(self._enter_pass), module.register_forward_hook(self._leave_pass),
-            self._state.engine.partitions.adam.register_step_pre_hook(self._keep_gradients),
-        ):  # fmt: skip
-            self._watching.callback(handle.remove)
+        self._watching.enter_context(module.register_forward_pre_hook(self._enter_pass))
+        self._watching.enter_context(module.register_forward_hook(self._leave_pass))
+        adam = self._state.engine.partitions.adam
+        self._watching.enter_context(adam.register_step_pre_hook(self._keep_gradients))
 
     def step_ended(self, step: int) -> None:
         self._watching.close()

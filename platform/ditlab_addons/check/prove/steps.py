@@ -123,7 +123,8 @@ class StepComparer:
         """Compare one step; `is_exact`: in two precisions, from which the rounding of the others is known."""
         self._findings.step = whole.step + 1
         due = self.due(whole.step)
-        self._compare_before(whole, due)
+        self._compare_before(whole)
+        self._compare_samples(whole, due)
         if not whole.stale["before"]:  # or what loss and gradient are of is not what the masters say
             self._compare_passes(whole, due, is_exact)
         if whole.gradients or self._dtype != torch.float16:  # or the scaled gradient overflowed: rightly skipped
@@ -193,9 +194,8 @@ class StepComparer:
                 change_sample(raw, place, change, self._experiment.seed, position + place)
         return raw
 
-    def _compare_before(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
-        """Compare a step's state with that after the step before, the updates so far, the weights computed with, the
-        keys of its draws and its samples."""
+    def _compare_before(self, whole: WholeStep) -> None:
+        """Compare a step's state with that after the step before, the updates so far and the weights computed with."""
         if self._previous:
             changed = [
                 f"{kind} of {name}"
@@ -211,6 +211,9 @@ class StepComparer:
             wrong = [f"{when} the step: first {name}" for name in stale]
             module = modules.pop() if len(modules) == 1 else ""
             self._same("master weights", "weights computed with", wrong, module)
+
+    def _compare_samples(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
+        """Compare the keys of a step's draws, and its samples."""
         expected = [DrawKey.of(micro.noise) for micro in due]
         found = [each.key for each in whole.passes]
         keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
@@ -236,21 +239,19 @@ class StepComparer:
         by_key = {each.key: each for each in whole.passes}
         wrong = []
         found = []
-        for micro, plain, rough in zip(due, best.components, low.components, strict=True):
-            own = by_key.get(DrawKey.of(micro.noise))
-            if own is None:
+        for micro, *components in zip(due, best.components, low.components, strict=True):
+            taken = by_key.get(DrawKey.of(micro.noise))
+            if taken is None:
                 continue
-            others = {name for name, _ in own.draws.items() ^ micro.noise.draws.items()}
-            wrong += [f"{name} of micro-batch {own.key.micro_index}" for name in sorted(others)]
-            found.append((own.components, plain, rough))
+            others = {name for name, _ in taken.draws.items() ^ micro.noise.draws.items()}
+            wrong += [f"{name} of micro-batch {taken.key.micro_index}" for name in sorted(others)]
+            found.append((taken.components, *components))
         self._same("draws", "random numbers", wrong)
         for name in low.components[0]:
-            values, plain_values, rough_values = np.array(
-                [[each.get(name, math.nan) for each in components] for components in found]
-            ).T.reshape(3, -1)
-            size = math.hypot(*plain_values)
-            bound = self._bound(f"loss {name}", math.dist(plain_values, rough_values), 2 * size, best is not low)
-            self._near("loss", name, math.dist(values, plain_values), bound, size=size)
+            own, plain, rough = ([each[place].get(name, math.nan) for each in found] for place in range(3))
+            size = math.hypot(*plain)
+            bound = self._bound(f"loss {name}", math.dist(plain, rough), 2 * size, best is not low)
+            self._near("loss", name, math.dist(own, plain), bound, size=size)
         totals = [each.total for each in whole.passes]
         num = max(1, len(totals))
         mean = sum(totals) / num

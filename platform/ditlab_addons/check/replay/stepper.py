@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field, replace
@@ -28,6 +29,7 @@ from ditlab_addons.check.replay.history import Execution
 
 SPEEDS = ("train/samples_per_second", "train/data_wait")
 """Metrics of the replay's own speed."""
+_LAYER = re.compile(r"([^.]+\.)*?\d+(?=\.|$)|objective\.[^.]+|[^.]+")
 TIME_NAMES = ("t", "time", "timestep", "sigma")
 """Names of a network's argument that says how far a sample is noised."""
 
@@ -222,11 +224,8 @@ def _given_times(network: nn.Module) -> Iterator[list[float]]:
         if isinstance(value, Tensor):
             times.append(float(value.float().mean()))
 
-    hook = network.register_forward_pre_hook(keep, with_kwargs=True)
-    try:
+    with network.register_forward_pre_hook(keep, with_kwargs=True):
         yield times
-    finally:
-        hook.remove()
 
 
 def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
@@ -235,15 +234,14 @@ def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
     A parameter's layer is its name up to the first number, else up to the first module below the network.
     """
 
-    def natural(name: str) -> list[tuple[int, str]]:  # `blocks.10` comes behind `blocks.9`
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+    def natural(name: str) -> list[str]:  # `blocks.10` comes behind `blocks.9`
+        return [part.zfill(9) if part.isdecimal() else part for part in name.split(".")]
 
     groups: dict[str, list[ParameterNorms]] = {}
     for name in sorted(norms, key=natural):
-        parts = name.removeprefix("network.").split(".")
-        numbers = (index for index, part in enumerate(parts) if part.isdecimal())
-        last = next(numbers, int(parts[0] == "objective"))
-        groups.setdefault(".".join(parts[: last + 1]), []).append(norms[name])
+        layer = _LAYER.match(name.removeprefix("network."))
+        assert layer is not None
+        groups.setdefault(layer[0], []).append(norms[name])
     return {
         layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
         for layer, members in groups.items()

@@ -60,6 +60,11 @@ class KeptCheckpoints:
     damaged: list[str] = field(default_factory=list)
     """A sentence for each that is not whole."""
 
+    @property
+    def name_chain(self) -> bool:
+        """True if one of them names the chain of receipts that led to it."""
+        return any("chain" in manifest.receipt for manifest in self.manifests.values())
+
 
 def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints") -> KeptCheckpoints:
     """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it cannot be reached."""
@@ -124,9 +129,9 @@ def check_spec(
     except OSError as error:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
         return
-    is_whole = is_as_stamped(content) and content == content.rstrip(b"\n") + b"\n"
-    if not is_whole:
-        yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
+    faults = []
+    if not is_as_stamped(content) or content != content.rstrip(b"\n") + b"\n":
+        faults.append(f"{run.folder.spec} was edited after the run wrote it; bring it back.")
     own = run.experiment.content_hash()
     trained = {attempt.spec_hash for attempt in attempts}
     known = [own]
@@ -137,17 +142,19 @@ def check_spec(
     for old, new in reversed(switches):
         if new == known[-1]:
             known.append(old)
-    faults = [
-        *_checkpoint_faults(run, kept, known),
-        *_attempt_faults(attempts, switches),
-        *_lost_specs(run, trained.intersection(known)),
-    ]
+    faults += _checkpoint_faults(run, kept, known)
+    faults += _attempt_faults(attempts, switches)
+    faults += _lost_specs(run, trained.intersection(known))
     yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
-    if is_whole and not faults:
-        num = len(kept.manifests)
-        of = f", that of {num} checkpoints" if num else ""
-        changes = [f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes]
-        yield VerifiedPart("spec", "holds", "; ".join([f"hash {own}{of}", *changes]) + ".")
+    if not faults:
+        yield VerifiedPart("spec", "holds", _spec_text(own, len(kept.manifests), resumes))
+
+
+def _spec_text(own: str, num_checkpoints: int, resumes: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on a run's spec, of hash `own`, and on what resumes have changed in it."""
+    of = f", that of {num_checkpoints} checkpoints" if num_checkpoints else ""
+    texts = [f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes]
+    return "; ".join([f"hash {own}{of}", *texts]) + "."
 
 
 def _checkpoint_faults(run: OpenedRun, kept: KeptCheckpoints, known: Sequence[str]) -> Iterator[str]:

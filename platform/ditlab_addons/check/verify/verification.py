@@ -111,13 +111,12 @@ def verify_run(
     store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)
     kept = read_checkpoints(run, store)
     written = [manifest.receipt for manifest in kept.manifests.values()]
-    receipts: Receipts | None = None
+    receipts = None
     try:
         receipts = _read_written(run)
         parts += check_chain(run, receipts, kept)
     except UserError as error:
-        names_chain = any("chain" in receipt for receipt in written)
-        parts.append(VerifiedPart("receipts", "off" if names_chain else "not checked", str(error)))
+        parts.append(VerifiedPart("receipts", "off" if kept.name_chain else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
     parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal_parts]
     attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
@@ -126,18 +125,16 @@ def verify_run(
     recorded = {attempt.data for attempt in attempts} | {receipt.get("data", "") for receipt in written}
     data, opened = open_verified(run, recorded - {""}, data_limit)
     parts.append(opened)
-    if data is None:
-        parts.append(VerifiedPart("replay", "not checked", "the data are not the run's: no step was done again."))
-        return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
-    if receipts is not None:
+    if data and receipts:
         parts += check_samples(run, receipts, data, kept.manifests, seed)
         parts += check_rates(run, receipts, data)
-    if journal.evaluation:
+    if data and journal.evaluation:
         parts.append(check_evaluation(run, store, *journal.evaluation))
-    if steps:
+    if data and steps:
         parts += check_random_steps(run, steps, seed, seconds, anyway, begin, on_cost)
     else:
-        parts.append(VerifiedPart("replay", "not checked", "--steps 0: no step was done again."))
+        why = "--steps 0" if data else "the data are not the run's"
+        parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
     return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
 
 
