@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ditlab.data.splits import DataSplits, open_data
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import open_data
 from ditlab.engine.deepspeed_internals import release_process_group
 from ditlab.engine.distributed import current_rank, is_peer_loss
 from ditlab.errors import RunFailed
@@ -25,13 +26,8 @@ from ditlab.home import Home
 from ditlab.progress import ignore
 from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, validate_experiment
+from ditlab.training.plan import TrainingRun, plan_run
 
-UNATTENDED: dict[str, Any] = {
-    "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
-    "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
-    "training.non_finite.limit": 2**31 - 1,
-}  # fmt: skip
-"""Changes of a spec of which single steps are done: each is logged, none evaluated, and no loss ends the training."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
 _parent: Connection | None = None  # in a worker's process: to the one that began the group
@@ -89,15 +85,30 @@ def run_workers(
                 connection.close()
 
 
-def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home, DataSplits]:
-    """Open an experiment, the home of path `root` and the data in a worker's process, with the environment of a run."""
+def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home]:
+    """Open an experiment and the home of path `root` in a worker's process, with the environment of a run."""
     home = Home(Path(root))
     experiment = validate_experiment(spec)
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
     os.environ.update(experiment.resources.network.environment())
+    return experiment, home
+
+
+def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Mapping[str, Any]) -> TrainingRun:
+    """Return a run of which single steps are done, with its files in a folder and further changes of the spec.
+
+    Each step is logged, none evaluated, and no loss ends the training.
+    """
+    own = experiment.replace_all({
+        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+        "training.non_finite.limit": 2**31 - 1, **changes,
+    })  # fmt: skip
     # The process that began the group has opened the data before, and given their messages.
-    return experiment, home, open_data(experiment.data, home, verify=False, notify=lambda *_: None)
+    data = open_data(own.data, home, verify=False, notify=ignore)
+    checkpoints = CheckpointStore.at(folder / "checkpoints")
+    return TrainingRun(own, data, plan_run(own, data), checkpoints, home, folder / "swap")
 
 
 def _context() -> Any:

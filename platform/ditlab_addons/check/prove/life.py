@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ditlab.checkpoints.manifest import DamagedCheckpoint
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
+from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
@@ -28,7 +28,7 @@ from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import UNATTENDED, report_done
+from ditlab_addons.check.process_group import report_done, unattended_run
 from ditlab_addons.check.prove.findings import Findings, differing
 from ditlab_addons.check.prove.observing import (
     BESIDE,
@@ -108,21 +108,17 @@ class RunStages(NamedTuple):
         return cls(fresh, begun, saved, min(saved + LOST, last), last)
 
 
-def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> Findings:
+def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> Findings:
     """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
-    Each step is logged, held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
-    comparisons, all workers' together being the proof. Raises what training raises while all holds.
+    Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's comparisons, all workers'
+    together being the proof. Raises what training raises while all holds.
     """
-    experiment = run.experiment
-    changes = {**UNATTENDED, "checkpoint.every": None, "start": None}
+    changes: dict[str, Any] = {"checkpoint.every": None, "start": None}
     changes["evaluation.limit"] = min(MOST_HELD_OUT, experiment.evaluation.limit)
     if hasattr(experiment.sampling, "steps"):
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS)
-    own = replace(
-        run, experiment=experiment.replace_all(changes), checkpoints=CheckpointStore.at(folder / "checkpoints"),
-        swap=folder / "swap", start=None,
-    )  # fmt: skip
+    own = unattended_run(experiment, home, folder, changes)
     proof = _RunProof(own, rank)
     findings = proof.findings
     try:

@@ -68,6 +68,9 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
+DISTRIBUTIONS = {torch.rand: "uniform", torch.randn: "normal"}
+
+
 class DrawKey(NamedTuple):
     """All that random numbers depend on beside their name."""
 
@@ -91,16 +94,9 @@ class RecordedNoise(KeyedNoise):
 
     record: Callable[[str, str, Sequence[int], Tensor], None] = lambda *_: None
 
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1), float32, of a shape."""
-        values = super().uniform(name, shape)
-        self.record(name, "uniform", shape, values)
-        return values
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1), float32, of a shape."""
-        values = super().normal(name, shape)
-        self.record(name, "normal", shape, values)
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        values = super()._draw(distribution, name, shape)
+        self.record(name, DISTRIBUTIONS[distribution], shape, values)
         return values
 
 

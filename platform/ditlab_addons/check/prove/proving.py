@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
@@ -23,7 +22,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import thread_text, worker_threads
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
-from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.plan import plan_run
 from ditlab.training.receipts import code_digest, library_versions
 from ditlab.training.recovery import OutOfMemory
 from ditlab_addons.check.process_group import open_in_worker, run_workers
@@ -118,10 +117,7 @@ def _prove_in_processes(
 
 def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str) -> Findings:
     """Prove on one worker; the body of its process."""
-    experiment, home, data = open_in_worker(spec, root)
-    checkpoints = CheckpointStore.at(Path(folder, "checkpoints"))
-    run = TrainingRun(experiment, data, plan_run(experiment, data), checkpoints, home, Path(folder, "swap"))
-    return prove_run(run, rank, Path(folder))
+    return prove_run(*open_in_worker(spec, root), rank, Path(folder))
 
 
 def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None = None) -> str:

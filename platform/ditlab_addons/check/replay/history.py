@@ -105,11 +105,6 @@ class StepHistory:
         steps = range(self.first + 1, execution.step + 1)
         return [found.get(step) or replace(self.default, step=step) for step in steps]
 
-    def is_final_at(self, lineage: Sequence[Execution], step: int) -> bool:
-        """Return True if the run's checkpoint of a step holds what a lineage had come to there."""
-        own = lineage[step - self.first - 1] if step > self.first else self.default
-        return own is self.final(step) or (not own.is_recorded and step not in self._final)
-
 
 def read_history(run: OpenedRun) -> StepHistory:
     """Read a run's receipts and journal; without receipts, take the workers of its spec."""

@@ -34,11 +34,10 @@ from ditlab.runs.description import run_time
 from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.journal import read_content
-from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import UNATTENDED, open_in_worker, run_workers
+from ditlab_addons.check.process_group import open_in_worker, run_workers, unattended_run
 from ditlab_addons.check.replay.history import Execution, StepHistory, read_history
 from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver, joined_step
 
@@ -94,19 +93,20 @@ def replay_segment(
     and step of the checkpoint to begin from; None: what the run itself began from. `folder`: of this replay alone; the
     state after the last step is saved there where the segment `hands_over`.
     """
-    experiment, home, data = open_in_worker(segment.spec, root)
-    experiment = experiment.replace_all({**UNATTENDED, "training.averages": None, "checkpoint.keep_every": None})
-    run = TrainingRun(
-        experiment, data, plan_run(experiment, data), CheckpointStore.at(Path(folder, "checkpoints")), home,
-        Path(folder, "swap"), MemoryPlan(segment.microbatch_splits, tuple(step - 1 for step in segment.skipped)),
-        start_point(experiment, home, run_id), None if begin else weights_of(experiment, home, home.run(run_id)),
-    )  # fmt: skip
+    experiment, home = open_in_worker(segment.spec, root)
+    changes = {"training.averages": None, "checkpoint.keep_every": None}
+    run = replace(
+        unattended_run(experiment, home, Path(folder), changes),
+        memory=MemoryPlan(segment.microbatch_splits, tuple(step - 1 for step in segment.skipped)),
+        start=start_point(experiment, home, run_id),
+        weights=None if begin else weights_of(experiment, home, home.run(run_id)),
+    )
     observer = StepObserver(shown, range(segment.first, segment.last + 1))
     with Trainer(run, rank, observer) as trainer:
         if begin:
             location, step = begin
             with CheckpointStore.at(location).open(step, verify=False) as reader:
-                scalars = kept_scalars(reader.manifest, experiment) if segment.is_changed else None
+                scalars = kept_scalars(reader.manifest, run.experiment) if segment.is_changed else None
                 trainer.checkpoints.load(reader, trainer.state, scalars)
         else:
             trainer.checkpoints.load_newest(trainer.state)
@@ -164,7 +164,9 @@ def plan_replay(
     left = sorted(targets, key=lambda each: each.step)
     while left:
         way = history.lineage(left[-1])
-        usable = [step for step in checkpoints if first < step < left[-1].step and history.is_final_at(way, step)]
+        # The run's own checkpoint of a step is that of its last execution.
+        usable = [step for step in checkpoints if first < step < left[-1].step]
+        usable = [step for step in usable if way[step - first - 1] == history.final(step)]
         begin = max(usable, default=first)
         while begin > first and way[begin - first - 1] in left:  # it is replayed too, on the way to this one
             begin = max((step for step in usable if step < begin), default=first)
