@@ -309,11 +309,8 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "metrics": dict(step.metrics), "clipped_norm": step.clipped_norm, "update_norm": step.update_norm,
         "digest": f"{step.digest:016x}", "rows": step.rows.tolist(),
         "samples": [
-            {
-                "place": each.place, "row": each.row, "text": texts[each.place] if each.place < len(texts) else "",
-                "loss": each.loss, "components": each.components, "time": each.time,
-                "draws": {draw.name: draw.value for draw in each.draws},
-            }
+            vars(each)
+            | {"text": texts[each.place] if texts else "", "draws": {draw.name: draw.value for draw in each.draws}}
             for each in step.samples
         ],
         "loss_is_mean_of_samples": not mean_note(step) if step.samples else None,
