@@ -28,6 +28,8 @@ from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, validate_experiment
 from ditlab.training.plan import TrainingRun, plan_run
 
+CAUSE_TIMEOUT = 5.0
+"""Seconds that a worker's loss of contact waits for its cause, another worker's own error or end."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
 _parent: Connection | None = None  # in a worker's process: to the one that began the group
@@ -116,13 +118,14 @@ def _context() -> Any:
 
 
 def _collect(processes: list[Any], connections: list[Connection], on_done: Callable[[int], object]) -> list[Any]:
-    """Wait for every worker's result. Raises the first error; a loss of contact gives way to its cause, which another
-    worker tells or dies of."""
+    """Wait for every worker's result. Raises the first error; a loss of contact gives way to its cause."""
     results: dict[int, Any] = {}
     lost: list[Exception] = []
     waiting = dict(enumerate(connections))
     while waiting:
-        ready = wait(list(waiting.values()))
+        ready = wait(list(waiting.values()), CAUSE_TIMEOUT if lost else None)
+        if not ready:
+            break
         for rank in [rank for rank, connection in waiting.items() if connection in ready]:
             try:
                 # of a process that this one started: nobody else can write to the pipe
@@ -137,7 +140,8 @@ def _collect(processes: list[Any], connections: list[Connection], on_done: Calla
                 raise value
             if kind == "lost_peer":
                 lost.append(value)
-            results[rank] = value
+            else:
+                results[rank] = value
     if lost:
         raise lost[0]
     return [results[rank] for rank in range(len(connections))]
