@@ -87,7 +87,7 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 def replay(
     run: str, step: int | None, to: int | None, check: bool, worst: int | None, overrides: tuple[str, ...],
     anyway: bool, yes: bool, out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Do a step of RUN again, and show its samples, losses and gradients. Nothing is written into the run.
 
     Each sample has its loss, times and noise; layers have gradient norms, clipping and update. Begins at
@@ -111,8 +111,7 @@ def replay(
     files = found.save(out) if out else []
     output.emit({**found.record, "files": [str(file) for file in files]}, as_json, files)
     output.hint(as_json, "verify", found.record["run_id"])
-    if not found.holds:
-        raise click.exceptions.Exit(1)
+    return 0 if found.holds else 1
 
 
 @click.command()
@@ -138,7 +137,7 @@ def replay(
 @options.as_json
 def verify(
     run: str, steps: int, seed: int, seconds: float, data_limit: str, anyway: bool, yes: bool, as_json: bool
-) -> None:
+) -> int:
     """Check RUN against its record: files, receipts, data, and some steps done again.
 
     Exit code 1 where something is off. Nothing is written into the run.
@@ -163,5 +162,4 @@ def verify(
         output.console(as_json).print(line)
     output.emit(found.to_dict(), as_json)
     output.hint(as_json, "report" if found.holds else "runs log", found.run_id)
-    if not found.holds:
-        raise click.exceptions.Exit(1)
+    return 0 if found.holds else 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ditlab.analysis.opened_run import open_found
+from ditlab.analysis.opened_run import OpenedRun, open_found
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore, ignore_progress
@@ -103,8 +103,7 @@ def replay(
     start behind `if __name__ == "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's
     parent is gone, or code, data or device are not the run's, and RunFailed where a step does not fit into memory.
     """
-    found = find_training_run(home := Home.from_environment(), run)
-    opened = open_found(found, home, warn or _log.warning, on_progress)
+    opened = _open(run, warn, on_progress)
     check_options(step, to, {"--check": check, "--worst": worst, "--set": overrides})
     source = open_source(opened, anyway, on_cost)
     if step is None:  # `worst` is given
@@ -137,12 +136,18 @@ def verify(
     "__main__"`. Raises UserError for an unknown run, a sweep, an option out of its range, or checkpoints that cannot be
     reached.
     """
-    least_of = {"steps": (steps, 0), "seed": (seed, 0), "seconds": (seconds, 1), "data_limit": (data_limit, 0)}
-    for name, (value, least) in least_of.items():
+    given = {"steps": steps, "seed": seed, "seconds": seconds, "data_limit": data_limit}
+    for name, value in given.items():
+        least = int(name == "seconds")
         if not value >= least:
             raise UserError(f"{name}={value} is below {least}; give {least} or more.")
-    found = find_training_run(home := Home.from_environment(), run)
-    opened = open_found(found, home, warn or _log.warning, on_progress)
+    opened = _open(run, warn, on_progress)
     return verify_run(
         opened, steps=steps, seed=seed, seconds=seconds, data_limit=data_limit, anyway=anyway, on_cost=on_cost
     )
+
+
+def _open(run: str, warn: Warn | None, on_progress: Progress) -> OpenedRun:
+    """Open a training run of this home. Raises UserError for an unknown one, and for a sweep."""
+    home = Home.from_environment()
+    return open_found(find_training_run(home, run), home, warn or _log.warning, on_progress)

@@ -17,23 +17,19 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ditlab.data.splits import DataSplits, open_data
+from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.splits import open_data
 from ditlab.engine.deepspeed_internals import release_process_group
 from ditlab.engine.distributed import current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import ignore
 from ditlab.runs.cores import sleep_at_barriers
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import Experiment, validate_experiment
+from ditlab.training.plan import TrainingRun, plan_run
 
-UNATTENDED: dict[str, Any] = {
-    "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
-    "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
-    "training.non_finite.limit": 2**31 - 1,
-}  # fmt: skip
-"""Changes of a spec of which single steps are done: each is logged, none evaluated, and no loss ends the training."""
 CAUSE_TIMEOUT = 5.0
-"""Seconds that a worker's loss of contact waits for its cause, another worker's own error."""
+"""Seconds that a worker's loss of contact waits for its cause, another worker's own error or end."""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
 _parent: Connection | None = None  # in a worker's process: to the one that began the group
@@ -64,7 +60,8 @@ def run_workers(
     if threads:
         sleep_at_barriers(threads, world_size)
     with tempfile.TemporaryDirectory(prefix="ditlab-") as folder:
-        processes, connections = [], []
+        processes = []
+        connections = []
         try:
             for rank in range(world_size):
                 connection, theirs = context.Pipe()
@@ -76,7 +73,7 @@ def run_workers(
                 connections.append(connection)
             results = _collect(processes, connections, on_done)
             for connection in connections:
-                connection.send_bytes(b"end")
+                connection.send("end")
             deadline = time.monotonic() + END_TIMEOUT
             for process in processes:
                 process.join(max(0.0, deadline - time.monotonic()))
@@ -90,14 +87,30 @@ def run_workers(
                 connection.close()
 
 
-def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home, DataSplits]:
-    """Open an experiment, the home of path `root` and the data in a worker's process, with the environment of a run."""
-    home, experiment = Home(Path(root)), class_for(spec).model_validate(dict(spec))
+def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home]:
+    """Open an experiment and the home of path `root` in a worker's process, with the environment of a run."""
+    home = Home(Path(root))
+    experiment = validate_experiment(spec)
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
     os.environ.update(experiment.resources.network.environment())
+    return experiment, home
+
+
+def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Mapping[str, Any]) -> TrainingRun:
+    """Return a run of which single steps are done, with its files in a folder and further changes of the spec.
+
+    Each step is logged, none evaluated, and no loss ends the training.
+    """
+    own = experiment.replace_all({
+        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
+        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
+        "training.non_finite.limit": 2**31 - 1, **changes,
+    })  # fmt: skip
     # The process that began the group has opened the data before, and given their messages.
-    return experiment, home, open_data(experiment.data, home, verify=False, notify=lambda *_: None)
+    data = open_data(own.data, home, verify=False, notify=ignore)
+    checkpoints = CheckpointStore.at(folder / "checkpoints")
+    return TrainingRun(own, data, plan_run(own, data), checkpoints, home, folder / "swap")
 
 
 def _context() -> Any:
@@ -107,11 +120,10 @@ def _context() -> Any:
 def _collect(processes: list[Any], connections: list[Connection], on_done: Callable[[int], object]) -> list[Any]:
     """Wait for every worker's result. Raises the first error; a loss of contact gives way to its cause."""
     results: dict[int, Any] = {}
-    lost: BaseException | None = None
-    deadline: float | None = None
+    lost: list[Exception] = []
     waiting = dict(enumerate(connections))
     while waiting:
-        ready = wait(list(waiting.values()), None if deadline is None else max(0.0, deadline - time.monotonic()))
+        ready = wait(list(waiting.values()), CAUSE_TIMEOUT if lost else None)
         if not ready:
             break
         for rank in [rank for rank, connection in waiting.items() if connection in ready]:
@@ -126,12 +138,12 @@ def _collect(processes: list[Any], connections: list[Connection], on_done: Calla
             del waiting[rank]
             if kind == "error":
                 raise value
-            if kind == "result":
+            if kind == "lost_peer":
+                lost.append(value)
+            else:
                 results[rank] = value
-            elif lost is None:
-                lost, deadline = value, time.monotonic() + CAUSE_TIMEOUT
-    if lost is not None:
-        raise lost
+    if lost:
+        raise lost[0]
     return [results[rank] for rank in range(len(connections))]
 
 
@@ -150,17 +162,7 @@ def _run_worker(
 ) -> None:  # fmt: skip
     """Run the body in a new process, and send what came of it: `result`, `error` or `lost_peer`, and its value."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that began the group
-    ended = threading.Event()
-
-    def follow_parent() -> None:
-        """Wait until the group is to end; end this process at once where the one that began the group is gone."""
-        try:
-            connection.recv_bytes()
-            ended.set()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    threading.Thread(target=follow_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     global _parent
     _parent = connection
     try:
@@ -186,5 +188,13 @@ def _run_worker(
         error.add_note(f"In a worker process:\n{note}")
         report = ForkingPickler.dumps((kind, error))
     connection.send_bytes(report)
-    ended.wait()  # with the group whole: another worker may still read what this one sent it
+    connection.recv()  # with the group whole: another worker may still read what this one sent it
     release_process_group()
+
+
+def _end_with_parent() -> None:
+    """End this process at once where the one that began the group is gone."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -13,6 +13,7 @@ from ditlab.runs.launch import checkpoint_store
 from ditlab.storage.files import add_checksum, without_checksum
 from ditlab_addons.check.verify.files import (
     VerifiedPart,
+    check_averages,
     check_checkpoints,
     check_spec,
     open_verified,
@@ -81,6 +82,8 @@ class FileChecks:
                 yield VerifiedPart(part, "off", str(error))
         elif part == "checkpoints":
             yield from check_checkpoints(read_checkpoints(self.run, self.store))
+        elif part == "averages":
+            yield from check_averages(self.run, self.store, self.kept)
         elif part == "journal":
             yield from check_journal(self.run, self.receipts, self.kept)[1]
         elif part == "spec":

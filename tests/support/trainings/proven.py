@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank, single_process
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.training.plan import TrainingRun, plan_run
 from ditlab_addons.check import process_group
 from ditlab_addons.check.process_group import run_workers
 from ditlab_addons.check.prove.findings import ProofComparison
@@ -71,7 +69,5 @@ def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -
 
 
 def _prove(experiment: Experiment, rank: Rank, home: Path, folder: Path) -> list[ProofComparison]:
-    data = open_data(experiment.data, Home(home))
-    store = CheckpointStore.at(folder / "own")
-    run = TrainingRun(experiment, data, plan_run(experiment, data), store, Home(home), folder / "swap")
-    return prove_run(run, rank, folder)[0]
+    open_data(experiment.data, Home(home))
+    return prove_run(experiment, Home(home), rank, folder).all()

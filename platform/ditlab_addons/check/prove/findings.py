@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ditlab.reports.formatting import listed
+
 PHASES = (
     "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
     "resume", "labels", "evaluation", "sample", "dropout of conditions",
@@ -71,8 +73,12 @@ class Findings:
     """Comparisons of a run by quantity and module: of many steps' the furthest off, with the number of them."""
 
     def __init__(self) -> None:
-        self.stage = self.step = 0
-        """Part of the run, and step (from 1; 0 for none), that comparisons are added of."""
+        self.stage = 0
+        """Part of the run that comparisons are added of."""
+        self.step = 0
+        """Step that comparisons are added of, from 1; 0 for none."""
+        self.untold: list[str] = []
+        """Sentences on what rounding would hide."""
         self._found: dict[tuple[str, str, str], ProofComparison] = {}
 
     def near(
@@ -86,8 +92,8 @@ class Findings:
         if old is not new:
             is_first = not old.holds and old.stage < new.stage
             kept = old if is_first or old.rank >= new.rank else new
-            steps = tuple(sorted({*old.steps, *new.steps}))
-            self._found[phase, what, module] = replace(kept, times=old.times + 1, steps=steps)
+            steps = sorted({*old.steps, *new.steps})
+            self._found[phase, what, module] = replace(kept, times=old.times + 1, steps=tuple(steps))
         return new.holds
 
     def same(self, phase: str, what: str, wrong: Collection[str], module: str = "") -> bool:
@@ -100,11 +106,8 @@ class Findings:
 
 
 def equal_values(one: Tensor, two: Tensor) -> bool:
-    """Return True if two tensors are equal to the bit; NaN is equal to itself."""
-    if one.is_floating_point() and one.dtype == two.dtype:
-        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-        one, two = one.contiguous().view(bits), two.contiguous().view(bits)
-    return one.dtype == two.dtype and torch.equal(one, two)
+    """Return True if two flat tensors are equal to the bit; NaN is equal to itself."""
+    return one.dtype == two.dtype and torch.equal(one.view(torch.uint8), two.view(torch.uint8))
 
 
 def differing(one: Mapping[KeyT, Tensor], two: Mapping[KeyT, Tensor]) -> list[KeyT]:
@@ -133,7 +136,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Return True if there are comparisons and all of them hold."""
-        return bool(self.comparisons) and all(each.holds for each in self.comparisons)
+        return bool(self.comparisons) and not self.off
 
     @property
     def off(self) -> list[ProofComparison]:
@@ -159,18 +162,29 @@ class Proof:
         if not self.off:
             return ""
         first = self.off[0]
-        sentence = f"First off: {first.phase}" + (f", {first.what}" if first.what != first.phase else "")
+        sentence = f"First off: {first.phase}"
+        if first.what != first.phase:
+            sentence += f", {first.what}"
         if first.module:
+            sentence += f" of {first.module}"
             num = sum((each.phase, each.what) == (first.phase, first.what) for each in self.off)
-            others = f", the furthest of {num} modules that are off" if num > 1 else ""
-            sentence += f" of {first.module}{others}"
+            if num > 1:
+                sentence += f", the furthest of {num} modules that are off"
         if 0 < len(first.steps) < first.times:
-            shown = ", ".join(map(str, first.steps[:12])) + (", ..." if len(first.steps) > 12 else "")
-            sentence += f" in step{'s' if len(first.steps) > 1 else ''} {shown}"
-        amount = f"by {first.distance:.3g} where rounding explains {first.bound:.3g}"
-        if first.bound == 0:
-            amount = f"in {first.distance:.0f} places" if first.distance >= 1 else f"by {first.distance:.3g}"
-        return f"{sentence}, {amount}{f' ({first.detail})' if first.detail else ''}."
+            sentence += f" in step{'s' * (len(first.steps) > 1)} {listed(first.steps, 12)}"
+        if first.bound:
+            sentence += f", by {first.distance:.3g} where rounding explains {first.bound:.3g}"
+        elif first.distance >= 1:
+            sentence += f", in {first.distance:.0f} places"
+        else:
+            sentence += f", by {first.distance:.3g}"
+        if first.detail:
+            sentence += f" ({first.detail})"
+        return f"{sentence}."
+
+    @property
+    def _num_off(self) -> str:
+        return f"{len(self.off):,} of {len(self.comparisons):,} quantities are off"
 
     @property
     def verdict(self) -> str:
@@ -179,25 +193,26 @@ class Proof:
             return "Nothing was compared."
         if self.holds:
             return f"All {self.num:,} comparisons hold: the engine computes what the spec says."
-        return f"{len(self.off):,} of {len(self.comparisons):,} quantities are off. {self.first_off}"
+        return f"{self._num_off}. {self.first_off}"
 
     @property
     def summary(self) -> str:
         """Clause on the whole for a tag: verdict, engine, code and date."""
-        facts, off = self.made_by, f"{len(self.off):,} of {len(self.comparisons):,} quantities are off"
-        verdict = f"holds, {self.num:,} comparisons" if self.holds else off
-        code = f"code {facts['code'][:12]}, torch {facts['torch']}, {facts['date']}" if facts else ""
-        return "; ".join(filter(None, [verdict, self.engine, self.scaled_down.rstrip("."), code]))
+        verdict = f"holds, {self.num:,} comparisons" if self.holds else self._num_off
+        parts = [verdict, self.engine, self.scaled_down.rstrip(".")]
+        if self.made_by:
+            parts.append("code {code:.12}, torch {torch}, {date}".format(**self.made_by))
+        return "; ".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
-        comparisons = [
-            {
-                name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in (asdict(each) | {"holds": each.holds}).items()
-            }
-            for each in self.comparisons
-        ]
+        comparisons = []
+        for each in self.comparisons:
+            facts = {**asdict(each), "holds": each.holds}
+            for name in ("distance", "bound", "size"):
+                if not math.isfinite(facts[name]):
+                    facts[name] = str(facts[name])
+            comparisons.append(facts)
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
             "twin": self.scaled_down, "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
@@ -210,22 +225,23 @@ def proof_lines(proof: Proof) -> list[str]:
     groups: dict[tuple[str, str], list[ProofComparison]] = {}
     for each in sorted(proof.comparisons, key=lambda each: PHASES.index(each.phase)):
         groups.setdefault((each.phase, each.what), []).append(each)
-    lines = [f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict"]
-    for group in groups.values():
-        worst, num = max(group, key=lambda each: each.rank), sum(each.times for each in group)
-        number = f"{_TIED}({num:,})" if num > 1 else ""
-        phases, whats = wrap(worst.phase, _PHASE - 1), wrap(worst.what + number, _WHAT - 1)
-        off = sum(not each.holds for each in group)
-        bound = "exact" if worst.bound == 0 else f"{worst.bound:.1e}"
-        distance = "0" if worst.distance == 0 else f"{worst.distance:.1e}"
-        verdict = f"OFF: {off}" if off else "holds"
+    lines = _wrapped(f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.", proof.scaled_down)
+    lines.append(f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict")
+    for (phase, what), group in groups.items():
+        worst = max(group, key=lambda each: each.rank)
+        num = sum(each.times for each in group)
+        if num > 1:
+            what += f"{_TIED}({num:,})"
+        num_off = sum(not each.holds for each in group)
+        verdict = f"OFF: {num_off}" if num_off else "holds"
+        bound = f"{worst.bound:.1e}" if worst.bound else "exact"
+        distance = f"{worst.distance:.1e}" if worst.distance else "0"
         numbers = f"{distance:>9}{bound:>9}  {verdict}"
-        for phase, what in zip_longest(phases, whats, fillvalue=""):
-            lines.append(f"  {phase:<{_PHASE}}{what.replace(_TIED, ' '):<{_WHAT}}{numbers}".rstrip())
-            numbers = ""
-    before = [f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.", proof.scaled_down]
-    first, last = (
-        [line for text in texts for line in wrap(text, MOST_COLUMNS, subsequent_indent="  ")]
-        for texts in (before, [*proof.untold, proof.verdict])
-    )
-    return [*first, *lines, *last]
+        columns = wrap(phase, _PHASE - 1), wrap(what, _WHAT - 1), [numbers]
+        for row in zip_longest(*columns, fillvalue=""):
+            lines.append(f"  {row[0]:<{_PHASE}}{row[1].replace(_TIED, ' '):<{_WHAT}}{row[2]}".rstrip())
+    return lines + _wrapped(*proof.untold, proof.verdict)
+
+
+def _wrapped(*texts: str) -> list[str]:
+    return [line for text in texts for line in wrap(text, MOST_COLUMNS, subsequent_indent="  ")]

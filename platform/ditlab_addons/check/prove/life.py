@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ditlab.checkpoints.manifest import DamagedCheckpoint
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
+from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
@@ -28,8 +28,8 @@ from ditlab.training.plan import RunPlan, TrainingRun
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import UNATTENDED, report_done
-from ditlab_addons.check.prove.findings import Findings, ProofComparison, differing
+from ditlab_addons.check.process_group import report_done, unattended_run
+from ditlab_addons.check.prove.findings import Findings, differing
 from ditlab_addons.check.prove.observing import (
     BESIDE,
     RecordedStep,
@@ -52,15 +52,19 @@ from ditlab_addons.check.prove.reference import (
 from ditlab_addons.check.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
 from ditlab_models.contract import SampleRequest
 
-FRESH, LATER, LOST = 4, 16, 2
+FRESH = 4
+LATER = 16
+LOST = 2
 """Steps from fresh weights, steps from a perturbed state, and steps that a kill loses."""
 MOST_DRAWN = 1000
 """Furthest step for a mixture, whose order draws for every step before."""
 LOSS_SCALE = 2.0**8
 """Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
-MOST_HELD_OUT, MOST_SAMPLING_STEPS = 16, 4
+MOST_HELD_OUT = 16
+MOST_SAMPLING_STEPS = 4
 """Held-out samples that are evaluated, and steps of the sampler for the one sample."""
-ROWS, PASSES = 32, 16
+ROWS = 32
+PASSES = 16
 """Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
 
 Labels = list[tuple[int, ...]]
@@ -86,70 +90,79 @@ class RunStages(NamedTuple):
     def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
         """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up, the kill
         within an epoch where an epoch has several steps; a short run is trained from first to last."""
-        total, epoch = plan.total_steps, plan.epoch_steps
+        total = plan.total_steps
+        epoch = plan.epoch_steps
         rising = getattr(experiment.schedule, "warmup_steps", None)
         warmup = rising(epoch) if rising else 0
-        border = -(-max(warmup, epoch) // epoch) * epoch if epoch else min(max(warmup, 100), MOST_DRAWN)
+        if epoch:
+            border = -(-max(warmup, epoch) // epoch) * epoch
+        else:
+            border = min(max(warmup, 100), MOST_DRAWN)
         fresh = min(FRESH, max(1, total // 2))
         later = min(LATER, total - fresh)
         begun = max(fresh, min(border - later // 2, total - later))
-        saved = begun + (later + 1) // 2 - 1 if later > 1 else begun
+        last = begun + later
+        saved = max(begun, begun + (later + 1) // 2 - 1)
         if epoch > 1 and saved % epoch == 0:
-            saved += 1 if begun + later - saved > 1 else -1
-        saved = max(begun, saved)
-        return cls(fresh, begun, saved, min(saved + LOST, begun + later), begun + later)
+            saved = saved + 1 if last - saved > 1 else max(begun, saved - 1)
+        return cls(fresh, begun, saved, min(saved + LOST, last), last)
 
 
-def prove_run(run: TrainingRun, rank: Rank, folder: Path) -> tuple[list[ProofComparison], list[str]]:
+def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> Findings:
     """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
 
-    Each step is logged, held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
-    comparisons, all workers' together being the proof, and what half precision cannot tell. Raises what training
-    raises while all holds.
+    Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's comparisons, all workers'
+    together being the proof. Raises what training raises while all holds.
     """
-    limit = min(MOST_HELD_OUT, run.experiment.evaluation.limit)
-    changes = {**UNATTENDED, "evaluation.limit": limit, "checkpoint.every": None, "start": None}
-    if "steps" in type(run.experiment.sampling).model_fields:
-        steps = getattr(run.experiment.sampling, "steps", None) or MOST_SAMPLING_STEPS
-        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, steps)
-    experiment, store = run.experiment.replace_all(changes), CheckpointStore.at(folder / "checkpoints")
-    own = replace(run, experiment=experiment, checkpoints=store, swap=folder / "swap", start=None)
+    changes: dict[str, Any] = {"checkpoint.every": None, "start": None}
+    changes["evaluation.limit"] = min(MOST_HELD_OUT, experiment.evaluation.limit)
+    if hasattr(experiment.sampling, "steps"):
+        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS)
+    own = unattended_run(experiment, home, folder, changes)
     proof = _RunProof(own, rank)
+    findings = proof.findings
     try:
-        untold = proof.run()
+        proof.run()
     except RunFailed as error:  # a state with NaN cannot be saved: what was off before it is the finding
         # All workers fail alike where training diverged; what is compared of steps is the first one's.
-        if error.kind != "diverged" or (rank.is_first and all(each.holds for each in proof.findings.all())):
+        if error.kind != "diverged" or (rank.is_first and all(each.holds for each in findings.all())):
             raise
-        untold = [f"Training ended early, and what follows was not compared: {error}"] if rank.is_first else []
-    return proof.findings.all(), untold
+        if rank.is_first:
+            findings.untold.append(f"Training ended early, and what follows was not compared: {error}")
+    return findings
 
 
 class _RunProof:
     """One worker's part of a proof: the training, and what is compared of it."""
 
     def __init__(self, run: TrainingRun, rank: Rank) -> None:
-        self._run, self._rank, self._channel, self.findings = run, rank, ControlChannel(rank), Findings()
+        self._run = run
+        self._rank = rank
+        self._channel = ControlChannel(rank)
+        self.findings = Findings()
         self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
-        self._kind = "ema" if run.experiment.training.ema is not None else "master"
+        self._kind = "ema" if run.experiment.training.ema else "master"
         """Field of a state whose weights an evaluation, and sampling, take."""
-        self._stages = stages = RunStages.of(run.experiment, run.plan)
+        self._stages = RunStages.of(run.experiment, run.plan)
         measured = self._comparer.measured if self._comparer else ignore
         self._recorder = StepRecorder(self._channel, self._compare, measured)
-        self._recorder.keeps = range(stages.saved + 1, stages.killed + 1)
+        self._recorder.keeps = range(self._stages.saved + 1, self._stages.killed + 1)
+        self._is_again = False
+        """True while the steps that a kill lost, which were compared before, are done again."""
         self._slope: tuple[int, Whole] | None = None
         self._num_compared = 0
 
-    def run(self) -> list[str]:
-        """Train, compare, and return what cannot be told."""
-        stages, comparer, experiment = self._stages, self._comparer, self._run.experiment
+    def run(self) -> None:
+        """Train and compare."""
+        stages = self._stages
+        comparer = self._comparer
         with self._trainer(process_seed=1) as trainer:
             trainer.resume()
             begun = CopiedState.of(trainer.state)
             masters = self._whole(begun, "master")
             if comparer:
                 comparer.compare_plan(masters, stages.last)
-            moments = ["momentum"] if experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
+            moments = ["momentum"] if self._run.experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
             due = dict.fromkeys(["master", *moments, self._kind])
             missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
             self.findings.same("resume", "parts of the state saved", missing)
@@ -172,11 +185,13 @@ class _RunProof:
                 self.findings.stage += 1
                 if stages.last > stages.killed:
                     trainer.train_span(stages.last)
-            untold = comparer.compare_slope(*self._slope) if comparer and self._slope else []
+            if comparer and self._slope:
+                comparer.compare_slope(*self._slope)
             self._perturb(trainer.state, trainer.state.step)
             self._compare_evaluation(trainer)
         self._channel.close()
-        return [*untold, *(comparer.compare_scales() if comparer else [])]
+        if comparer:
+            comparer.compare_scales()
 
     def _trainer(self, process_seed: int) -> Trainer:
         """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
@@ -186,9 +201,9 @@ class _RunProof:
         return trainer
 
     def _compare(self, whole: WholeStep) -> None:
-        """Compare a step on the first worker; those that a kill lost were compared before."""
+        """Compare a step on the first worker."""
         assert self._comparer is not None
-        if whole.step + 1 in self._recorder.kept and self._recorder.is_again:
+        if self._is_again:
             return
         stages = self._stages
         if whole.step in (0, stages.begun):
@@ -201,16 +216,20 @@ class _RunProof:
     def _whole(self, state: CopiedState, kind: str) -> Whole:
         """Put the workers' slices of one field together, flat tensors by name, with frozen weights and buffers. All
         workers call."""
-        own = {key: value for key, value in state.tensors.items() if key[0] in (kind, *BESIDE)}
+        kinds = (kind, *BESIDE)
+        own = {key: value for key, value in state.tensors.items() if key[0] in kinds}
         parts: Any = self._channel.gather(own)
         whole, _ = join_slices(parts)
-        return {name: each for field in (kind, *BESIDE) for name, each in whole.get(field, {}).items()}
+        return {name: each for field in kinds for name, each in whole.get(field, {}).items()}
 
     def _perturb(self, state: TrainingState, step: int) -> None:
         """Put a perturbed state of a step in the place of a training's own, and compare what was loaded."""
-        experiment, clip = self._run.experiment, self._run.experiment.training.clip
-        scalars = {"adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE}
-        scalars |= {"clip.count": float(getattr(clip, "warmup", 1)), "clip.mean": 0.01, "clip.variance": 1e-6}
+        experiment = self._run.experiment
+        warmup = float(getattr(experiment.training.clip, "warmup", 1))
+        scalars = {
+            "adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE, "clip.count": warmup, "clip.mean": 0.01,
+            "clip.variance": 1e-6,
+        }  # fmt: skip
         given = perturbed(CopiedState.of(state), experiment.seed, step, experiment.batch.size, scalars)
         state.load(given, given.scalars, step, given.position)
         self.findings.stage += 1
@@ -235,20 +254,16 @@ class _RunProof:
 
     def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
         """Do the steps that the kill lost again, and compare all that they took and gave, to the bit."""
-        self._recorder.is_again = True
+        self._is_again = True
         trainer.train_span(self._stages.killed)
-        self._recorder.is_again = False
+        self._is_again = False
         for step, one in lost.items():
-            two, self.findings.step = self._recorder.kept[step], step
-            for what, values in (
-                ("samples consumed", lambda each: [part.samples for part in each.passes]),
-                ("draws", lambda each: [(part.key, part.draws) for part in each.passes]),
-                ("losses", lambda each: [(part.total, part.components) for part in each.passes]),
-                ("learning rates", lambda each: each.rates),
-                ("clipping", lambda each: each.divisor),
-            ):  # fmt: skip
-                is_off = repr(values(one)) != repr(values(two))  # NaN is equal to itself
-                self.findings.same("resume", what, ["others than before the kill"] if is_off else [])
+            self.findings.step = step
+            two = self._recorder.kept[step]
+            again = taken_and_given(two)
+            for what, values in taken_and_given(one).items():
+                wrong = ["others than before the kill"] * (values != again[what])
+                self.findings.same("resume", what, wrong)
             self._compare_states(one.after, two.after, "of steps done again")
         self.findings.step = 0
         if self._comparer:
@@ -259,12 +274,11 @@ class _RunProof:
         weights = self._whole(saved, self._kind)
         if not self._rank.is_first:
             return
+        due = {name: each.float() for name, each in weights.items() if name.startswith("network.")}
         try:
             with self._run.checkpoints.open(saved.step) as reader:
                 opened = reader.weights(merged=False)
-            names = [name for name in weights if name.startswith("network.")]
-            due = {name: weights[name].float() for name in names}
-            found = {name: opened[name.removeprefix("network.")].reshape(-1) for name in names}
+            found = {name: opened[name.removeprefix("network.")].reshape(-1) for name in due}
             wrong = [f"first {name}" for name in differing(due, found)]
         except DamagedCheckpoint as error:  # it lacks weights, such as frozen ones
             wrong = [str(error)]
@@ -272,31 +286,47 @@ class _RunProof:
 
     def _compare_evaluation(self, trainer: Trainer) -> None:
         """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
-        run, state, size = self._run, trainer.state, trainer.stepper.share.pass_size
-
-        def copied() -> CopiedState:
-            """Copy the state, with the weights that the network computes with; ZeRO-3 holds shards, skipped here."""
-            found = CopiedState.of(state)
-            if state.engine.stage < 3:
-                for name, parameter in state.module.named_parameters():
-                    found.tensors["computed", name, 0] = parameter.detach().to("cpu", copy=True)
-            return found
-
-        before = copied()
-        with seen_labels(state.module.network) as measured:
+        state = trainer.state
+        network = state.module.network
+        size = trainer.stepper.share.pass_size
+        before = copied_with_network(state)
+        with seen_labels(network) as measured:
             metrics = trainer.evaluation.evaluate(state, size)
-        after = copied().tensors
-        with state.engine.evaluating(), seen_labels(state.module.network) as sampled:
-            sampler, sample = draw_sample(run, trainer.inputs, state.network)
-        changed = [f"first {kind} of {name}" for kind, name, _ in differing(before.tensors, after)]
+        after = copied_with_network(state)
+        with state.engine.evaluating(), seen_labels(network) as sampled:
+            sampler, sample = draw_sample(self._run, trainer.inputs, state.network)
+        changed = [f"first {kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)]
         self.findings.same("evaluation", "weights, average and moments after it", changed)
-        averaged, trained = self._whole(before, self._kind), self._whole(before, "master")
-        if self._comparer is not None:
-            reader = EvaluationComparer(run, self._comparer.reference, trainer.inputs, size, self.findings, averaged)
+        averaged = self._whole(before, self._kind)
+        trained = self._whole(before, "master")
+        if self._comparer:
+            reader = EvaluationComparer(
+                self._run, self._comparer.reference, trainer.inputs, size, self.findings, averaged
+            )
             reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
             reader.compare_sample(sample)
             reader.compare_labels(measured, sampled, sampler)
             reader.compare_dropout()
+
+
+def taken_and_given(step: RecordedStep) -> dict[str, str]:
+    """Return all that a step took and gave, by what it is; as texts, in which NaN is equal to itself."""
+    return {
+        "samples consumed": repr([each.samples for each in step.passes]),
+        "draws": repr([(each.key, each.draws) for each in step.passes]),
+        "losses": repr([(each.total, each.components) for each in step.passes]),
+        "learning rates": repr(step.rates),
+        "clipping": repr(step.divisor),
+    }
+
+
+def copied_with_network(state: TrainingState) -> CopiedState:
+    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards, skipped here."""
+    found = CopiedState.of(state)
+    if state.engine.stage < 3:
+        for name, parameter in state.module.named_parameters():
+            found.tensors["computed", name, 0] = parameter.detach().reshape(-1).to("cpu", copy=True)
+    return found
 
 
 @contextmanager
@@ -305,14 +335,12 @@ def seen_labels(network: nn.Module) -> Iterator[Labels]:
     seen: Labels = []
 
     def see(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        tensors = (each for each in (*inputs, *named.values()) if isinstance(each, Tensor))
-        seen.extend(tuple(each.tolist()) for each in tensors if each.dtype == torch.int64 and each.ndim == 1)
+        for each in (*inputs, *named.values()):
+            if isinstance(each, Tensor) and each.dtype == torch.int64 and each.ndim == 1:
+                seen.append(tuple(each.tolist()))
 
-    hook = network.register_forward_pre_hook(see, with_kwargs=True)
-    try:
+    with network.register_forward_pre_hook(see, with_kwargs=True):
         yield seen
-    finally:
-        hook.remove()
 
 
 def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[Any, Tensor]:
@@ -321,52 +349,58 @@ def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[An
     return sampler, samples.values.detach().cpu()
 
 
+@dataclass(frozen=True)
 class EvaluationComparer:
-    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's.
+    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's."""
 
-    `weights`: those that an evaluation takes.
-    """
+    run: TrainingRun
+    reference: ReferenceTrainer
+    inputs: ModelInputs
+    pass_size: int
+    findings: Findings
+    weights: Whole
+    """Weights that an evaluation takes."""
 
-    def __init__(
-        self, run: TrainingRun, reference: ReferenceTrainer, inputs: ModelInputs, pass_size: int, findings: Findings,
-        weights: Whole,
-    ) -> None:  # fmt: skip
-        self._run, self._reference, self._inputs = run, reference, inputs
-        self._pass_size, self._findings, self._weights = pass_size, findings, weights
-        self._dtype = PRECISIONS[run.experiment.training.precision]
-        self._num_classes = {field.name: field.num_classes or 0 for field in run.experiment.model.batch_fields()}
+    @property
+    def _dtype(self) -> torch.dtype:
+        return PRECISIONS[self.run.experiment.training.precision]
+
+    @property
+    def _num_classes(self) -> dict[str, int]:
+        return {field.name: field.num_classes or 0 for field in self.run.experiment.model.batch_fields()}
 
     def _model(self, dtype: torch.dtype, weights: Whole | None = None) -> ReferenceModel:
-        model = self._reference.model(self._weights if weights is None else weights, dtype)
+        model = self.reference.model(weights or self.weights, dtype)
         model.module.eval()
         return model
+
+    def _metrics(self, dtype: torch.dtype, weights: Whole | None = None) -> dict[str, float]:
+        run = self.run
+        alone = Rank(0, 1, 0, self.inputs.device)
+        model = self._model(dtype, weights)
+        with torch.no_grad():
+            values = metrics_by_part(
+                model.network, model.objective, run.experiment, run.data, self.inputs, self.pass_size,
+                run.experiment.evaluation.limit, alone, ControlChannel(alone),
+            )  # fmt: skip
+        return {f"eval/{name}": value for name, value in values.items()}
 
     def compare_metrics(self, found: dict[str, float], trained: Whole | None) -> None:
         """Compare each metric with that of plain networks of the same weights, in two precisions, in one process;
         `trained`: the weights in training, whose metrics an evaluation under an average must not give."""
-        alone, run = Rank(0, 1, 0, self._inputs.device), self._run
-
-        def means(dtype: torch.dtype, weights: Whole | None = None) -> dict[str, float]:
-            model = self._model(dtype, weights)
-            values = metrics_by_part(
-                model.network, model.objective, run.experiment, run.data, self._inputs, self._pass_size,
-                run.experiment.evaluation.limit, alone, ControlChannel(alone),
-            )  # fmt: skip
-            return {f"eval/{name}": value for name, value in values.items()}
-
-        with torch.no_grad():
-            own, plain_ones = means(self._dtype), means(torch.float64)
-            others = means(self._dtype, trained) if trained else {}
-        relative = max((abs(own[name] / value - 1) for name, value in plain_ones.items() if value), default=0.0)
+        own = self._metrics(self._dtype)
+        exact = self._metrics(torch.float64)
+        others = self._metrics(self._dtype, trained) if trained else {}
+        relative = max((abs(own[name] / value - 1) for name, value in exact.items() if value), default=0.0)
         for name in sorted({**own, **found}):
-            plain, reference = plain_ones.get(name, math.nan), own.get(name, math.nan)
-            value, other = found.get(name, math.nan), others.get(name, math.nan)
+            plain, reference, value, other = (each.get(name, math.nan) for each in (exact, own, found, others))
             # Two references of one figure may agree by chance; no more than a rounding is granted for that.
             bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[self._dtype]) * abs(plain))
-            away, note = abs(value - reference), ""
+            away = abs(value - reference)
+            note = ""
             if not away <= bound and abs(value - other) <= bound:
                 note = "the figure is that of the weights in training, not of their average"
-            self._findings.near("evaluation", name, away, bound, note)
+            self.findings.near("evaluation", name, away, bound, note)
 
     def compare_sample(self, found: Tensor) -> None:
         """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
@@ -375,19 +409,17 @@ class EvaluationComparer:
         such a choice is rare; in half precision one is granted where the two references chose alike.
         """
         with torch.no_grad():
-            own, other = (
-                draw_sample(self._run, self._inputs, self._model(dtype).network)[1]
-                for dtype in (self._dtype, torch.float64)
-            )
+            _, own = draw_sample(self.run, self.inputs, self._model(self._dtype).network)
+            _, exact = draw_sample(self.run, self.inputs, self._model(torch.float64).network)
         if found.is_floating_point():
-            scale = other.double().norm()
-            away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, other))
-            self._findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
+            scale = exact.double().norm()
+            away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, exact))
+            self.findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
         else:
-            differing, by_chance = (float((one != own).sum()) for one in (found, other))
+            others, by_chance = (float((one != own).sum()) for one in (found, exact))
             if self._dtype != torch.float32:
                 by_chance = MARGIN * max(by_chance, 1)
-            self._findings.near("sample", "tokens of one sample", differing, min(by_chance, found.numel() / 2))
+            self.findings.near("sample", "tokens of one sample", others, min(by_chance, found.numel() / 2))
 
     def compare_labels(self, measured: Labels, sampled: Labels, sampler: Any) -> None:
         """Compare the labels that networks were called with: in training's loss the batch's, but for
@@ -397,7 +429,8 @@ class EvaluationComparer:
         """
         if "label" not in self._num_classes:
             return
-        model, null = self._model(torch.float32), self._num_classes["label"]
+        model = self._model(torch.float32)
+        null = self._num_classes["label"]
         wrong = {  # () where the network saw none
             "of held-out metrics": self._wrong_in_metrics(measured),
             "of training": self._wrong_in_training(model, null),
@@ -405,17 +438,18 @@ class EvaluationComparer:
         }
         for what, found in wrong.items():
             saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
-            self._findings.same("labels", what, saw)
+            self.findings.same("labels", what, saw)
 
     def _wrong_in_metrics(self, measured: Labels) -> Labels:
-        data, limit = self._run.data, self._run.experiment.evaluation.limit
+        data = self.run.data
+        limit = self.run.experiment.evaluation.limit
         views = [(data.held_out, limit)]
-        if mixture := data.mixture:
-            views = [(mixture.parts[name].held_out, num) for name, num in mixture.measured(limit).items()]
+        if data.mixture:
+            views = [(data.mixture.parts[name].held_out, num) for name, num in data.mixture.measured(limit).items()]
         due = {
-            tuple(int(view.gather("label", rows.indices[n : n + 1])) for n in range(len(rows.indices)))
+            tuple(int(view.gather("label", index)) for index in rows.indices[:, None])
             for view, num in views
-            for rows in view.batches(self._pass_size, num)
+            for rows in view.batches(self.pass_size, num)
         }
         if due and not measured:
             return [()]
@@ -424,7 +458,7 @@ class EvaluationComparer:
     def _wrong_in_training(self, model: ReferenceModel, null: int) -> Labels:
         with seen_labels(model.network) as trained, torch.no_grad():
             model.objective.loss(model.network, *self._training_rows(0))
-        train = self._run.data.train
+        train = self.run.data.train
         due = train.gather("label", np.arange(ROWS) % len(train)).tolist()
         return [
             each
@@ -437,40 +471,51 @@ class EvaluationComparer:
         conditions = sampler.conditions(2, SampleRequest(label=asked))
         with seen_labels(model.network) as drawn:
             sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
-        seen = {(0, one) for each in sampled for one in each} | {(asked, one) for each in drawn for one in each}
-        wrong: Labels = [(one,) for label, one in sorted(seen) if one not in (label, null)]
-        return wrong if {(0, 0), (asked, asked)} <= seen else [*wrong, ()]
+        wrong: Labels = []
+        for label, calls in ((0, sampled), (asked, drawn)):
+            seen = {one for each in calls for one in each}
+            wrong += [(one,) for one in sorted(seen - {label, null})]
+            if label not in seen:
+                wrong.append(())
+        return wrong
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""
-        view, inputs = self._run.data.train, self._inputs
+        view = self.run.data.train
+        inputs = self.inputs
         raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
-        noise = ReferenceNoise(self._run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
+        noise = ReferenceNoise(self.run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
         return inputs.prepare_batch(raw, view.columns, noise=noise), noise
 
     def compare_dropout(self) -> None:
         """Compare who lost its condition, in passes of training's own loss under fresh draws: whose predictions another
         condition, the next class or byte, or features of the other sign, does not change."""
-        spec = self._run.experiment.model
+        spec = self.run.experiment.model
         rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
         rate = max(rates, default=0.0)
         if not rate or len(self._num_classes) < 2:
             return
-        model, passes, predictions = self._model(torch.float32), [], list[Tensor]()
-        hook = model.network.register_forward_hook(  # a prediction may come with further tensors
-            lambda _, inputs, output: predictions.append(output if isinstance(output, Tensor) else output[0])
-        )
+        model = self._model(torch.float32)
+        passes = []
         for number in range(PASSES):
             batch, noise = self._training_rows(number)
-            predictions.clear()
-            with torch.no_grad():
-                for each in (batch, other_conditions(batch, self._num_classes)):
-                    model.objective.loss(model.network, each, noise)
-            half = len(predictions) // 2
-            pairs = zip(predictions[:half], predictions[half:], strict=True)
-            passes.append(torch.stack([(a == b).flatten(1).all(1) for a, b in pairs]).all(0).cpu())
-        hook.remove()
-        compare_decisions(torch.stack(passes).float(), rate, self._findings)
+            one = predictions(model, batch, noise)
+            two = predictions(model, other_conditions(batch, self._num_classes), noise)
+            alike = [(a == b).flatten(1).all(1) for a, b in zip(one, two, strict=True)]
+            passes.append(torch.stack(alike).all(0).cpu())
+        compare_decisions(torch.stack(passes).float(), rate, self.findings)
+
+
+def predictions(model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) -> list[Tensor]:
+    """Return what the network predicts in the calls of a loss."""
+    found: list[Tensor] = []
+
+    def keep(_: Any, __: Any, output: Any) -> None:
+        found.append(output if isinstance(output, Tensor) else output[0])  # it may come with further tensors
+
+    with torch.no_grad(), model.network.register_forward_hook(keep):
+        model.objective.loss(model.network, batch, noise)
+    return found
 
 
 def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str, Tensor]:
@@ -480,7 +525,8 @@ def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str
     for name, values in batch.items():
         if name == "image" or name not in num_classes or values.dtype == torch.bool:
             continue
-        if (classes := num_classes[name]) and values.ndim > 1:
+        classes = num_classes[name]
+        if classes and values.ndim > 1:
             changed[name] = torch.where(values > 0, values % (classes - 1) + 1, values)
         elif classes:
             changed[name] = (values + 1) % classes
@@ -494,8 +540,9 @@ def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
 
     Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.
     """
-    phase, (passes, samples) = "dropout of conditions", dropped.shape
-    num = passes * samples
+    phase = "dropout of conditions"
+    passes, samples = dropped.shape
+    num = dropped.numel()
     spread = DEVIATIONS * math.sqrt(rate * (1 - rate) / num) + 1 / num
     share = float(dropped.mean())
     findings.near(phase, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, not {rate:g}")

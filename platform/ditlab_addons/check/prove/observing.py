@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +16,11 @@ from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.deepspeed_internals import held_shard
 from ditlab.engine.distributed import ControlChannel
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import derived_seed
+from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
-from ditlab_addons.check.prove.reference import Tensors, Whole
+from ditlab_addons.check.prove.reference import Tensors, Whole, tensor_digest
 
-DrawKey = tuple[int, str, int, int, int, int]
-"""Seed, stream, step, micro-batch, its size and the first sample in it, which random numbers are keyed by."""
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
 WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
@@ -36,24 +33,30 @@ def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars
     Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an average is all but
     the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
     """
+
+    def drawn(kind: str, name: str, stop: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derived_seed(seed, "prove", kind, name))
+        return torch.randn(stop, generator=generator)
+
     found = dict(state.tensors)
-    for (kind, name, start), values in state.tensors.items():
-        drawn, moved = (
-            torch.randn(
-                start + values.numel(),
-                generator=torch.Generator().manual_seed(derived_seed(seed, "prove", each, name)),
-            )[start:]
-            for each in (kind, "master")
-        )
-        if kind == "exp_avg_sq":
-            found[kind, name, start] = GRADIENTS**2 * (0.5 + drawn.abs())
-        elif kind in ("exp_avg", "momentum"):
-            found[kind, name, start] = GRADIENTS * drawn
-        elif kind == "frozen":  # as it is held: in the precision of the network
-            found[kind, name, start] = (values.float() + WEIGHTS * moved).to(values.dtype)
-        elif kind != "buffer":
-            masters = state.tensors["master", name, start] + WEIGHTS * moved
-            found[kind, name, start] = masters if kind == "master" else masters + AVERAGES * drawn
+    for key, values in state.tensors.items():
+        kind, name, start = key
+        stop = start + values.numel()
+        own = drawn(kind, name, stop)[start:]
+        moved = WEIGHTS * drawn("master", name, stop)[start:]
+        match kind:
+            case "exp_avg_sq":
+                found[key] = GRADIENTS**2 * (0.5 + own.abs())
+            case "exp_avg" | "momentum":
+                found[key] = GRADIENTS * own
+            case "frozen":  # as it is held: in the precision of the network
+                found[key] = (values.float() + moved).to(values.dtype)
+            case "master":
+                found[key] = values + moved
+            case "buffer":
+                continue
+            case _:
+                found[key] = state.tensors["master", name, start] + moved + AVERAGES * own
     later = {name: scalars.get(name, value) for name, value in state.scalars.items()}
     return CopiedState(found, later, step, step * batch_size)
 
@@ -63,6 +66,38 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
+
+
+DISTRIBUTIONS = {torch.rand: "uniform", torch.randn: "normal"}
+
+
+class DrawKey(NamedTuple):
+    """All that random numbers depend on beside their name."""
+
+    seed: int
+    stream: str
+    step: int
+    micro_index: int
+    micro_size: int
+    start: int
+    """First sample in the micro-batch."""
+
+    @classmethod
+    def of(cls, noise: Any) -> DrawKey:
+        """Return the key of a noise source's numbers."""
+        return cls(*(getattr(noise, name) for name in cls._fields))
+
+
+@dataclass(frozen=True)
+class RecordedNoise(KeyedNoise):
+    """The numbers of `KeyedNoise`; `record` receives each draw: name, distribution, shape and values."""
+
+    record: Callable[[str, str, Sequence[int], Tensor], None] = lambda *_: None
+
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        values = super()._draw(distribution, name, shape)
+        self.record(name, DISTRIBUTIONS[distribution], shape, values)
+        return values
 
 
 @dataclass(frozen=True)
@@ -99,45 +134,31 @@ class RecordedStep:
     """Digest of each whole parameter as the network computes with it; of several workers whose parameters are whole."""
 
 
-@dataclass(frozen=True)
 class WholeStep:
     """One step of all workers, with whole tensors by parameter, flat, float32."""
 
-    step: int
-    """From 0."""
-    before: dict[str, Whole]
-    """State before the step, by field and parameter."""
-    after: dict[str, Whole]
-    gradients: Whole
-    first: RecordedStep
-    """The first worker's own record."""
-    passes: list[RecordedPass]
-    """Passes of all workers, in the order of their ranks."""
-    stale: dict[str, list[str]]
-    """Parameters that some worker computes with and that are not the masters, cast, or are others than its peers'."""
-    disagreeing: list[str]
-    """Parameters of which two workers hold the same slice with other gradients."""
+    def __init__(self, parts: Sequence[RecordedStep]) -> None:
+        """Put the workers' parts of a step together, in the order of their ranks."""
+        self.first = parts[0]
+        """The first worker's own record."""
+        self.step = self.first.before.step
+        """From 0."""
+        self.passes = [each for part in parts for each in part.passes]
+        self.before, _ = join_slices(part.before.tensors for part in parts)
+        """State before the step, by field and parameter."""
+        self.after, _ = join_slices(part.after.tensors for part in parts)
+        gradients, self.disagreeing = join_slices(part.gradients for part in parts)
+        """Parameters of which two workers hold the same slice with other gradients."""
+        self.gradients = gradients.get("gradient", {})
+        whole = self.first.computed.items()
+        others = {name for part in parts for name, _ in part.computed.items() ^ whole}
+        stale = {when: {name for part in parts for name in part.stale[when]} for when in ("before", "after")}
+        self.stale = {"before": sorted(stale["before"]), "after": sorted(stale["after"] | others)}
+        """Parameters that some worker computes with and that are not the masters, cast, or are not its peers'."""
 
     def weights(self) -> Whole:
         """Return the weights before the step, and buffers."""
         return {name: each for kind in ("master", *BESIDE) for name, each in self.before.get(kind, {}).items()}
-
-    @classmethod
-    def of(cls, parts: Sequence[RecordedStep]) -> WholeStep:
-        """Put the workers' parts of a step together."""
-        first = parts[0]
-        gradients, disagreeing = join_slices([part.gradients for part in parts])
-        before, _ = join_slices([part.before.tensors for part in parts])
-        after, _ = join_slices([part.after.tensors for part in parts])
-        stale = {when: {name for part in parts for name in part.stale[when]} for when in ("before", "after")}
-        stale["after"] |= {
-            name for part in parts for name in part.computed if part.computed[name] != first.computed.get(name)
-        }
-        return cls(
-            first.before.step, before, after, gradients.get("gradient", {}), first,
-            [each for part in parts for each in part.passes], {when: sorted(names) for when, names in stale.items()},
-            disagreeing,
-        )  # fmt: skip
 
 
 def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, Whole], list[str]]:
@@ -147,20 +168,14 @@ def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, 
     for part in parts:
         for (kind, name, start), values in part.items():
             held = slices.setdefault((kind, name), {})
-            if start in held and held[start].shape == values.shape and not torch.equal(held[start], values):
+            other = held.setdefault(start, values)
+            if other is not values and other.shape == values.shape and not torch.equal(other, values):
                 differing.add(name)
-            if start not in held or held[start].numel() < values.numel():
-                held[start] = values
+            held[start] = max(other, values, key=Tensor.numel)
     whole: dict[str, Whole] = {}
     for (kind, name), held in slices.items():
         whole.setdefault(kind, {})[name] = torch.cat([held[start] for start in sorted(held)])
     return whole, sorted(differing)
-
-
-def tensor_digest(values: Tensor) -> str:
-    """Return a digest of a tensor's dtype and bytes."""
-    raw = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(raw, digest_size=8, person=str(values.dtype)[-16:].encode()).hexdigest()
 
 
 def sample_digests(batch: Tensors, names: Collection[str]) -> list[str]:
@@ -174,33 +189,6 @@ def prepared_digests(batch: Tensors, inputs: ModelInputs) -> dict[str, str]:
     return {name: tensor_digest(batch[name]) for name in batch.keys() - inputs.names}
 
 
-class RecordingNoise:
-    """Noise source whose draws are kept as digests by name."""
-
-    def __init__(self, noise: Any, draws: dict[str, str]) -> None:
-        self._noise, self._draws = noise, draws
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._noise, name)
-
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1) of a shape."""
-        values: Tensor = self._noise.uniform(name, shape)
-        self._draws[name] = tensor_digest(values.float())
-        return values
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1) of a shape."""
-        values: Tensor = self._noise.normal(name, shape)
-        self._draws[name] = tensor_digest(values.float())
-        return values
-
-
-def draw_key(noise: Any) -> DrawKey:
-    """Return all that the numbers of a noise source depend on beside their name."""
-    return noise.seed, noise.stream, noise.step, noise.micro_index, noise.micro_size, noise.start
-
-
 class StepRecorder(StepHook):
     """Observer that records each step, and hands all workers' records of it to `compare` on the first worker."""
 
@@ -208,31 +196,34 @@ class StepRecorder(StepHook):
         self, channel: ControlChannel, compare: Callable[[WholeStep], None],
         measured: Callable[[int, Mapping[str, float]], None],
     ) -> None:  # fmt: skip
-        self._channel, self._compare, self._measured = channel, compare, measured
-        self.keeps, self.kept = range(0), dict[int, RecordedStep]()
+        self._channel = channel
+        self._compare = compare
+        self._measured = measured
+        self.keeps = range(0)
         """Steps (from 1) of which this worker's records are kept."""
-        self.is_again = False
-        """True while these are done again."""
+        self.kept: dict[int, RecordedStep] = {}
 
     def attempt_begun(self, stepper: Any, memory: Any, saved: Mapping[str, str]) -> None:
-        self._stepper, self._state = stepper, stepper.state
+        self._stepper = stepper
+        self._state = stepper.state
 
     def step_begun(self, step: int, micro_batches: Sequence[Any]) -> None:
         held = CopiedState.of(self._state)
         self._record = RecordedStep(held, held)
         self._record.stale["before"] = _stale(self._state, held)
-        self._watching, self._held = ExitStack(), list[Any]()
+        self._watching = ExitStack()
+        self._held: list[tuple[Tensors, Any, dict[str, str]]] = []
         self._counts = iter([part.counts for part in self._stepper.share.passes])
-        module, adam = self._state.module, self._state.engine.partitions.adam
-        for handle in (
-            module.register_forward_pre_hook(self._enter_pass), module.register_forward_hook(self._leave_pass),
-            adam.register_step_pre_hook(self._keep_gradients),
-        ):  # fmt: skip
-            self._watching.callback(handle.remove)
+        module = self._state.module
+        self._watching.enter_context(module.register_forward_pre_hook(self._enter_pass))
+        self._watching.enter_context(module.register_forward_hook(self._leave_pass))
+        adam = self._state.engine.partitions.adam
+        self._watching.enter_context(adam.register_step_pre_hook(self._keep_gradients))
 
     def step_ended(self, step: int) -> None:
         self._watching.close()
-        record, state = self._record, self._state
+        record = self._record
+        state = self._state
         record.after = CopiedState.of(state)
         record.stale["after"] = _stale(state, record.after)
         if self._channel.world_size > 1 and state.engine.stage < 3:
@@ -241,7 +232,7 @@ class StepRecorder(StepHook):
         if step in self.keeps:
             self.kept[step] = record
         if self._stepper.rank.is_first:
-            self._compare(WholeStep.of(parts))
+            self._compare(WholeStep(parts))
 
     def measured(self, step: int, values: Mapping[str, float]) -> None:
         self._measured(step, values)
@@ -252,33 +243,39 @@ class StepRecorder(StepHook):
             return None
         batch, noise = rest
         draws = prepared_digests(batch, self._stepper.inputs)
+
+        def record(name: str, _: str, __: Sequence[int], values: Tensor) -> None:
+            draws[name] = tensor_digest(values)
+
         self._held.append((batch, noise, draws))
-        return job, batch, RecordingNoise(noise, draws)
+        return job, batch, RecordedNoise(**vars(noise), record=record)
 
     def _leave_pass(self, _: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if not self._held:
             return
         batch, noise, draws = self._held.pop()
         if next(self._counts):  # or it keeps step with workers of one micro-batch more
-            components = {name: float(value.detach()) for name, value in output[1].items()}
+            total, values = output
+            components = {name: float(value.detach()) for name, value in values.items()}
             samples = sample_digests(batch, self._stepper.inputs.names_read)
-            total = float(output[0].detach())
-            self._record.passes.append(RecordedPass(draw_key(noise), samples, draws, total, components))
+            one = RecordedPass(DrawKey.of(noise), samples, draws, float(total.detach()), components)
+            self._record.passes.append(one)
 
     def _keep_gradients(self, adam: Any, *_: Any) -> None:
         """Keep gradients and settings of the groups that are stepped; ZeRO-3 steps one at a time."""
-        partitions, record = self._state.engine.partitions, self._record
+        partitions = self._state.engine.partitions
+        record = self._record
         index_of = {id(flat): index for index, flat in enumerate(partitions.flats)}
         for group in adam.param_groups:
+            settings = float(group["lr"]), float(group["weight_decay"])
             for flat in group["params"]:
                 index = index_of[id(flat)]
-                settings = float(group["lr"]), float(group["weight_decay"])
                 record.rates |= dict.fromkeys(partitions.members[index], settings)
-                if flat.grad is not None:
-                    gradient = flat.grad.detach().contiguous()
-                    for part in partitions.slices_of[index]:
-                        values = part.of(gradient).float().to("cpu", copy=True)
-                        record.gradients["gradient", part.name, part.start] = values
+                if flat.grad is None:
+                    continue
+                for part in partitions.slices_of[index]:
+                    values = part.of(flat.grad.detach().contiguous())
+                    record.gradients["gradient", part.name, part.start] = values.float().to("cpu", copy=True)
         record.divisor = partitions.clip_factor
 
 
@@ -287,12 +284,15 @@ def _stale(state: TrainingState, held: CopiedState) -> list[str]:
 
     With ZeRO-3 these are the shards between passes.
     """
-    computed, wrong = dict(state.module.named_parameters()), []
+    computed = dict(state.module.named_parameters())
+    wrong = []
     for (kind, name, start), master in held.tensors.items():
-        if kind == "master":
-            shard = held_shard(computed[name])
-            values = computed[name].reshape(-1)[start:] if shard is None else shard.view(-1)
-            values = values.detach().to("cpu")[: master.numel()]
-            if not torch.equal(values, master.to(values.dtype)):
-                wrong.append(name)
+        if kind != "master":
+            continue
+        values = held_shard(computed[name])
+        if values is None:
+            values = computed[name].reshape(-1)[start:]
+        values = values.detach().view(-1)[: master.numel()].to("cpu")
+        if not torch.equal(values, master.to(values.dtype)):
+            wrong.append(name)
     return wrong

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
@@ -23,11 +22,11 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import thread_text, worker_threads
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
-from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.plan import plan_run
 from ditlab.training.receipts import code_digest, library_versions
 from ditlab.training.recovery import OutOfMemory
 from ditlab_addons.check.process_group import open_in_worker, run_workers
-from ditlab_addons.check.prove.findings import Proof, ProofComparison
+from ditlab_addons.check.prove.findings import Findings, Proof
 from ditlab_addons.check.prove.life import RunStages, prove_run
 from ditlab_models.parameters import count_parameters
 
@@ -35,15 +34,15 @@ LEAST_PROCESSES = 4
 """Worker processes that a machine of fewer cores starts too."""
 MOST_PARAMETERS = 4_000_000
 """Parameters up to which widths and depths stay: what is compared of each step takes half a second."""
-MOST_BATCH_FLOPS, MOST_FLOPS = 2e9, 1e10
+MOST_BATCH_FLOPS = 2e9
+MOST_FLOPS = 1e10
 """Floating-point operations of a step up to which the batch stays, and with a batch of a few samples widths and depths:
 a proof does some sixty such steps, two seconds and ten on two cores."""
-LEAST_WIDTH, LEAST_DEPTH = 16, 2
-"""Below which no width and no depth goes."""
 MOST_PASSES = 2
 """Micro-batches of a worker that the batch goes down to."""
-_WIDTHS, _DEPTHS = ("width", "heads"), ("depth", "block")
-"""Last words of the fields that are halved; `objective.alignment_block` is the number of one of `model.patch_depth`."""
+HALVED = {("width", "heads"): 16, ("depth", "block"): 2}
+"""Last words of the fields that are halved, first widths, then depths, and below which none goes;
+`objective.alignment_block` is the number of one of `model.patch_depth`."""
 
 
 def prove_experiment(
@@ -65,8 +64,8 @@ def prove_experiment(
     begun = time.monotonic()
     workers = experiment.resources.max_workers
     wants_gpu = experiment.resources.gpus_per_worker > 0
-    devices = torch.cuda.device_count() if wants_gpu else 0
-    use_gpu = devices >= workers
+    num_gpus = torch.cuda.device_count() if wants_gpu else 0
+    use_gpu = num_gpus >= workers
     most = max(LEAST_PROCESSES, os.cpu_count() or 1)
     if not use_gpu and workers > most:
         raise UserError(
@@ -76,61 +75,70 @@ def prove_experiment(
     on_cpu = wants_gpu and not use_gpu
     scaled_down = scale_down(experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment)
     own = scaled_down.experiment
-    data = open_data(own.data, home, verify=False)
+    if use_gpu:
+        threads = None
+    elif not threads:
+        threads = worker_threads(own.resources).number
+    parts = _prove_in_processes(own, home, progress, use_gpu, threads)
+    engine = describe_engine(own, use_gpu, threads)
+    if on_cpu:
+        engine += f"; the spec asks for GPUs ({workers}), this machine has {num_gpus}: a proof on the CPU"
+    made_by = {
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
+        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
+    }  # fmt: skip
+    comparisons = tuple(each for part in parts for each in part.all())
+    untold = tuple(sentence for part in parts for sentence in part.untold)
+    seconds = time.monotonic() - begun
+    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, made_by, untold)
+
+
+def _prove_in_processes(
+    experiment: Experiment, home: Home, progress: Progress, use_gpu: bool, threads: int | None
+) -> list[Findings]:
+    """Prove an experiment in a group of workers; return what each found."""
+    workers = experiment.resources.max_workers
+    data = open_data(experiment.data, home, verify=False)
     check_stored(experiment, data)  # a mistake shows before processes start
-    plan = plan_run(own, data)
+    num = RunStages.of(experiment, plan_run(experiment, data)).num_compared
     what = f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the reference"
-    compared = partial(progress, what, total=RunStages.of(own, plan).num_compared, unit="steps")
+    compared = partial(progress, what, total=num, unit="steps")
     compared(0)
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
-        threads = None if use_gpu else threads or worker_threads(own.resources).number
+        task = experiment.to_dict(), str(home.root), folder
         try:
-            parts = run_workers(
-                prove_worker, (own.to_dict(), str(home.root), folder), workers, use_gpu, threads, on_done=compared
-            )
+            return run_workers(prove_worker, task, workers, use_gpu, threads, on_done=compared)
         except OutOfMemory as error:
             raise RunFailed(
                 f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
                 kind="out_of_memory",
             ) from error
-    engine = describe_engine(own, use_gpu, threads)
-    if on_cpu:
-        engine += f"; the spec asks for GPUs ({workers}), this machine has {devices}: a proof on the CPU"
-    made_by = {
-        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
-        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
-    }  # fmt: skip
-    comparisons = tuple(each for found, _ in parts for each in found)
-    untold = tuple(sentence for _, sentences in parts for sentence in sentences)
-    seconds = time.monotonic() - begun
-    return Proof(comparisons, experiment.name, engine, scaled_down.describe(), seconds, made_by, untold)
 
 
-def prove_worker(
-    rank: Rank, spec: Mapping[str, Any], root: str, folder: str
-) -> tuple[list[ProofComparison], list[str]]:
+def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str) -> Findings:
     """Prove on one worker; the body of its process."""
-    experiment, home, data = open_in_worker(spec, root)
-    checkpoints, swap = CheckpointStore.at(Path(folder, "checkpoints")), Path(folder, "swap")
-    run = TrainingRun(experiment, data, plan_run(experiment, data), checkpoints, home, swap)
-    return prove_run(run, rank, Path(folder))
+    return prove_run(*open_in_worker(spec, root), rank, Path(folder))
 
 
 def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None = None) -> str:
     """Return the engine as configured, in words; `threads`: of each worker on a CPU."""
-    spec, training, workers = experiment.engine, experiment.training, experiment.resources.max_workers
+    engine = experiment.engine
+    training = experiment.training
+    workers = experiment.resources.max_workers
+    accumulation = experiment.accumulation
     device = torch.cuda.get_device_name() if use_gpu else "CPU"
     if threads:
         device += f" with {thread_text(threads)}"
     parts = {
         f"{workers} worker{'s' * (workers > 1)} on {device}": True,
-        f"ZeRO {spec.zero.stage}": True,
+        f"ZeRO {engine.zero.stage}": True,
         training.precision: True,
-        f"{experiment.accumulation} pass{'es' if experiment.accumulation > 1 else ''} a step": True,
-        f"offload to {spec.zero.offload}": spec.zero.offload != "none",
-        "activation checkpointing": spec.activation_checkpointing,
-        "activation offload": spec.activation_offload != "none",
-        "compile: auto" if spec.compile == "auto" else "compiled": bool(spec.compile),
+        f"{accumulation} pass{'es' * (accumulation > 1)} a step": True,
+        f"offload to {engine.zero.offload}": engine.zero.offload != "none",
+        "activation checkpointing": engine.activation_checkpointing,
+        "activation offload": engine.activation_offload != "none",
+        "compile: auto": engine.compile == "auto",
+        "compiled": engine.compile is True,
         f"clipping: {training.clip.kind}": True,
         experiment.optimizer.kind: True,
     }
@@ -141,7 +149,8 @@ class ScaledDownSpec:
     """Experiment to prove, made smaller by changes that it accepts and that leave the fields of a batch alone."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._whole = self.experiment = experiment
+        self._whole = experiment
+        self.experiment = experiment
         self.changes: dict[str, Any] = {}
         """Fields by dotted path; empty where the experiment itself is small enough."""
 
@@ -149,23 +158,20 @@ class ScaledDownSpec:
         """Return what was made smaller, in words; empty for nothing."""
         if not self.changes:
             return ""
+        num = num_parameters(self.experiment)
         changed = ", ".join(f"{path}={value}" for path, value in self.changes.items())
-        return f"Proved on a scaled-down spec of {self._num_parameters:,} parameters ({changed}), which takes seconds."
-
-    @property
-    def _num_parameters(self) -> int:
-        spec = self.experiment
-        return count_parameters(spec.model, spec.objective, spec.training).total
+        return f"Proved on a scaled-down spec of {num:,} parameters ({changed}), which takes seconds."
 
     def is_small(self, most_flops: float = MOST_FLOPS) -> bool:
         """Return True if it has few parameters and operations."""
-        return self._num_parameters <= MOST_PARAMETERS and step_flops(self.experiment).model <= most_flops
+        spec = self.experiment
+        return num_parameters(spec) <= MOST_PARAMETERS and step_flops(spec).model <= most_flops
 
     def accept(self, tried: Mapping[str, Any]) -> bool:
         """Make these changes if they are acceptable; return True if they are."""
         try:
             smaller = self._whole.replace_all({**self.changes, **tried})
-            count_parameters(smaller.model, smaller.objective, smaller.training)
+            num_parameters(smaller)
         except (UserError, ValueError, AssertionError, RuntimeError):
             return False
         if smaller.batch_fields() != self._whole.batch_fields():
@@ -195,6 +201,11 @@ class ScaledDownSpec:
                 return
 
 
+def num_parameters(experiment: Experiment) -> int:
+    """Return the number of an experiment's parameters."""
+    return count_parameters(experiment.model, experiment.objective, experiment.training).total
+
+
 def scale_down(experiment: Experiment) -> ScaledDownSpec:
     """Return the experiment itself where it is small; else with batch, widths and depths reduced until it is small.
 
@@ -207,8 +218,8 @@ def scale_down(experiment: Experiment) -> ScaledDownSpec:
         found.reduce_batch(4)
     spec = experiment.to_dict()
     values = {f"{section}.{name}": value for section in ("model", "objective") for name, value in spec[section].items()}
-    for names, least in ((_WIDTHS, LEAST_WIDTH), (_DEPTHS, LEAST_DEPTH)):
-        numbers = {path: value for path, value in values.items() if type(value) is int}
+    numbers = {path: value for path, value in values.items() if type(value) is int}
+    for names, least in HALVED.items():
         fields = {path: value for path, value in numbers.items() if re.split("[._]", path)[-1] in names}
         found.halve(fields, least)
         for path, value in fields.items():

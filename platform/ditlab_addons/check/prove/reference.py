@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,12 @@ Tensors = Mapping[str, Tensor]
 """Tensors by name."""
 Section = Mapping[str, Any]
 """A section of a resolved spec."""
+
+
+def tensor_digest(values: Tensor) -> str:
+    """Return a digest of a tensor's dtype and bytes."""
+    raw = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.blake2b(raw, digest_size=8, person=str(values.dtype)[-16:].encode()).hexdigest()
 
 
 def joint_norm(parts: Iterable[Tensor]) -> float:
@@ -80,6 +86,8 @@ class ReferenceNoise:
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
     """Precision in which the numbers are returned; their values are float32's in any."""
+    draws: dict[str, str] = field(default_factory=dict)
+    """Digest of each draw so far, by name."""
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1) of a shape."""
@@ -93,7 +101,9 @@ class ReferenceNoise:
         generator = torch.Generator(self.device)
         generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
         whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
-        return whole[self.start : self.start + shape[0]].to(self.dtype)
+        values = whole[self.start : self.start + shape[0]]
+        self.draws[name] = tensor_digest(values)
+        return values.to(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -115,20 +125,22 @@ class ParameterSettings:
 def parameter_settings(module: nn.Module, optimizer: Section) -> dict[str, ParameterSettings]:
     """Return the settings of each trained parameter by name: its role, then the fields `lr`, `adamw_lr`, `lr_factors`,
     `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's section."""
-    roles, found = parameter_roles(module), {}
+    roles = parameter_roles(module)
+    found = {}
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            role = roles[name].role
-            is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
-            base = optimizer["lr"] if is_muon else optimizer.get("adamw_lr") or optimizer["lr"]
-            decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
-            own = name.removeprefix("network.")
-            for pattern, factor in optimizer["lr_patterns"].items():
-                base *= factor if matches(pattern, own) else 1.0
-            found[name] = ParameterSettings(
-                role, parameter.shape, base * optimizer["lr_factors"][role], decay, is_muon,
-                roles[name].num_parts, roles[name].is_transposed,
-            )  # fmt: skip
+        if not parameter.requires_grad:
+            continue
+        role, num_parts, is_transposed = astuple(roles[name])
+        is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
+        lr = optimizer["lr"]
+        if not is_muon:
+            lr = optimizer.get("adamw_lr") or lr
+        for pattern, factor in optimizer["lr_patterns"].items():
+            if matches(pattern, name.removeprefix("network.")):
+                lr *= factor
+        lr *= optimizer["lr_factors"][role]
+        decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
+        found[name] = ParameterSettings(role, parameter.shape, lr, decay, is_muon, num_parts, is_transposed)
     return found
 
 
@@ -148,8 +160,9 @@ class ReferenceGradient:
 
     gradients: Whole
     """Mean over the step's samples, by parameter: flat, float64, on the host."""
-    sizes: dict[str, float]
-    """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; by parameter."""
+    sizes: Whole
+    """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; one number a parameter.
+    """
     totals: list[float]
     """Weighted sum of the components, by micro-batch."""
     components: list[dict[str, float]]
@@ -179,9 +192,12 @@ class ReferenceTrainer:
         text: TextCodec | None = None,
     ) -> None:  # fmt: skip
         """Prepare a run of so many steps and steps an epoch; `text`: the data's codec, for families of text."""
-        self.experiment, self.spec = experiment, experiment.to_dict()
-        self._total_steps, self._epoch_steps = total_steps, epoch_steps
-        self._device, self._text = device, text
+        self.experiment = experiment
+        self.spec = experiment.to_dict()
+        self._total_steps = total_steps
+        self._epoch_steps = epoch_steps
+        self._device = device
+        self._text = text
         self._models: dict[torch.dtype, ReferenceModel] = {}
         model = self.build()
         self.settings = parameter_settings(model.module, self.spec["optimizer"])
@@ -192,15 +208,18 @@ class ReferenceTrainer:
 
     def build(self, dtype: torch.dtype = torch.float32) -> ReferenceModel:
         """Build network and objective with the weights of the experiment's seed."""
-        experiment, family = self.experiment, self.experiment.family
+        experiment = self.experiment
+        family = experiment.family
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(experiment.seed, "objective"))
             objective = family.build_objective(experiment.objective, experiment.model, self._text)
             torch.manual_seed(derived_seed(experiment.seed, "weights"))
             network: Any = family.build_network(experiment.model)
             fine_tune(network, objective.modules, experiment.training, partial(derived_seed, experiment.seed, "lora"))
-        own = {"objective": objective.modules} if objective.modules is not None else {}
-        return ReferenceModel(network, objective, nn.ModuleDict({"network": network, **own}).to(self._device, dtype))
+        module = nn.ModuleDict({"network": network})
+        if objective.modules is not None:
+            module["objective"] = objective.modules
+        return ReferenceModel(network, objective, module.to(self._device, dtype))
 
     def model(self, weights: Tensors, dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
         """Return network and objective in training mode with whole `weights` by name; those not named are the seed's.
@@ -220,7 +239,7 @@ class ReferenceTrainer:
         """Return the loss components of a batch, in the arithmetic of the model's parameters."""
         if next(model.network.parameters()).dtype == torch.float64:
             batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
-            noise = ReferenceNoise(**{**vars(noise), "dtype": torch.float64})
+            noise = replace(noise, dtype=torch.float64)
         return dict(model.objective.loss(model.network, batch, noise))
 
     def total(self, components: Mapping[str, Any], left_out: Collection[str] = ()) -> Any:
@@ -240,7 +259,8 @@ class ReferenceTrainer:
         model = self.model(weights, dtype)
         parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
         sums: Whole = {}
-        found = ReferenceGradient({}, dict.fromkeys(parameters, 0.0), [], [])
+        sizes = {name: torch.zeros(1, dtype=torch.float64) for name in parameters}
+        found = ReferenceGradient({}, sizes, [], [])
         for batch, noise in passes:
             components = self.components(model, batch, noise)
             total = self.total(components, left_out)
@@ -251,7 +271,7 @@ class ReferenceTrainer:
                 if gradient is not None:
                     # In the precision's own arithmetic, as gradients accumulate.
                     sums[name] = gradient if name not in sums else sums[name] + gradient
-                    found.sizes[name] += float(gradient.double().norm()) / scale
+                    sizes[name] += gradient.double().norm().cpu() / scale
         for name, parameter in parameters.items():
             whole = sums.get(name, torch.zeros_like(parameter))
             found.gradients[name] = whole.detach().double().cpu().reshape(-1) / scale
@@ -276,14 +296,17 @@ class ReferenceTrainer:
             kernel: precision of the engine's orthogonalisation, whose roundings are scales of Muon's change.
             begun: updates before averages of power-function profile began.
         """
-        spec, factor, found = self.spec["optimizer"], float(self.rates(np.array([step]))[0]), ReferenceUpdate()
+        spec = self.spec["optimizer"]
+        factor = float(self.rates(np.array([step]))[0])
+        found = ReferenceUpdate()
         for name, own in self.settings.items():
-            weights, lr = before["master"][name].double(), own.lr * factor
+            weights = before["master"][name].double()
+            lr = own.lr * factor
             gradient = gradients[name].double() if name in gradients else torch.zeros_like(weights)
             state = {kind: before[kind][name].double() for kind in MOMENTS if name in before.get(kind, {})}
             if own.is_orthogonalised:
                 change, moments, scale = muon(spec, own, gradient, state)
-                rough = muon(spec, own, gradient, state, kernel)[0]
+                rough, *_ = muon(spec, own, gradient, state, kernel)
                 scale = scale + (change - rough).abs() / FLOAT32
             else:
                 change, moments, scale = adamw(spec, gradient, state, number)
@@ -292,18 +315,23 @@ class ReferenceTrainer:
             decay = lr * own.weight_decay * weights
             found.add("master", name, weights - lr * change - decay, lr * scale + decay.abs())
         for kind, share in self.decays(step, number - begun).items():
-            for name, old in before.get(kind, {}).items():
-                old, new = old.double(), (after or found.values["master"])[name].double()
+            for name, values in before.get(kind, {}).items():
+                old = values.double()
+                new = (after or found.values["master"])[name].double()
                 value = share * old + (1 - share) * new
                 found.add(kind, name, value, value.abs() + (1 - share) * (new - old).abs())
         return found
 
     def decays(self, step: int, updates: int) -> dict[str, float]:
         """Return the decay of each average of the spec at a step (from 0) and update (from 1), by field."""
-        ema, averages = self.spec["training"]["ema"], self.spec["training"]["averages"]
-        found = {"ema": min(ema["decay"], (1 + step) / (10 + step))} if ema else {}
-        lengths = averages["lengths"] if averages else ()
-        return found | {f"power_{length:g}": power_decay(length, max(1, updates)) for length in lengths}
+        training = self.spec["training"]
+        found = {}
+        if training["ema"]:
+            found["ema"] = min(training["ema"]["decay"], (1 + step) / (10 + step))
+        if training["averages"]:
+            for length in training["averages"]["lengths"]:
+                found[f"power_{length:g}"] = power_decay(length, max(1, updates))
+        return found
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum")
@@ -317,16 +345,18 @@ def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
     beta1, beta2 = spec["betas"]
     first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
     second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient**2
-    correction1, correction2 = 1 - beta1**number, 1 - beta2**number
+    correction1 = 1 - beta1**number
+    correction2 = 1 - beta2**number
     # Each moment is a sum of two terms; 1 - beta, in float32, has a rounding of 1.
-    scales = beta1 * state["exp_avg"].abs() + gradient.abs(), state["exp_avg_sq"] + gradient**2
+    size1 = beta1 * state["exp_avg"].abs() + gradient.abs()
+    size2 = state["exp_avg_sq"] + gradient**2
     rate = 1 / correction1 / ((second / correction2).sqrt() + spec["eps"])
     change = rate * first
     tiny = torch.finfo(torch.float64).tiny
-    scale = rate * scales[0] + change.abs() * scales[1] / (2 * second).clamp(min=tiny)
+    scale = rate * size1 + change.abs() * size2 / (2 * second).clamp(min=tiny)
     # 1 - beta^n has a rounding of 1 too, and so 1 / (1 - beta^n) roundings of itself.
     scale = scale + change.abs() * (1 / correction1 + 1 / correction2)
-    return change, {"exp_avg": (first, scales[0]), "exp_avg_sq": (second, scales[1])}, scale
+    return change, {"exp_avg": (first, size1), "exp_avg_sq": (second, size2)}, scale
 
 
 def muon(
@@ -338,20 +368,25 @@ def muon(
     `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et al. 2025,
     arXiv:2502.16982, eq. 4.
     """
-    beta, momentum = spec["momentum"], state["momentum"]
-    followed = beta * momentum + gradient
+    beta = spec["momentum"]
+    momentum = beta * state["momentum"]
+    followed = momentum + gradient
     direction = gradient + beta * followed if spec["nesterov"] else followed
-    turned = direction.view(own.shape).transpose(0, 1) if own.is_transposed else direction.view(own.shape)
+    turned = direction.view(own.shape)
+    if own.is_transposed:
+        turned = turned.transpose(0, 1)
     changes = []
     for matrix in turned.flatten(1).chunk(own.num_parts):
         rows, columns = matrix.shape
-        is_rms = spec["scale"] == "rms"
-        scale = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1, rows / columns))
+        scale = math.sqrt(max(1, rows / columns))
+        if spec["scale"] == "rms":
+            scale = 0.2 * math.sqrt(max(rows, columns))
         changes.append(scale * orthogonalise(matrix, dtype))
     whole = torch.cat(changes).view(turned.shape)
-    change = (whole.transpose(0, 1) if own.is_transposed else whole).reshape(-1)
-    size = beta * momentum.abs() + gradient.abs()
-    return change, {"momentum": (followed, size)}, change.abs()
+    if own.is_transposed:
+        whole = whole.transpose(0, 1)
+    change = whole.reshape(-1)
+    return change, {"momentum": (followed, momentum.abs() + gradient.abs())}, change.abs()
 
 
 def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -371,37 +406,39 @@ def clip(spec: Section, norm: float, statistics: Mapping[str, float]) -> tuple[f
     By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping (ZClip: Kumar et al.
     2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
     """
-    count, mean, variance = (statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance"))
     if spec["kind"] == "none":
         return 1.0, {}
     if spec["kind"] == "norm":
         return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
-    decay, limit = spec["decay"], math.inf
-    if spec["kind"] == "zclip":
-        if count < spec["warmup"]:
-            # The mean and population variance of all norms so far, this one with them.
-            total, squares = count * mean + norm, count * (variance + mean**2) + norm**2
-            count += 1
-            mean, variance = total / count, squares / count - (total / count) ** 2
-        else:
-            deviation = math.sqrt(variance)
-            if deviation and (norm - mean) / deviation > spec["z"]:
-                limit = mean + spec["z"] ** 2 / ((norm - mean) / deviation) * deviation
-            elif norm > mean and not deviation:
-                limit = mean
-            seen = min(norm, limit)
-            mean = decay * mean + (1 - decay) * seen
-            variance = decay * variance + (1 - decay) * (seen - mean) ** 2
-        if spec["max_norm"] is not None:
-            limit = min(limit, spec["max_norm"])
+    count, mean, variance = (statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance"))
+    decay = spec["decay"]
+    limit = math.inf
+    if spec["kind"] == "zclip" and count < spec["warmup"]:
+        # The mean and population variance of all norms so far, this one with them.
+        total = count * mean + norm
+        squares = count * (variance + mean**2) + norm**2
+        count += 1
+        mean = total / count
+        variance = squares / count - mean**2
+    elif spec["kind"] == "zclip":
+        deviation = math.sqrt(variance)
+        if deviation and (norm - mean) / deviation > spec["z"]:
+            limit = mean + spec["z"] ** 2 / ((norm - mean) / deviation) * deviation
+        elif norm > mean and not deviation:
+            limit = mean
+        seen = min(norm, limit)
+        mean = decay * mean + (1 - decay) * seen
+        variance = decay * variance + (1 - decay) * (seen - mean) ** 2
     else:
         if count:
             limit = spec["ratio"] * mean
             mean = decay * mean + (1 - decay) * min(norm, limit)
         else:
             mean = norm
-        count = 1
-    found = {"clip.count": float(count), "clip.mean": mean, "clip.variance": variance}
+        count = 1.0
+    if spec.get("max_norm") is not None:
+        limit = min(limit, spec["max_norm"])
+    found = {"clip.count": count, "clip.mean": mean, "clip.variance": variance}
     return max(1.0, (norm + CLIP_TINY) / limit), found
 
 
@@ -425,11 +462,11 @@ def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: 
     """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all steps at once."""
     n = steps.astype(np.float64)
     if spec["kind"] == "stepped_cosine_restart":
-        cycle = spec["cycle"] or epoch_steps
-        number = np.floor_divide(steps, cycle)
-        phase = np.pi * (steps - number * cycle) / cycle
-        peak = np.power(spec["decay"], number.astype(np.float64))
-        high, low = np.maximum(spec["floor"], peak), np.maximum(spec["floor"], spec["valley"] * peak)
+        number, place = np.divmod(n, spec["cycle"] or epoch_steps)
+        phase = np.pi * place / (spec["cycle"] or epoch_steps)
+        peak = np.power(spec["decay"], number)
+        high = np.maximum(spec["floor"], peak)
+        low = np.maximum(spec["floor"], spec["valley"] * peak)
         # peak at phase 0, valley at phase pi
         found: np.ndarray = high * np.cos(phase / 2) ** 2 + low * np.sin(phase / 2) ** 2
         return found

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
-from ditlab.spec.experiment import class_for
-from ditlab_addons.check.replay.history import Execution, JournaledStep, StepHistory
+from ditlab.spec.experiment import validate_experiment
+from ditlab_addons.check.prove.reference import PRECISIONS, UNITS
+from ditlab_addons.check.replay.history import Execution, StepHistory
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_executions
 from ditlab_addons.check.replay.stepper import ReplayedStep
 
-UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}
-"""Unit roundoff by `training.precision`."""
 FACTOR = 8.0
 """Bound over the distance of two orders of summation: that distance is one draw of what others may give."""
 DEVIATIONS = 6.0
@@ -35,15 +33,14 @@ class Tolerance:
 EXACT = Tolerance(0.0, "the same kind of machine, workers and threads: to the bit")
 
 
-def relative_distance(one: float, two: float | None) -> float:
+def relative_distance(one: float | None, two: float | None) -> float:
     """Return the relative distance of two numbers; infinite where one is missing or not finite, unless both are NaN."""
-    if two is None:
+    if one is None or two is None:
         return math.inf
     if one == two or (math.isnan(one) and math.isnan(two)):
         return 0.0
-    if not (math.isfinite(one) and math.isfinite(two)):
-        return math.inf
-    return abs(one - two) / max(abs(one), abs(two))
+    away = abs(one - two) / max(abs(one), abs(two))
+    return away if math.isfinite(away) else math.inf
 
 
 @dataclass(frozen=True)
@@ -102,18 +99,22 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     targets = source.targets(first, last)
     journaled: dict[int, Execution] = {}
     for target in list(targets):
-        if logged := source.history.journaled.get(target.step):
-            own = _journaled_execution(source.history, logged) or target
+        if target.step in source.history.journaled:
+            own = _journaled_execution(source.history, target)
             journaled[target.step] = own
             if own.is_recorded and own is not target:
                 targets.append(own)
-    draws_others = not source.num_gpus and source.run.experiment.resources.gpus_per_worker > 0  # than the run's device
-    replayed = replay_executions(source, targets, (last,) if draws_others else ())
-    tolerance = _tolerance_of_draws(replayed) if draws_others else _tolerance_of_sums(source, targets, replayed)
+    replayed = replay_executions(source, targets, (last,) if source.draws_others else ())
+    if source.draws_others:
+        tolerance = _tolerance_of_draws(replayed)
+    else:
+        tolerance = _tolerance_of_sums(source, targets, replayed)
     comparisons: list[ReplayComparison] = []
     unchecked = []
     for step in replayed.steps:
-        found = _compare_step(source, step, tolerance, journaled.get(step.step))
+        found = []
+        if not step.execution.skipped:
+            found = list(_compare_step(source, step, tolerance, journaled.get(step.step)))
         comparisons += found
         if not found:
             why = "its batch was skipped" if step.execution.skipped else "neither journal nor receipts have it"
@@ -121,38 +122,35 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 
 
-def _journaled_execution(history: StepHistory, logged: JournaledStep) -> Execution | None:
+def _journaled_execution(history: StepHistory, final: Execution) -> Execution:
     """Return the execution of a step that the journal has; where none has its numbers, one without a receipt, else the
-    first one: then the comparison fails. None where none is recorded."""
-    executions = history.all_of(logged.step)
-    same = (each for each in executions if logged.is_of(each))
-    unwritten = (each for each in executions if each.loss is None)
-    return next(chain(same, unwritten, executions), None)
+    first one: then the comparison fails. Of a step that was never recorded, the `final` one."""
+    executions = history.all_of(final.step)
+    same = [each for each in executions if each.logged(history.journaled[final.step])]
+    unwritten = [each for each in executions if each.loss is None]
+    return [*same, *unwritten, *executions, final][0]
 
 
 def _compare_step(
     source: ReplaySource, step: ReplayedStep, tolerance: Tolerance, journaled: Execution | None
-) -> list[ReplayComparison]:
+) -> Iterator[ReplayComparison]:
     """Compare one replayed step with its receipt, and with the journal where this is the execution that logged it."""
     own = step.execution
-    if own.skipped:
-        return []
-    found = []
     if own.samples is not None:
-        found.append(ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0))
+        yield ReplayComparison(step.step, own.attempt, "samples", "receipts", own.samples, step.digest, 0.0)
     if own.is_recorded:
-        found += _compare_numbers(step, "receipts", own, tolerance)
+        yield from _compare_numbers(step, "receipts", own, tolerance)
     if journaled and (own is journaled or not journaled.is_recorded):
-        found += _compare_numbers(step, "journal", source.history.journaled[step.step], tolerance)
-    return found
+        yield from _compare_numbers(step, "journal", source.history.journaled[step.step], tolerance)
 
 
 def _compare_numbers(
-    step: ReplayedStep, place: str, records: Execution | JournaledStep, tolerance: Tolerance
+    step: ReplayedStep, place: str, records: Execution, tolerance: Tolerance
 ) -> Iterator[ReplayComparison]:
     """Compare loss, norm and learning rate of a replayed step with those that one place has."""
     for quantity in ("loss", "norm", "lr"):
-        recorded, value = getattr(records, quantity), getattr(step, quantity)
+        recorded = getattr(records, quantity)
+        value = getattr(step, quantity)
         if recorded is None or (quantity == "norm" and not tolerance.compares_norm):
             continue
         if value is not None and place == "receipts":
@@ -165,11 +163,12 @@ def _tolerance_of_draws(replayed: ReplayedSteps) -> Tolerance:
     """Return the bound of a loss under other times and noise, which the spread of a step's samples gives."""
     step = next((each for each in reversed(replayed.steps) if each.samples), replayed.steps[-1])
     losses = np.array([sample.loss for sample in step.samples] or [0.0])
-    deviation = float(losses.std(ddof=1)) if len(losses) > 1 else math.inf
+    num = len(losses)
+    deviation = float(losses.std(ddof=1)) if num > 1 else math.inf
     return Tolerance(
-        DEVIATIONS * math.sqrt(2 / len(losses)) * deviation / (abs(float(losses.mean())) or 1e-30),
-        f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {len(losses)} "
-        f"samples, by the spread of step {step.step}'s",
+        DEVIATIONS * math.sqrt(2 / num) * deviation / (abs(float(losses.mean())) or 1e-30),
+        f"other times and noise on this device: {DEVIATIONS:g} standard errors of two means over {num} samples, by the "
+        f"spread of step {step.step}'s",
         compares_norm=False,
     )
 
@@ -180,16 +179,14 @@ def _tolerance_of_sums(source: ReplaySource, targets: Sequence[Execution], repla
     if not differences:
         return EXACT
     precision = source.run.experiment.training.precision
-    other = replay_executions(source, targets, (), _cut_otherwise)
-    distances = [
-        relative_distance(one, two)
-        for mine, theirs in zip(replayed.steps, other.steps, strict=True)
-        for one, two in ((mine.loss, theirs.loss), (mine.norm, theirs.norm))
-        if one is not None
-    ]
     length = max(1, max(target.step for target in targets) - source.history.first)
+    distances = [UNITS[PRECISIONS[precision]] * math.sqrt(length)]
+    other = replay_executions(source, targets, (), _cut_otherwise)
+    for one, two in zip(replayed.steps, other.steps, strict=True):
+        if one.loss is not None:
+            distances += [relative_distance(one.loss, two.loss), relative_distance(one.norm, two.norm)]
     return Tolerance(
-        FACTOR * max(UNIT[precision] * math.sqrt(length), *filter(math.isfinite, distances)),
+        FACTOR * max(filter(math.isfinite, distances)),
         f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
         f"least {FACTOR:g} units of {precision} times the root of the steps",
     )
@@ -199,9 +196,9 @@ def _cut_otherwise(plan: ReplayPlan) -> ReplayPlan:
     """Return the plan with other orders of summation: halved micro-batches, or where they cannot be, other threads."""
     segments = []
     for segment in plan.segments:
-        size = class_for(segment.spec).model_validate(dict(segment.spec)).micro_size
-        if size % 2 ** (segment.microbatch_splits + 1) == 0:
-            segments.append(replace(segment, microbatch_splits=segment.microbatch_splits + 1))
+        splits = segment.microbatch_splits + 1
+        if validate_experiment(segment.spec).micro_size % 2**splits == 0:
+            segments.append(replace(segment, microbatch_splits=splits))
         else:
             segments.append(replace(segment, threads=2 if segment.threads == 1 else 1))
     return replace(plan, segments=tuple(segments))

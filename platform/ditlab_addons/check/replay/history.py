@@ -23,13 +23,14 @@ from ditlab.tracking.journal import JournalContent, read_content
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a step; a step is done again after a kill, a roll-back or a resume from before it."""
+    """One execution of a step, or what the journal has of its first one that logged it; a step is done again after a
+    kill, a roll-back or a resume from before it."""
 
     step: int
     """From 1."""
-    attempt: int
+    attempt: int = 0
     """Number of the attempt, from 1; 0 where nothing was recorded."""
-    workers: int
+    workers: int = 0
     microbatch_splits: int = 0
     """Number of times the micro-batch was halved."""
     threads: int | None = None
@@ -37,9 +38,9 @@ class Execution:
     skipped: bool = False
     """True if its batch was taken from the order, and not trained on."""
     loss: float | None = None
-    """float32, as recorded; None where nothing was."""
+    """As recorded: float32 in receipts; None where nothing was."""
     norm: float | None = None
-    """Gradient norm before clipping, float32."""
+    """Gradient norm before clipping."""
     lr: float | None = None
     samples: int | None = None
     """Digest of the samples and draws."""
@@ -50,6 +51,14 @@ class Execution:
     def is_recorded(self) -> bool:
         """True if receipts hold this step."""
         return self.attempt > 0
+
+    def logged(self, numbers: Execution) -> bool:
+        """Return True if the journal's numbers of the step are those of this execution's receipt, as float32."""
+        if self.loss is None or self.norm is None:
+            return False
+        norm = self.norm if numbers.norm is None else numbers.norm
+        recorded = np.array([self.loss, self.norm], np.float32)
+        return np.array_equal(recorded, np.array([numbers.loss, norm], np.float32), equal_nan=True)
 
 
 @dataclass(frozen=True)
@@ -65,21 +74,20 @@ class StepHistory:
     """Steps that were done before the run's own first one: those of a fork's parent."""
     note: str = ""
     """A sentence on what is not recorded; empty for none."""
-    journaled: Mapping[int, JournaledStep] = field(default_factory=dict)
-    """Steps of the journal."""
+    journaled: Mapping[int, Execution] = field(default_factory=dict)
+    """Steps of the journal, with its numbers."""
     attempts: Mapping[int, RecordedAttempt] = field(default_factory=dict)
     """Attempts by number; {} where they are not recorded."""
     data: str = ""
     """Fingerprint of the training data; empty where it is not recorded."""
 
     @cached_property
-    def _final(self) -> dict[int, int]:
-        return {execution.step: index for index, execution in enumerate(self.executions)}
+    def _final(self) -> dict[int, Execution]:
+        return {execution.step: execution for execution in self.executions}
 
     def final(self, step: int) -> Execution:
         """Return the last execution of a step: the one in the history of the run's weights."""
-        index = self._final.get(step)
-        return replace(self.default, step=step) if index is None else self.executions[index]
+        return self._final.get(step) or replace(self.default, step=step)
 
     def all_of(self, step: int) -> list[Execution]:
         """Return every recorded execution of a step, the first one first."""
@@ -97,11 +105,6 @@ class StepHistory:
         steps = range(self.first + 1, execution.step + 1)
         return [found.get(step) or replace(self.default, step=step) for step in steps]
 
-    def is_final_at(self, lineage: Sequence[Execution], step: int) -> bool:
-        """Return True if the run's checkpoint of a step holds what a lineage had come to there."""
-        own = lineage[step - self.first - 1] if step > self.first else self.default
-        return own is self.final(step) or (not own.is_recorded and step not in self._final)
-
 
 def read_history(run: OpenedRun) -> StepHistory:
     """Read a run's receipts and journal; without receipts, take the workers of its spec."""
@@ -110,86 +113,80 @@ def read_history(run: OpenedRun) -> StepHistory:
     except OSError:
         journal = JournalContent()
     journaled = journaled_steps(journal)
-    data = next((each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), "")
     resources = run.experiment.resources
-    default = Execution(0, 0, resources.max_workers, threads=resources.cpus_per_worker)
     first = first_step(run.experiment.start)
-    last = max([first, run.record.step, *journaled])
+    history = StepHistory(
+        [], Execution(0, workers=resources.max_workers, threads=resources.cpus_per_worker),
+        max([first, run.record.step, *journaled]), first, journaled=journaled,
+        data=next((each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), ""),
+    )  # fmt: skip
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
         note = (
-            f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({default.workers}), "
+            f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({resources.max_workers}), "
             "and its machine is not known."
         )
-        return StepHistory([], default, last, first, note, journaled, data=data)
+        return replace(history, note=note)
     attempts = receipts.attempts
-    recorded = [
-        Execution(
-            int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
-            bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]),
-            int(row["samples"]), VERBS[row["asked"] - 1] if 0 < row["asked"] <= len(VERBS) else "",
-        )
-        for row in receipts.rows
-        if (attempt := attempts.get(int(row["attempt"])))
-    ]  # fmt: skip
+    rows = [row for row in receipts.rows if int(row["attempt"]) in attempts]
+    recorded = [_recorded(row, attempts[int(row["attempt"])]) for row in rows]
     problems = [receipts.damage] if receipts.damage else []
-    if num_lost := len(receipts.rows) - len(recorded):
+    num_lost = len(receipts.rows) - len(rows)
+    if num_lost:
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
     note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
     executions = with_unwritten(recorded, attempts, journaled)
-    last = max([last, *(execution.step for execution in executions)])
-    data = attempts[max(attempts)].data if attempts else data
-    return StepHistory(executions, default, last, first, note, journaled, attempts, data)
+    return replace(
+        history, executions=executions, note=note, attempts=attempts,
+        last=max([history.last, *(execution.step for execution in executions)]),
+        data=attempts[max(attempts)].data if attempts else history.data,
+    )  # fmt: skip
+
+
+def _recorded(row: np.void, attempt: RecordedAttempt) -> Execution:
+    """Return the execution of a row of receipts."""
+    asked = int(row["asked"])
+    return Execution(
+        int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
+        bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]), int(row["samples"]),
+        VERBS[asked - 1] if 0 < asked <= len(VERBS) else "",
+    )  # fmt: skip
 
 
 def with_unwritten(
-    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journaled: Mapping[int, JournaledStep]
+    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journaled: Mapping[int, Execution]
 ) -> list[Execution]:
     """Return the executions, and behind each attempt's rows those of its steps that the journal alone has.
 
     A step's loss is journaled before its row is written: a kill in between costs the row. Where no row of a step has
     the journal's numbers, it counts as done by the attempt whose rows end nearest before it.
     """
-    rows: dict[int, list[Execution]] = {}
-    ends = {number: attempt.step for number, attempt in sorted(attempts.items())}
+    rows: dict[int, list[Execution]] = {number: [] for number in sorted(attempts)}
+    written = set()
     for execution in executions:
-        rows.setdefault(execution.step, []).append(execution)
-        ends[execution.attempt] = max(ends[execution.attempt], execution.step)
+        rows[execution.attempt].append(execution)
+        numbers = journaled.get(execution.step)
+        if numbers and execution.logged(numbers):
+            written.add(execution.step)
+    ends = {number: max([attempts[number].step, *(each.step for each in rows[number])]) for number in rows}
     reached = dict(ends)
-    for step, logged in journaled.items():
-        cut_off = [number for number in reversed(ends) if ends[number] < step and attempts[number].step < step]
-        if cut_off and not any(logged.is_of(each) for each in rows.get(step, ())):
-            reached[max(cut_off, key=lambda number: reached[number])] = step
+    for step in journaled:
+        cut_off = [number for number in ends if ends[number] < step]
+        if cut_off and step not in written:
+            reached[max(cut_off, key=lambda number: (reached[number], number))] = step
     found = []
-    for number, attempt in sorted(attempts.items()):
-        found += [execution for execution in executions if execution.attempt == number]
+    for number, own in rows.items():
+        attempt = attempts[number]
+        found += own
         for step in range(ends[number] + 1, reached[number] + 1):
             skipped = step in attempt.left_out
-            settings = (attempt.workers, attempt.halvings, attempt.threads or None, skipped)
-            found.append(Execution(step, number, *settings))
+            threads = attempt.threads or None
+            found.append(Execution(step, number, attempt.workers, attempt.halvings, threads, skipped))
     return found
 
 
-@dataclass(frozen=True)
-class JournaledStep:
-    """Numbers of a step as the journal has them: of the first execution that logged it."""
-
-    step: int
-    loss: float
-    norm: float | None = None
-    lr: float | None = None
-
-    def is_of(self, execution: Execution) -> bool:
-        """Return True if an execution's receipt has these numbers, as float32."""
-        if execution.loss is None or execution.norm is None:
-            return False
-        norm = execution.norm if self.norm is None else self.norm
-        recorded = np.array([execution.loss, execution.norm], np.float32)
-        return np.array_equal(recorded, np.array([self.loss, norm], np.float32), equal_nan=True)
-
-
-def journaled_steps(journal: JournalContent) -> dict[int, JournaledStep]:
+def journaled_steps(journal: JournalContent) -> dict[int, Execution]:
     """Return the steps whose loss a journal has, ascending."""
     series = series_of(journal, ("train/",))
     losses, norms, rates = (
@@ -197,4 +194,6 @@ def journaled_steps(journal: JournalContent) -> dict[int, JournaledStep]:
         dict(zip(each.steps.tolist()[::-1], each.values.tolist()[::-1], strict=True))
         for each in (series.get(f"train/{name}") or Series() for name in ("loss", "grad_norm", "lr"))
     )
-    return {step: JournaledStep(step, losses[step], norms.get(step), rates.get(step)) for step in sorted(losses)}
+    return {
+        step: Execution(step, loss=losses[step], norm=norms.get(step), lr=rates.get(step)) for step in sorted(losses)
+    }

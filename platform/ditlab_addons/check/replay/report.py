@@ -20,11 +20,11 @@ from ditlab.engine.update import ParameterNorms
 from ditlab.errors import UserError
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.runs.launch import build_model
-from ditlab.spec.experiment import class_for
+from ditlab.spec.experiment import class_for, validate_experiment
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
+from ditlab.spec.values import value_at
 from ditlab_addons.check.replay.check import ReplayCheck, ReplayComparison, check_replay
-from ditlab_addons.check.replay.history import Execution, JournaledStep
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
 from ditlab_addons.check.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab_models.figures import Bars, Figure, Panel, PointGroup, Points
@@ -111,12 +111,13 @@ def report_steps(
     run = source.run
     head = f"run {run.folder.run_id} ({run.record.name}), {source.history.last:,} steps done; replayed "
     all_lines = [*fold(head + "; ".join(found.origins), *source.remarks), *lines]
-    records, figures = [], {}
+    records = []
+    figures = {}
     for each in found.steps:
         texts: Sequence[str] = ()
         if shows_steps and each.samples:
             texts = row_texts(source.data.train, each.indices, source.data.text)
-            name = f"step-{each.step:08d}{'-changed' if each.is_variant else ''}"
+            name = f"step-{each.step:08d}{'-changed' * each.is_variant}"
             figures[name] = step_figure(source.data.train, each, texts)
         if shows_steps:
             all_lines += step_lines(each, texts)
@@ -136,27 +137,27 @@ def replay_changed(source: ReplaySource, step: int, overrides: Sequence[str]) ->
     (target,) = source.targets(step, step)
     if target.skipped:
         raise UserError(f"--step {step}: the run has left this step's batch out, so that nothing follows from --set.")
-    spec, name = source.spec_of(target), f"run {source.run.folder.run_id}"
-    own = class_for(spec).model_validate(dict(spec))
-    changed = build_experiment(assign(dict(spec), parse_overrides(overrides), class_for), name)
+    spec = source.spec_of(target)
+    own = validate_experiment(spec)
+    changed = build_experiment(assign(dict(spec), parse_overrides(overrides), class_for), source.name)
     given = ", ".join(f"--set {text}" for text in overrides)
-    kinds = {
-        "model.family": (own.model.family, changed.model.family),
-        "optimizer.kind": (own.optimizer.kind, changed.optimizer.kind),
-    }
-    if moved := order_changes(spec, changed):
+    state = f"{given}: the state of {source.name}"
+    moved = order_changes(spec, changed)
+    if moved:
         raise UserError(
             f"{given} changes which samples the step takes ({', '.join(moved)}), so that the two would not be "
             "compared; leave data, seed and batch.size as they are."
         )
-    for path, (ours, theirs) in kinds.items():
-        if ours != theirs:
-            raise UserError(f"{given}: the state of {name} is that of {path}={ours}; leave {path} as it is.")
-    if others := shape_differences(build_model(changed), tensor_shapes(build_model(own))):
+    for path in ("model.family", "optimizer.kind"):
+        ours = value_at(spec, path.split("."))
+        if ours != value_at(changed.to_dict(), path.split(".")):
+            raise UserError(f"{state} is that of {path}={ours}; leave {path} as it is.")
+    others = shape_differences(build_model(changed), tensor_shapes(build_model(own)))
+    if others:
         more = f" and {len(others) - MOST_LISTED} more" if len(others) > MOST_LISTED else ""
         raise UserError(
-            f"{given}: the state of {name} does not fit, in {len(others)} tensors: "
-            f"{', '.join(others[:MOST_LISTED])}{more}; change what leaves their shapes alone."
+            f"{state} does not fit, in {len(others)} tensors: {', '.join(others[:MOST_LISTED])}{more}; change what "
+            "leaves their shapes alone."
         )
     resolved = changed.to_dict()
     is_wider = resolved["resources"]["workers"] != spec["resources"]["workers"]
@@ -179,50 +180,48 @@ class LossHistory:
     def around(self, values: np.ndarray, step: int) -> float:
         """Return the median of finite values of a step's neighbours, without its own; NaN where there are none."""
         place = int(np.searchsorted(self.steps, step))
-        low, high = max(0, place - NEIGHBOURS), place + NEIGHBOURS + 1
-        near = np.concatenate([values[low:place], values[place + 1 : high]])
+        near = np.concatenate([values[max(0, place - NEIGHBOURS) : place], values[place + 1 :][:NEIGHBOURS]])
         near = near[np.isfinite(near)]
         return float(np.median(near)) if len(near) else math.nan
 
     def ratio(self, values: np.ndarray, step: int) -> float:
         """Return a step's value over the median of its neighbours'; infinite where the value is not finite."""
-        value, median = float(values[int(np.searchsorted(self.steps, step))]), self.around(values, step)
+        value = float(values[np.searchsorted(self.steps, step)])
         if not math.isfinite(value):
             return math.inf
-        return value / median if math.isfinite(median) and median > 0 else 1.0
+        median = self.around(values, step)
+        return value / median if median > 0 else 1.0
 
 
 def loss_history(source: ReplaySource) -> LossHistory:
     """Return losses and norms from the receipts, else from the journal. Raises UserError where neither has any."""
     history = source.history
     done = map(history.final, sorted({each.step for each in history.executions if each.is_recorded}))
-    found: Sequence[Execution | JournaledStep]
     found = [each for each in done if each.loss is not None and not each.skipped]
     found = found or [each for step, each in history.journaled.items() if step > history.first]
     if not found:
-        raise UserError(f"run {source.run.folder.run_id} has recorded no loss yet; wait for its first step.")
+        raise UserError(f"{source.name} has recorded no loss yet; wait for its first step.")
     losses, norms = np.array([(each.loss, each.norm) for each in found], np.float64).T
     return LossHistory(np.array([each.step for each in found]), losses, norms)
 
 
 def worst_steps(history: LossHistory, num: int) -> list[int]:
     """Return the steps whose loss or norm stands out most against its neighbours' median, the worst first."""
-    scores = [
-        (max(history.ratio(history.losses, step), history.ratio(history.norms, step)), -int(step))
-        for step in history.steps.tolist()
-    ]
-    return [-step for _, step in sorted(scores, reverse=True)[:num]]
+
+    def score(step: int) -> float:
+        return max(history.ratio(history.losses, step), history.ratio(history.norms, step))
+
+    return sorted(history.steps.tolist(), key=score, reverse=True)[:num]
 
 
 def explain(step: ReplayedStep, history: LossHistory) -> str:
     """Return a sentence on what is behind a step's loss and norm: its medians, rate, and the samples that carry it."""
+    loss = _beside_median("loss", step.loss, history.around(history.losses, step.step))
     norm = _beside_median("norm", step.norm, history.around(history.norms, step.step))
     if step.clip_factor > 1 and step.norm is not None:
         norm += f", clipped to {step.clipped_norm:.4g}"
-    parts = [_beside_median("loss", step.loss, history.around(history.losses, step.step)), norm]
-    if step.lr is not None:
-        parts.append(f"learning rate {step.lr:.3g}")
-    parts.append(_carriers(by_loss(step.samples)))
+    rate = "" if step.lr is None else f"learning rate {step.lr:.3g}"
+    parts = filter(None, [loss, norm, rate, _carriers(by_loss(step.samples))])
     return f"step {step.step:,}: {'; '.join(parts)}."
 
 
@@ -230,9 +229,10 @@ def _beside_median(name: str, value: float | None, median: float) -> str:
     """Return a value, and how many times its neighbours' median it is where both are finite."""
     if value is None:
         return f"no {name}"
+    text = f"{name} {value:.4g}"
     if median == 0 or math.isnan(median) or not math.isfinite(value):
-        return f"{name} {value:.4g}"
-    return f"{name} {value:.4g}, {value / median:.3g} times its neighbours' median"
+        return text
+    return f"{text}, {value / median:.3g} times its neighbours' median"
 
 
 def _carriers(order: list[SampleLoss]) -> str:
@@ -244,15 +244,18 @@ def _carriers(order: list[SampleLoss]) -> str:
     summed = np.cumsum([sample.loss for sample in order])
     few = int(np.searchsorted(summed, summed[-1] / 2)) + 1
     if bad:
-        named, clause = bad, f"{len(bad)} of {num} samples have no finite loss: "
+        named = bad
+        clause = f"{len(bad)} of {num} samples have no finite loss: "
     elif summed[-1] > 0 and few <= max(1, num // 8):
-        named, clause = order[:few], f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss: "
+        named = order[:few]
+        clause = f"{few} of {num} samples carr{'y' if few > 1 else 'ies'} half of the loss: "
     else:
-        named, clause = order[:1], f"no few samples carry it: the largest loss of {num} is "
-    shown = [
-        f"row {each.row:,} (loss {each.loss:.4g}" + ("" if each.time is None else f", time {each.time:.3g}") + ")"
-        for each in named[:3]
-    ]
+        named = order[:1]
+        clause = f"no few samples carry it: the largest loss of {num} is "
+    shown = []
+    for each in named[:3]:
+        time = "" if each.time is None else f", time {each.time:.3g}"
+        shown.append(f"row {each.row:,} (loss {each.loss:.4g}{time})")
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return f"{clause}{', '.join(shown)}{more}"
 
@@ -271,7 +274,8 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
         group = PointGroup(times, losses, "samples")
         panels.append(Points([group], title="loss by time", x_label="time or noise level", y_label="loss"))
     layers = layers_of(step.norms or {})
-    if names := sorted(layers, key=lambda name: -layers[name].gradient)[:MOST_LAYERS]:
+    names = sorted(layers, key=lambda name: -layers[name].gradient)[:MOST_LAYERS]
+    if names:
         norms = np.array([layers[name].gradient for name in names])
         panels.append(Bars(names, norms, title="gradient norm by layer", x_label="norm before clipping"))
         ratios = np.array([layers[name].ratio or 0.0 for name in names])
@@ -284,7 +288,8 @@ def step_figure(view: View, step: ReplayedStep, texts: Sequence[str]) -> Figure:
 def _samples_panel(view: View, step: ReplayedStep, texts: Sequence[str]) -> Panel:
     """Draw the samples with the largest losses: as pictures where they are some, else as bars."""
     few = by_loss(step.samples)[:MOST_PICTURES]
-    captions = [f"{sample.loss:.3g}" + ("" if sample.time is None else f" t={sample.time:.2g}") for sample in few]
+    times = ["" if sample.time is None else f" t={sample.time:.2g}" for sample in few]
+    captions = [f"{sample.loss:.3g}{time}" for sample, time in zip(few, times, strict=True)]
     places = np.array([sample.place for sample in few])
     grid = row_pictures(view, step.indices[places], captions, "samples by loss, the largest first")
     if grid is not None:
@@ -304,11 +309,8 @@ def step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "metrics": dict(step.metrics), "clipped_norm": step.clipped_norm, "update_norm": step.update_norm,
         "digest": f"{step.digest:016x}", "rows": step.rows.tolist(),
         "samples": [
-            {
-                "place": each.place, "row": each.row, "text": texts[each.place] if each.place < len(texts) else "",
-                "loss": each.loss, "components": each.components, "time": each.time,
-                "draws": {draw.name: draw.value for draw in each.draws},
-            }
+            vars(each)
+            | {"text": texts[each.place] if texts else "", "draws": {draw.name: draw.value for draw in each.draws}}
             for each in step.samples
         ],
         "loss_is_mean_of_samples": not mean_note(step) if step.samples else None,
@@ -344,18 +346,16 @@ def step_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
         skipped = f"its batch of {len(step.rows):,} samples was skipped: no loss, no update"
         return [*lines, *fold(skipped, indent="  ")]
 
-    def number(name: str, value: float) -> str:
-        return f"  {name:<16}{value:.9g}"
-
-    rest = {name: value for name, value in step.metrics.items() if name not in ("train/grad_norm", "train/lr")}
-    lines += [number(name.removeprefix("train/"), value) for name, value in rest.items()]
-    if step.norm is not None:
-        clipped = f"clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else "not clipped"
-        lines.append(f"{number('gradient norm', step.norm)}, {clipped}")
-    if step.lr is not None:
-        lines.append(number("learning rate", step.lr))
-    if step.update_norm is not None:
-        lines.append(number("update norm", step.update_norm))
+    names = [name for name in step.metrics if name not in ("train/grad_norm", "train/lr")]
+    numbers: dict[str, float | None] = {name.removeprefix("train/"): step.metrics[name] for name in names}
+    numbers |= {"gradient norm": step.norm, "learning rate": step.lr, "update norm": step.update_norm}
+    for name, value in numbers.items():
+        if value is None:
+            continue
+        line = f"  {name:<16}{value:.9g}"
+        if name == "gradient norm":
+            line += f", clipped to {step.clipped_norm:.7g}" if step.clip_factor > 1 else ", not clipped"
+        lines.append(line)
     lines.append(f"  {'samples':<16}{len(step.rows):,}, digest {step.digest:016x}")
     if step.samples:
         lines += _sample_lines(step, texts)
@@ -370,7 +370,8 @@ def _description(step: ReplayedStep) -> str:
     text = f"{execution.workers} worker{'s' * (execution.workers > 1)}"
     if execution.is_recorded:
         text = f"attempt {execution.attempt}, {text}"
-    if splits := execution.microbatch_splits:
+    splits = execution.microbatch_splits
+    if splits:
         text += f", micro-batches halved {'once' if splits == 1 else f'{splits} times'}"
     if step.is_variant:
         text += ", under another spec than its own"
@@ -431,16 +432,18 @@ def _sample_lines(step: ReplayedStep, texts: Sequence[str]) -> list[str]:
 
 def check_lines(check: ReplayCheck) -> list[str]:
     """Return a table of what was compared, the verdict and what it rests on."""
-    num, num_off = len(check.comparisons), sum(not each.holds for each in check.comparisons)
-    same = sum(each.distance == 0 for each in check.comparisons)
-    shown = [each for each in check.comparisons if not each.holds][:20] or check.comparisons
+    compared = check.comparisons
+    num = len(compared)
+    off = [each for each in compared if not each.holds]
+    same = sum(each.distance == 0 for each in compared)
+    shown = off[:20] or compared
     if len(shown) > 40:
         shown = [*shown[:20], *shown[-20:]]
     lines = ["", f"  {'step':>8} {'number':<8} {'of':<9} {'recorded':>15} {'replayed':>15} {'off':>8}  verdict"]
     lines += map(_comparison_line, shown)
     if len(shown) < num:
         lines.append(f"  and {num - len(shown):,} more")
-    verdict = f"{num_off} off" if num_off else "all hold"
+    verdict = f"{len(off)} off" if off else "all hold"
     if not num:
         verdict = "nothing was compared"
     bound = f"bound {check.tolerance.relative:.1e} relative" if check.tolerance.relative else "bound: none"
@@ -454,9 +457,11 @@ def _comparison_line(each: ReplayComparison) -> str:
             return "none"
         return f"{number:x}"[-15:] if each.quantity == "samples" else f"{number:.9g}"
 
-    off, verdict = f"{each.distance:.1e}", "within" if each.holds else "OFF"
+    off = f"{each.distance:.1e}"
+    verdict = "within" if each.holds else "OFF"
     if each.distance == 0:
-        off, verdict = "", "same bits"
+        off = ""
+        verdict = "same bits"
     return (
         f"  {each.step:>8} {each.quantity:<8} {each.source:<9} {shown(each.recorded):>15} {shown(each.replayed):>15} "
         f"{off:>8}  {verdict}"
@@ -465,8 +470,7 @@ def _comparison_line(each: ReplayComparison) -> str:
 
 def variant_lines(steps: Sequence[ReplayedStep], changes: Sequence[str]) -> list[str]:
     """Return a table of a step by the run's own spec beside the same step under another."""
-    own = next(step for step in steps if not step.is_variant)
-    other = next(step for step in steps if step.is_variant)
+    own, other = sorted(steps, key=lambda step: step.is_variant)
     rows = [(name.removeprefix("train/"), own.metrics[name], other.metrics.get(name)) for name in own.metrics]
     rows.append(("clipped norm", own.clipped_norm or 0.0, other.clipped_norm))
     rows.append(("update norm", own.update_norm or 0.0, other.update_norm))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,19 @@ from torch import Tensor, nn
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.engine.update import ParameterNorms, UpdateNorms
-from ditlab.inputs.noise import KeyedNoise
 from ditlab.receipts.records import joined_digest
 from ditlab.training.hooks import ConsumedPass
-from ditlab.training.plan import ForwardPass
 from ditlab.training.receipts import passes_digest
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
 from ditlab_addons.check.process_group import report_done
+from ditlab_addons.check.prove.observing import RecordedNoise
 from ditlab_addons.check.replay.history import Execution
 
 SPEEDS = ("train/samples_per_second", "train/data_wait")
 """Metrics of the replay's own speed."""
+_LAYER = re.compile(r"([^.]+\.)*?\d+(?=\.|$)|objective\.[^.]+|[^.]+")
 TIME_NAMES = ("t", "time", "timestep", "sigma")
 """Names of a network's argument that says how far a sample is noised."""
 
@@ -46,24 +48,10 @@ class Draw:
     """The number itself, or the root mean square of a larger draw."""
 
 
-@dataclass(frozen=True)
-class RecordedNoise(KeyedNoise):
-    """The numbers of `KeyedNoise`; each draw of a single sample goes to `record` too."""
-
-    record: Callable[[Draw], None] = lambda draw: None
-
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1), float32, of a shape."""
-        return self._recorded("uniform", name, shape, super().uniform(name, shape))
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1), float32, of a shape."""
-        return self._recorded("normal", name, shape, super().normal(name, shape))
-
-    def _recorded(self, distribution: str, name: str, shape: Sequence[int], values: Tensor) -> Tensor:
-        value = values if values.numel() == 1 else values.square().mean().sqrt()
-        self.record(Draw(name, distribution, tuple(shape[1:]), value.item()))
-        return values
+def _keep_draw(draws: list[Draw], name: str, distribution: str, shape: Sequence[int], values: Tensor) -> None:
+    """Add what was drawn for one sample, of `shape` (1, ...)."""
+    value = values if values.numel() == 1 else values.square().mean().sqrt()
+    draws.append(Draw(name, distribution, tuple(shape[1:]), value.item()))
 
 
 @dataclass(frozen=True)
@@ -154,7 +142,8 @@ class StepObserver(Reporter):
     def __init__(self, shown: Collection[int], steps: range) -> None:
         """Observe `steps` (from 1)."""
         super().__init__(lambda: False, lambda message: None, ProgressMarker())
-        self._shown, self._steps = shown, steps
+        self._shown = shown
+        self._steps = steps
         self.seen: dict[int, ReplayedStep] = {}
         """Observations of this worker, by step."""
         self._watching = ExitStack()
@@ -164,13 +153,12 @@ class StepObserver(Reporter):
         self._stepper = stepper
 
     def loader_opened(self, batches: WorkerBatches, position: int) -> None:
-        size, done = batches.order.batch_size, self._stepper.state.step
+        before = position // batches.order.batch_size - 1 - self._stepper.state.step
         self._places = batches.places
         for step in self._steps:
             if step in self.seen:  # a loader opens again where a loss retires: what was observed stays
                 continue
-            number = position // size + step - 1 - done
-            indices = batches.order.batches(number, 1, batches.places).reshape(-1)
+            indices = batches.order.batches(before + step, 1, batches.places).reshape(-1)
             self.seen[step] = ReplayedStep(Execution(step, 0, 1), batches.view.rows[indices], indices)
 
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
@@ -186,7 +174,8 @@ class StepObserver(Reporter):
     def step_ended(self, step: int) -> None:
         if self._stepper.rank.is_first:
             report_done(step - self._steps.start + 1)
-        if norms := self._norms:
+        norms = self._norms
+        if norms:
             self.attempt_ended()
             self.seen[step].norms = norms.read(self._stepper.rank.device)
             self.seen[step].clip_factor = self._stepper.state.engine.partitions.clip_factor
@@ -196,32 +185,30 @@ class StepObserver(Reporter):
         self._norms = None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        trained = {name: value for name, value in values.items() if name.startswith("train/") and name not in SPEEDS}
         if step in self.seen:
+            trained = {name: values[name] for name in values if name.startswith("train/") and name not in SPEEDS}
             self.seen[step].metrics.update(trained)
 
     def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
         found = []
-        stepper, state = self._stepper, self._stepper.state
-        with state.engine.evaluating(averaged=False), _given_times(state.module.network) as times:
-            for part in stepper.share.passes:
+        stepper = self._stepper
+        engine = stepper.state.engine
+        with engine.evaluating(averaged=False), _given_times(stepper.state.module.network) as times:
+            parts = [(part, start) for part in stepper.share.passes for start in range(part.start, part.stop)]
+            for part, start in parts:
                 micro = micro_batches[part.number]
-                for start in range(part.start, part.stop):
-                    one = ForwardPass(part.number, start, start + 1, part.counts)
-                    draws: list[Draw] = []
-                    times.clear()
-                    noise = RecordedNoise(**vars(stepper.noise(one)), record=draws.append)
-                    components = state.engine.losses(stepper.batch(one, micro, noise), noise)
-                    if part.counts:
-                        index = part.number * len(micro.row_ids) + start
-                        values = {name: float(value) for name, value in components.items()}
-                        found.append(
-                            SampleLoss(
-                                int(self._places[index]), int(rows[index]), values.pop("loss"), values,
-                                times[0] if times else None, tuple(draws),
-                            )
-                        )  # fmt: skip
+                one = replace(part, start=start, stop=start + 1)
+                draws: list[Draw] = []
+                times.clear()
+                noise = RecordedNoise(**vars(stepper.noise(one)), record=partial(_keep_draw, draws))
+                components = engine.losses(stepper.batch(one, micro, noise), noise)
+                if part.counts:
+                    place = part.number * len(micro.row_ids) + start
+                    values = {name: float(value) for name, value in components.items()}
+                    time = times[0] if times else None
+                    own = int(self._places[place]), int(rows[place]), values.pop("loss")
+                    found.append(SampleLoss(*own, values, time, tuple(draws)))
         return found
 
 
@@ -237,11 +224,8 @@ def _given_times(network: nn.Module) -> Iterator[list[float]]:
         if isinstance(value, Tensor):
             times.append(float(value.float().mean()))
 
-    hook = network.register_forward_pre_hook(keep, with_kwargs=True)
-    try:
+    with network.register_forward_pre_hook(keep, with_kwargs=True):
         yield times
-    finally:
-        hook.remove()
 
 
 def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
@@ -250,15 +234,14 @@ def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
     A parameter's layer is its name up to the first number, else up to the first module below the network.
     """
 
-    def natural(name: str) -> list[tuple[int, str]]:  # `blocks.10` comes behind `blocks.9`
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+    def natural(name: str) -> list[str]:  # `blocks.10` comes behind `blocks.9`
+        return [part.zfill(9) if part.isdecimal() else part for part in name.split(".")]
 
     groups: dict[str, list[ParameterNorms]] = {}
     for name in sorted(norms, key=natural):
-        parts = name.removeprefix("network.").split(".")
-        numbers = (index for index, part in enumerate(parts) if part.isdecimal())
-        last = next(numbers, int(parts[0] == "objective"))
-        groups.setdefault(".".join(parts[: last + 1]), []).append(norms[name])
+        layer = _LAYER.match(name.removeprefix("network."))
+        assert layer is not None
+        groups.setdefault(layer[0], []).append(norms[name])
     return {
         layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
         for layer, members in groups.items()

@@ -60,10 +60,16 @@ class KeptCheckpoints:
     damaged: list[str] = field(default_factory=list)
     """A sentence for each that is not whole."""
 
+    @property
+    def name_chain(self) -> bool:
+        """True if one of them names the chain of receipts that led to it."""
+        return any("chain" in manifest.receipt for manifest in self.manifests.values())
+
 
 def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints") -> KeptCheckpoints:
     """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it cannot be reached."""
-    found, steps = KeptCheckpoints(), store.steps()
+    found = KeptCheckpoints()
+    steps = store.steps()
     for number, step in enumerate(steps):
         run.progress(f"hashing {noun}", number, len(steps), noun)
         try:
@@ -123,10 +129,11 @@ def check_spec(
     except OSError as error:
         yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
         return
-    is_whole = is_as_stamped(content) and content == content.rstrip(b"\n") + b"\n"
-    if not is_whole:
-        yield VerifiedPart("spec", "off", f"{run.folder.spec} was edited after the run wrote it; bring it back.")
-    own, trained = run.experiment.content_hash(), {attempt.spec_hash for attempt in attempts}
+    faults = []
+    if not is_as_stamped(content) or content != content.rstrip(b"\n") + b"\n":
+        faults.append(f"{run.folder.spec} was edited after the run wrote it; bring it back.")
+    own = run.experiment.content_hash()
+    trained = {attempt.spec_hash for attempt in attempts}
     known = [own]
     if trained and own not in trained and run.kept_spec(attempts[-1].spec_hash):
         known.append(attempts[-1].spec_hash)  # a resume that ended before its first step
@@ -135,33 +142,30 @@ def check_spec(
     for old, new in reversed(switches):
         if new == known[-1]:
             known.append(old)
-    faults = [
-        *_checkpoint_faults(run, kept, known),
-        *_attempt_faults(attempts, switches),
-        *_lost_specs(run, trained.intersection(known)),
-    ]
+    faults += _checkpoint_faults(run, kept, known)
+    faults += _attempt_faults(attempts, switches)
+    faults += _lost_specs(run, trained.intersection(known))
     yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
-    if is_whole and not faults:
+    if not faults:
         yield VerifiedPart("spec", "holds", _spec_text(own, len(kept.manifests), resumes))
 
 
 def _spec_text(own: str, num_checkpoints: int, resumes: Sequence[Mapping[str, Any]]) -> str:
     """Return a sentence on a run's spec, of hash `own`, and on what resumes have changed in it."""
     of = f", that of {num_checkpoints} checkpoints" if num_checkpoints else ""
-    texts = (f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes)
+    texts = [f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes]
     return "; ".join([f"hash {own}{of}", *texts]) + "."
 
 
 def _checkpoint_faults(run: OpenedRun, kept: KeptCheckpoints, known: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each checkpoint whose spec is neither of the hashes `known` nor that of the trial whose
     checkpoint was taken over."""
-    taken_over = set[tuple[int, str]]()
+    taken_over = set()
     for each in read_takeovers(run.folder):
-        attempts = read_attempts(run.home.run(each.donor)).values()
-        before = [attempt for attempt in attempts if attempt.step < each.donor_step]
+        attempts = read_attempts(run.home.run(each.donor))
+        before = [number for number, attempt in attempts.items() if attempt.step < each.donor_step]
         if before:
-            last = max(before, key=lambda attempt: attempt.attempt)
-            taken_over.add((each.donor_step, last.spec_hash))
+            taken_over.add((each.donor_step, attempts[max(before)].spec_hash))
     for step, manifest in kept.manifests.items():
         if manifest.spec_hash not in known and (step, manifest.spec_hash) not in taken_over:
             yield (
@@ -217,14 +221,15 @@ def open_verified(run: OpenedRun, recorded: set[str], limit: int) -> tuple[DataS
 def check_evaluation(run: OpenedRun, store: CheckpointStore, line: int, tags: dict[str, str]) -> VerifiedPart:
     """Compute the digest of an evaluation from its measurements, the spec, and the weights of its checkpoint; `tags`
     are those of `line` of the journal. Figures are not measured again: `ditlab evaluate` does."""
-    recorded, step = tags[EVALUATION_TAG], as_count(tags.get(EVALUATED_STEP_TAG, ""))
+    recorded = tags[EVALUATION_TAG]
+    step = as_count(tags.get(EVALUATED_STEP_TAG, ""))
     name = f"evaluation {recorded[:SHOWN]} (line {line:,} of the journal)"
-    parsed = {key.removeprefix(TAG_PREFIX): Measurement.parse(tags[key]) for key in tags if key.startswith(TAG_PREFIX)}
-    measurements = {group: each for group, each in parsed.items() if each is not None}
-    if step is None or step >= 10**15:
+    if step is None:
         return VerifiedPart("evaluations", "off", f"{name} names no step of a checkpoint.")
     if step not in store.steps():
         return VerifiedPart("evaluations", "not checked", f"{name} is of checkpoint {step:,}, which is not kept.")
+    parsed = {key.removeprefix(TAG_PREFIX): Measurement.parse(tags[key]) for key in tags if key.startswith(TAG_PREFIX)}
+    measurements = {group: each for group, each in parsed.items() if each is not None}
     run.progress("hashing the weights that were evaluated", 0, None, "")
     try:
         with store.open(step) as reader:

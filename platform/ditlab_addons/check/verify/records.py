@@ -21,7 +21,8 @@ from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
 from ditlab.receipts.records import EVALUATION_TAG, LEFT_OUT, draw_places, samples_digest
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.sweeps.folder import read_takeovers
-from ditlab.tracking.journal import JournalLine, JournalRecord, all_metrics, read_journal
+from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.journal import JournalContent, JournalRecord, read_journal
 from ditlab.training.plan import learning_rate, plan_run
 from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart, VerifiedParts
 
@@ -41,7 +42,8 @@ def taken_over_heads(home: Home, folder: RunFolder, before: float = math.inf) ->
     heads: dict[int, dict[str, int]] = {}
     for each in read_takeovers(folder):
         if each.donor_step < before:
-            donor, step = home.run(each.donor), each.donor_step
+            donor = home.run(each.donor)
+            step = each.donor_step
             walk = walk_chain(read_receipts(donor), [step], taken_over_heads(home, donor, step))
             heads.setdefault(step, {}).update(walk.heads.get(step, {}))
     return heads
@@ -56,7 +58,7 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
         sentence = f"a checkpoint of another trial was taken over, and its receipts cannot be read: {error}"
         yield VerifiedPart("receipts", "not checked", sentence)
         return
-    head_faults = (_head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items())
+    head_faults = [_head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items()]
     faults = [*filter(None, [receipts.damage, *walk.faults, *head_faults])]
     for fault in faults[:NAMED]:
         yield VerifiedPart("receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy.")
@@ -65,15 +67,17 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
     if not recorded and not faults:
         yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
     elif not faults:
+        attempts = len(receipts.attempts)
+        sentence = (
+            f"{len(receipts.steps):,} steps in {attempts} attempt{'s' * (attempts > 1)}, {len(receipts.rows):,} rows: "
+            f"the chain leads to {len(recorded)} checkpoint{'s' * (len(recorded) > 1)}."
+        )
         first = min(walk.heads[step][receipt["chain"]] for step, receipt in recorded.items())
-        begin = f" They begin after step {first:,}: nothing vouches for what came before." if first else ""
-        num = len(receipts.attempts)
-        yield VerifiedPart(
-            "receipts", "holds",
-            f"{len(receipts.steps):,} steps in {num} attempt{'s' * (num > 1)}, {len(receipts.rows):,} rows: the "
-            f"chain leads to {len(recorded)} checkpoint{'s' * (len(recorded) > 1)}.{begin}",
-        )  # fmt: skip
-    if without := [step for step in kept.manifests if step not in recorded]:
+        if first:
+            sentence += f" They begin after step {first:,}: nothing vouches for what came before."
+        yield VerifiedPart("receipts", "holds", sentence)
+    without = [step for step in kept.manifests if step not in recorded]
+    if without:
         sentence = f"checkpoint {without[0]:,} was written without receipts, which could not be written then."
         yield VerifiedPart("receipts", "not checked", sentence)
 
@@ -81,7 +85,8 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
 def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int]) -> str:
     """Return how a checkpoint's chain differs from the `heads` that the rows up to there lead to; empty if it is one of
     them."""
-    head, since = receipt["chain"], receipt.get("since")
+    head = receipt["chain"]
+    since = receipt.get("since")
     if not heads:
         return f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}"
     if head not in heads:
@@ -121,8 +126,7 @@ def check_samples(
     places = np.arange(size)
     keys = np.concatenate([draw_places(first // unit, 0, min(unit, size - first)) for first in range(0, size, unit)])
     for number, row in enumerate(chosen):
-        if number % 1000 == 0:
-            run.progress("computing digests of samples", number, len(chosen), "steps")
+        run.progress("computing digests of samples", number, len(chosen), "steps")
         step = int(row["step"])
         batch = order.batch_number((step - 1) * size + offset)
         rows = data.train.rows[order.batches(batch, 1, places).reshape(-1)]
@@ -147,9 +151,10 @@ def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Verifie
         experiment = run.kept_spec(attempt.spec_hash)
         if experiment is None or not len(rows):
             continue
-        schedule, base, plan = experiment.schedule, experiment.optimizer.lr, plan_run(experiment, data)
+        base = experiment.optimizer.lr
+        plan = plan_run(experiment, data)
         due = [
-            learning_rate(schedule, base, step - 1, plan.total_steps, plan.epoch_steps)
+            learning_rate(experiment.schedule, base, step - 1, plan.total_steps, plan.epoch_steps)
             for step in rows["step"].tolist()
         ]
         away = np.flatnonzero(~np.isclose(rows["lr"], due, rtol=1e-6, atol=0))
@@ -169,106 +174,97 @@ def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> Verifie
 
 
 @dataclass
-class JournalLines:
+class VerifiedJournal:
     """Lines of a journal that other parts of a run are compared with."""
 
-    num: int = 0
-    """Number of all lines."""
+    content: JournalContent = field(default_factory=JournalContent)
+    num_lines: int = 0
     evaluation: tuple[int, dict[str, str]] | None = None
     """Number, from 1, and tags of the line of the last evaluation."""
-    resumes: list[JournalRecord] = field(default_factory=list)
-    points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """Metrics of the lines that have a training loss, with their step."""
     damaged: list[str] = field(default_factory=list)
     """Places that are altered or torn."""
-    has_end: bool = False
-    """True if the run's end is recorded."""
 
-    def add(self, line: JournalLine, may_be_torn: bool) -> None:
-        """Take in the next line, the last of which may be torn in a run in training."""
-        self.num += 1
-        record = line.record
-        is_damaged = record is None if line.is_whole else not may_be_torn
-        if is_damaged:
-            self.damaged.append(f"line {self.num:,}, byte {line.begin:,}")
-        if is_damaged or record is None:
-            return
-        match record["kind"]:
-            case "metrics":
-                values = dict(all_metrics(record))
-                if "train/loss" in values:
-                    self.points.append((record["step"], values))
-            case "tags" if EVALUATION_TAG in record["values"]:
-                self.evaluation = self.num, record["values"]
-            case "resume":
-                self.resumes.append(record)
-            case "end":
-                self.has_end = True
+    @property
+    def resumes(self) -> list[JournalRecord]:
+        """Records of resumes that changed the spec."""
+        return [each for each in self.content.events if each["kind"] == "resume"]
 
 
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
-) -> tuple[JournalLines, list[VerifiedPart]]:
+) -> tuple[VerifiedJournal, list[VerifiedPart]]:
     """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing; the
     last line of a run in training may be torn. Return the lines, none where the journal cannot be read, and the
     findings."""
     path = run.folder.journal
     try:
-        lines = _read_lines(run)
+        journal = _read_journal(run)
     except FileNotFoundError:
-        return JournalLines(), [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+        return VerifiedJournal(), [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
     except OSError as error:
-        return JournalLines(), [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
-    faults = [_line_fault(lines, run.record.status == "finished")]
-    sentence = f"{lines.num:,} lines have their checksums"
+        return VerifiedJournal(), [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+    faults = [_line_fault(journal, run.record.status == "finished")]
+    sentence = f"{journal.num_lines:,} lines have their checksums"
     if receipts is None:
         sentence += "; no receipts to compare"
     else:
-        # A step that was done several times may have any of its receipts: the journal keeps what came first.
-        recorded: dict[int, list[list[float]]] = {}
-        for step, *numbers in _trained(receipts.rows)[["step", *COMPARED.values()]].tolist():
-            recorded.setdefault(step, []).append(numbers)
-        differing = [*_differing_numbers(lines, recorded)]
+        found = series_of(journal.content, tuple(COMPARED))
+        series = {metric: found.get(metric) or Series() for metric in COMPARED}
+        rows = _trained(receipts.rows)
+        logged = series["train/loss"].steps
+        differing = [*_differing_numbers(series, rows)]
         faults += differing[:NAMED]
         if len(differing) > NAMED:
             faults.append(f"{len(differing) - NAMED:,} more numbers differ.")
-        faults.append(_missing_steps(run, lines, receipts, max(kept.manifests, default=0)))
-        num_compared = sum(step in recorded for step, _ in lines.points)
+        faults.append(_missing_steps(run, journal, receipts, logged, max(kept.manifests, default=0)))
+        num_compared = int(np.isin(logged, rows["step"]).sum())
         sentence += f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
-        if rest := len(lines.points) - num_compared:
-            sentence += f". {rest:,} logged steps have no receipt"
+        if num_compared < len(logged):
+            sentence += f". {len(logged) - num_compared:,} logged steps have no receipt"
     off = [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults if fault]
-    return lines, off or [VerifiedPart("journal", "holds", f"{sentence}.")]
+    return journal, off or [VerifiedPart("journal", "holds", f"{sentence}.")]
 
 
-def _read_lines(run: OpenedRun) -> JournalLines:
+def _read_journal(run: OpenedRun) -> VerifiedJournal:
     """Read a run's journal. Raises OSError where that is not possible."""
-    found = JournalLines()
+    found = VerifiedJournal()
     with open_regular_file(run.folder.journal) as file:
-        for line in read_journal(file):
-            found.add(line, run.record.status == "running")
-            if found.num % 20_000 == 0:
-                run.progress("reading the journal", found.num, None, "lines")
+        for number, line in enumerate(read_journal(file), 1):
+            found.num_lines = number
+            record = line.record
+            is_damaged = record is None
+            if not line.is_whole:
+                is_damaged = run.record.status != "running"  # else the last line may be in writing
+            if is_damaged:
+                found.damaged.append(f"line {number:,}, byte {line.begin:,}")
+                continue
+            found.content.add(line)
+            if record and record["kind"] == "tags" and EVALUATION_TAG in record["values"]:
+                found.evaluation = number, record["values"]
+            if number % 20_000 == 0:
+                run.progress("reading the journal", number, None, "lines")
     return found
 
 
-def _line_fault(lines: JournalLines, is_finished: bool) -> str:
+def _line_fault(journal: VerifiedJournal, is_finished: bool) -> str:
     """Return the places of damaged lines, or that a finished run's end is missing; empty if all is there."""
-    if lines.damaged:
-        more = f" and {len(lines.damaged) - NAMED} more" if len(lines.damaged) > NAMED else ""
-        return f"altered or torn at {'; '.join(lines.damaged[:NAMED])}{more}; bring it back from a copy."
-    if is_finished and not lines.has_end:
+    if journal.damaged:
+        more = f" and {len(journal.damaged) - NAMED} more" if len(journal.damaged) > NAMED else ""
+        return f"altered or torn at {'; '.join(journal.damaged[:NAMED])}{more}; bring it back from a copy."
+    if is_finished and all(each["kind"] != "end" for each in journal.content.events):
         return "the run has finished, and its end is not there: lines are missing; bring it back from a copy."
     return ""
 
 
-def _differing_numbers(lines: JournalLines, recorded: Mapping[int, list[list[float]]]) -> Iterator[str]:
-    """Compare the journal's numbers of each step with those of `recorded`, each execution's in the order of `COMPARED`;
-    yield a sentence for each other one."""
-    for step, values in lines.points:
-        for column, metric in enumerate(COMPARED):
-            value = values.get(metric, math.nan)
-            known = [numbers[column] for numbers in recorded.get(step, [])]
+def _differing_numbers(series: Mapping[str, Series], rows: np.ndarray) -> Iterator[str]:
+    """Compare the journal's numbers with those of the rows of receipts; yield a sentence for each other one. A step
+    that was done several times may have any of its rows': the journal keeps what came first."""
+    places: dict[int, list[int]] = {}
+    for place, step in enumerate(rows["step"].tolist()):
+        places.setdefault(step, []).append(place)
+    for metric, column in COMPARED.items():
+        for step, value in zip(series[metric].steps.tolist(), series[metric].values.tolist(), strict=True):
+            known = rows[column][places.get(step, [])].tolist()
             if not known or math.isnan(value) or float(np.float32(value)) in known:
                 continue
             listed = " or ".join(f"{each:.9g}" for each in known)
@@ -277,16 +273,15 @@ def _differing_numbers(lines: JournalLines, recorded: Mapping[int, list[list[flo
             )
 
 
-def _missing_steps(run: OpenedRun, lines: JournalLines, receipts: Receipts, last: int) -> str:
-    """Return which steps up to a saved one are not in the journal, as a run logs them before it saves; empty if none
-    is missing, or if a resume has changed which they are."""
-    if any("tracking.every" in record["changes"] for record in lines.resumes):
+def _missing_steps(run: OpenedRun, journal: VerifiedJournal, receipts: Receipts, logged: np.ndarray, last: int) -> str:
+    """Return which steps up to a saved one are not `logged`, as a run logs them before it saves; empty if none is
+    missing, or if a resume has changed which they are."""
+    if any("tracking.every" in record["changes"] for record in journal.resumes):
         return ""
-    every = run.experiment.tracking.every
-    done = _trained(receipts.steps)["step"].tolist()
-    due = {step for step in done if step <= last and (step % every == 0 or step == 1)}
-    missing = sorted(due - {step for step, _ in lines.points})
-    if not missing:
+    done = _trained(receipts.steps)["step"]
+    due = done[(done <= last) & ((done % run.experiment.tracking.every == 0) | (done == 1))]
+    missing = np.setdiff1d(due, logged)
+    if not len(missing):
         return ""
     return (
         f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "

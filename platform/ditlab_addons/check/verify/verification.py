@@ -68,12 +68,12 @@ class RunVerification:
     @property
     def conclusion(self) -> str:
         """Sentences on what a stranger can rely on."""
-        off, held, unchecked = (
-            {part.part for part in self.parts if part.verdict == verdict} for verdict in ("off", "holds", "not checked")
-        )
-        if off:
-            return f"Off: {', '.join(sorted(off))}. The run's record and its files do not belong together."
-        unknown = sorted(unchecked - held)
+        found: dict[str, set[str]] = {verdict: set() for verdict in _STYLES}
+        for part in self.parts:
+            found[part.verdict].add(part.part)
+        held = found["holds"]
+        if found["off"]:
+            return f"Off: {', '.join(sorted(found['off']))}. The run's record and its files do not belong together."
         sentences = []
         if {"receipts", "checkpoints"} <= held:
             sentences.append("The kept weights come from the steps that the receipts list, and no file was altered.")
@@ -81,6 +81,7 @@ class RunVerification:
             sentences.append("The steps that were looked at consumed what the spec, the order and the data say.")
         if "replay" in held:
             sentences.append("Steps done again here gave the recorded losses.")
+        unknown = sorted(found["not checked"] - held)
         if unknown:
             sentences.append(f"Nothing is said of: {', '.join(unknown)}.")
         sentences.append("That the record was not made up as a whole, no check of its files can show; replays can.")
@@ -105,36 +106,35 @@ def verify_run(
     with `anyway` steps are done again with other code, data or device than the run's. Raises UserError where the store
     of checkpoints cannot be reached.
     """
-    begin, parts = time.monotonic(), list[VerifiedPart]()
+    begin = time.monotonic()
+    parts: list[VerifiedPart] = []
     store = checkpoint_store(run.folder, run.experiment.checkpoint.storage)
     kept = read_checkpoints(run, store)
-    receipts: Receipts | None = None
+    written = [manifest.receipt for manifest in kept.manifests.values()]
+    receipts = None
     try:
         receipts = _read_written(run)
         parts += check_chain(run, receipts, kept)
     except UserError as error:
-        names_chain = any("chain" in manifest.receipt for manifest in kept.manifests.values())
-        parts.append(VerifiedPart("receipts", "off" if names_chain else "not checked", str(error)))
+        parts.append(VerifiedPart("receipts", "off" if kept.name_chain else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
     parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal_parts]
-    attempts = [receipts.attempts[number] for number in sorted(receipts.attempts)] if receipts else []
+    attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
     parts += check_spec(run, kept, attempts, journal.resumes)
     parts.append(_check_code(run, attempts))
-    recorded = {attempt.data for attempt in attempts}
-    recorded |= {manifest.receipt.get("data", "") for manifest in kept.manifests.values()}
+    recorded = {attempt.data for attempt in attempts} | {receipt.get("data", "") for receipt in written}
     data, opened = open_verified(run, recorded - {""}, data_limit)
     parts.append(opened)
-    if receipts is not None and data is not None:
+    if data and receipts:
         parts += check_samples(run, receipts, data, kept.manifests, seed)
         parts += check_rates(run, receipts, data)
-    if journal.evaluation and data is not None:
+    if data and journal.evaluation:
         parts.append(check_evaluation(run, store, *journal.evaluation))
-    if data is None:
-        parts.append(VerifiedPart("replay", "not checked", "the data are not the run's: no step was done again."))
-    elif steps:
+    if data and steps:
         parts += check_random_steps(run, steps, seed, seconds, anyway, begin, on_cost)
     else:
-        parts.append(VerifiedPart("replay", "not checked", "--steps 0: no step was done again."))
+        why = "--steps 0" if data else "the data are not the run's"
+        parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
     return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
 
 
@@ -155,23 +155,16 @@ def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> Verified
         return VerifiedPart("code", "not checked", "the run has no record of its code.")
     last = attempts[-1]
     here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
-    other = [] if last.code == here else [f"code {last.code[:12]} then, {here[:12]} now"]
-    for name, version in library_versions().items():
-        if (then := last.versions.get(name)) != version:
-            other.append(f"{name} {then} then, {version} now")
+    then = {"code": last.code[:12], **last.versions}
+    now = {"code": here[:12], **library_versions()}
+    other = [f"{name} {then.get(name)} then, {now[name]} now" for name in now if then.get(name) != now[name]]
     if other:
         return VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
     return VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
 
 
 def check_random_steps(
-    run: OpenedRun,
-    num: int,
-    seed: int,
-    seconds: float,
-    anyway: bool,
-    now: float,
-    on_cost: OnCost,
+    run: OpenedRun, num: int, seed: int, seconds: float, anyway: bool, now: float, on_cost: OnCost
 ) -> VerifiedParts:
     """Do up to `num` steps again, in at most about `seconds` from `now` on, and compare them with the run's record.
 
@@ -202,10 +195,11 @@ def check_random_steps(
         if found.comparisons and found.holds:
             bounds[step] = found.tolerance.relative
     if bounds:
+        sentence = f"{_replayed(bounds, history.last - history.first, seed)}."
         left = len(chosen) - len(bounds)
-        rest = f" {left} more were chosen and not done (--time {seconds:.0f})." if left else ""
-        replayed = _replayed(bounds, history.last - history.first, seed)
-        yield VerifiedPart("replay", "holds", f"{replayed}.{rest}")
+        if left:
+            sentence += f" {left} more were chosen and not done (--time {seconds:.0f})."
+        yield VerifiedPart("replay", "holds", sentence)
     for remark in source.remarks:
         yield VerifiedPart("code", "not checked", remark)
 
@@ -213,10 +207,10 @@ def check_random_steps(
 def _random_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
     """Choose up to `num` steps at random, among those near to a state from which a replay can begin."""
     history = source.history
-    near = set[int]()
+    near: set[int] = set()
     for state in (history.first, *source.whole):
         near.update(range(state + 1, min(state + NEAR, history.last) + 1))
-    candidates = np.array([step for step in sorted(near) if not history.final(step).skipped], np.int64)
+    candidates = [step for step in sorted(near) if not history.final(step).skipped]
     chosen: list[int] = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
     return chosen
 
@@ -227,11 +221,8 @@ def _replay_faults(step: int, found: ReplayCheck) -> VerifiedParts:
         yield VerifiedPart("replay", "not checked", " ".join(found.unchecked))
     for each in found.comparisons:
         if not each.holds:
-            yield VerifiedPart(
-                "replay", "off",
-                f"step {step:,}: {each.quantity} is {each.recorded} in the {each.source}, and {each.replayed} when it "
-                "is done again.",
-            )  # fmt: skip
+            found_here = f"{each.recorded} in the {each.source}, and {each.replayed} when it is done again"
+            yield VerifiedPart("replay", "off", f"step {step:,}: {each.quantity} is {found_here}.")
 
 
 def _replayed(bounds: Mapping[int, float], num: int, seed: int) -> str:

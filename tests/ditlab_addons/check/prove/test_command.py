@@ -69,17 +69,13 @@ def test_of_many_steps_the_furthest_off_is_kept_with_the_steps_and_the_first_sta
     assert (one.distance, one.step, one.times, one.steps, one.stage) == (5.0, 4, 5, (2, 4, 5), 0)
 
 
-def test_what_rounding_would_hide_is_printed():
-    found = replace(proof(ProofComparison("loss", "velocity", 0.0, 1.0)), untold=("A gradient of head is " * 9,))
-    assert sum("A gradient of head" in line for line in proof_lines(found)) > 1
-    assert found.holds and found.to_dict()["untold"] == list(found.untold)
-
-
-def test_json_holds_no_number_that_json_lacks():
+def test_what_rounding_would_hide_is_printed_and_json_holds_no_number_that_json_lacks():
     found = proof(ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0))
+    found = replace(found, untold=("A gradient of head is " * 9,))
+    assert sum("A gradient of head" in line for line in proof_lines(found)) > 1
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [each["distance"] for each in read["comparisons"]] == ["nan", "inf"]
-    assert (read["holds"], read["made_by"]) == (False, FACTS)
+    assert (read["holds"], read["made_by"], read["untold"]) == (False, FACTS, list(found.untold))
 
 
 WRONG = (

@@ -1,6 +1,5 @@
 """A run killed three times, on 1, 2 and 1 workers: every step replays to the loss that was journaled, bit for bit."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,22 +11,13 @@ from ditlab.receipts.reading import read_receipts
 from ditlab_addons.check import process_group
 from ditlab_addons.check.replay.check import EXACT, check_replay
 from ditlab_addons.check.replay.replaying import open_source
-from support.opened import open_training_run
+from support.opened import file_states, open_training_run
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.forks import small
 from support.trainings.groups import warm_processes
 
 STEPS = 18
 ATTEMPTS = [LocalAttempt(1, 7), LocalAttempt(2, 11), LocalAttempt(1, 15), LocalAttempt(2)]
-
-
-def listed(folder: Path) -> dict[str, tuple[int, str]]:
-    """Time of change and hash of every file below a folder."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +49,7 @@ def opened(folder: RunFolder, home: Path) -> OpenedRun:
 def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, stage: int, precision: str) -> None:
     """From step 0 and from kept checkpoints; nothing of the run's folder changes."""
     folder = killed(keep=9, stage=stage, precision=precision)
-    before = listed(folder.path)
+    before = file_states(folder.path)
     source = open_source(opened(folder, home))
     assert list(source.whole) == [4, 8, 12, 16, 18]
     assert {each.workers for each in source.history.executions} == {1, 2}
@@ -80,4 +70,4 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     again = check_replay(from_start, 1, STEPS)
     assert again.holds and len(again.comparisons) == len(kept.comparisons)
     assert all("from step 0" in origin for origin in again.replayed.origins)
-    assert listed(folder.path) == before
+    assert file_states(folder.path) == before

@@ -1,6 +1,5 @@
 """`ditlab replay` on a finished run: what it shows, what it checks, what it refuses; the run stays as it is."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,17 +13,8 @@ from ditlab.storage.files import add_checksum
 from ditlab_addons.check import process_group
 from support.command import Said, run_here
 from support.homes import settled
+from support.opened import file_states
 from support.trainings.groups import warm_processes
-
-
-def files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Time of change and hash of every file below a folder, and the time of every folder."""
-    return {
-        str(path.relative_to(folder)): (
-            path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        )
-        for path in [folder, *sorted(folder.rglob("*"))]
-    }  # fmt: skip
 
 
 @pytest.fixture
@@ -46,7 +36,7 @@ def copied(replay: Callable[..., Said], finished: Any, tmp_path: Path, monkeypat
 def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(
     replay: Any, finished: Any, tmp_path: Path, blank_pictures: None
 ) -> None:
-    before = files(finished.home)  # with the MLflow store, the data and the caches
+    before = file_states(finished.home)  # with the MLflow store, the data and the caches
     said = replay("--step", "1", "--to", "4", "--check", "--json")
     assert said.code == 0, said.err
     found = said.json
@@ -73,7 +63,7 @@ def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(
     assert [Path(file).name for file in said.json["files"]] == ["step-00000003.png", "step-00000003-changed.png"]
     shown = [line for line in said.err.splitlines() if str(tmp_path) not in line]
     assert max(map(len, shown)) <= 80 and "clipped norm" in said.err
-    assert files(finished.home) == before
+    assert file_states(finished.home) == before
 
 
 def test_what_is_off_is_found(replay: Any, copied: Path) -> None:

@@ -15,6 +15,8 @@ FILES = {
     "journal.jsonl": "journal",
     "checkpoints/step-00000008/manifest.json": "checkpoints",
     "checkpoints/step-00000012/shard-*.safetensors": "checkpoints",
+    "checkpoints/averages/step-00000005/*.safetensors": "averages",
+    "checkpoints/averages/step-00000007/manifest.json": "averages",
     "spec.yaml": "spec",
 }
 """Part that finds it, by a file of the run's folder."""

@@ -4,7 +4,7 @@ import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,20 +33,21 @@ def folder(tmp_path) -> RunFolder:
     return RunFolder(tmp_path / "abc")
 
 
-@pytest.fixture
-def write(folder) -> Callable[[int, int, Saved | None], Saved]:
+def written(folder: RunFolder, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3) -> Saved:
     """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
+    writer = ReceiptWriter(folder, lambda text: None)
+    writer.begin(attempt(first - 1), saved or {})
+    for step in range(first, last + 1):
+        writer.add(step, 1000 + step, 1 / step, 2.0, lr)
+    receipt = writer.receipt()
+    writer.close()
+    return receipt
 
-    def written(first: int, last: int, saved: Saved | None = None) -> Saved:
-        writer = ReceiptWriter(folder, lambda text: None)
-        writer.begin(attempt(first - 1), saved or {})
-        for step in range(first, last + 1):
-            writer.add(step, 1000 + step, 1 / step, 2.0, 1e-3)
-        receipt = writer.receipt()
-        writer.close()
-        return receipt
 
-    return written
+@pytest.fixture
+def write(folder) -> Callable[..., Saved]:
+    """`written` of the folder."""
+    return partial(written, folder)
 
 
 def walk(folder: RunFolder, *steps: int) -> ChainWalk:
@@ -66,30 +67,21 @@ def test_attempts_that_go_on(folder, write):
     assert set(found.heads[12].values()) == {0}
 
 
-def test_a_checkpoint_that_was_taken_over(folder, write, tmp_path):
+def test_a_checkpoint_that_was_taken_over(tmp_path):
     """A population's trial goes on with the chain of its donor, which took over a checkpoint of another's before."""
     home = Home(tmp_path)
     trials = [home.run(f"trial{number}") for number in range(3)]
-
-    def written(trial: int, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3) -> Saved:
-        writer = ReceiptWriter(trials[trial], lambda text: None)
-        writer.begin(attempt(first - 1), saved or {})
-        for step in range(first, last + 1):
-            writer.add(step, 1000 + step, 1 / step, 2.0, lr)
-        receipt = writer.receipt()
-        writer.close()
-        return receipt
 
     def take_over(trial: int, donor: int, step: int) -> None:
         line = {"step": step, "donor": f"trial{donor}", "donor_step": step, "values": {}, "key": str(step)}
         append_json_line(trials[trial].path / "exploits.jsonl", line)
 
-    saved = [written(trial, 1, 4, lr=10.0**-trial) for trial in range(3)]
+    saved = [written(trial, 1, 4, lr=10.0**-number) for number, trial in enumerate(trials)]
     take_over(1, 0, 4)
-    second = written(1, 5, 8, saved[0])
-    written(2, 5, 8, saved[2])
+    second = written(trials[1], 5, 8, saved[0])
+    written(trials[2], 5, 8, saved[2])
     take_over(2, 1, 8)
-    last = written(2, 9, 12, second)
+    last = written(trials[2], 9, 12, second)
     assert "to which no rows" in walk(trials[2]).faults[0]
     found = walk_chain(read_receipts(trials[2]), [8, 12], taken_over_heads(home, trials[2]))
     assert found.faults == [] and list(found.heads[12]) == [last["chain"]] and second["chain"] in found.heads[8]
@@ -106,12 +98,8 @@ def test_attempts_that_begin_anew(folder, write):
 
 
 def test_nothing_is_there_yet(folder, write):
-    assert walk_chain(Receipts(read_receipts_of(folder, write)[:0], {}, ""), [3]).heads == {}
-
-
-def read_receipts_of(folder: RunFolder, write: Callable) -> np.ndarray:
     write(1, 2)
-    return read_receipts(folder).rows
+    assert walk_chain(Receipts(read_receipts(folder).rows[:0], {}, ""), [3]).heads == {}
 
 
 def test_an_attempt_whose_line_is_gone(folder, write):
@@ -125,7 +113,7 @@ def test_an_attempt_whose_line_is_gone(folder, write):
     assert last["chain"] not in found.heads.get(8, {})
 
 
-def test_an_attempt_that_goes_on_from_elsewhere(folder, write, tmp_path):
+def test_an_attempt_that_goes_on_from_elsewhere(folder, write):
     fourth = write(1, 4)
     write(5, 8, {**fourth, "chain": "ab" * 32})
     assert "attempt 2 goes on from step 4 with the chain abababababab, to which no rows" in walk(folder).faults[0]
@@ -140,7 +128,7 @@ def _rewritten(folder: RunFolder, rows: np.ndarray) -> None:
     folder.receipt_rows.write_bytes(rows.tobytes())
 
 
-def test_rows_out_of_order_with_right_checksums(folder, write, tmp_path):
+def test_rows_out_of_order_with_right_checksums(folder, write):
     last = write(5, 9, write(1, 4))
     rows = read_receipts(folder).rows
     ways = {
@@ -159,10 +147,9 @@ def test_rows_out_of_order_with_right_checksums(folder, write, tmp_path):
     assert walk(folder, 9).faults == [] and last["chain"] not in walk(folder, 9).heads[9]
 
 
-def test_an_attempt_s_facts_are_in_the_chain(folder, write, tmp_path):
+def test_an_attempt_s_facts_are_in_the_chain(folder, write):
     last = write(1, 3)
     receipts = read_receipts(folder)
     record = replace(receipts.attempts[1], code="other", digest="").to_record()
     other = replace(receipts.attempts[1], code="other", digest=record["digest"])
     assert last["chain"] not in walk_chain(Receipts(receipts.rows, {1: other}, ""), [3]).heads[3]
-    shutil.rmtree(Path(folder.receipts))

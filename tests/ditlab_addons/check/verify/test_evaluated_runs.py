@@ -8,7 +8,7 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.receipts.records import EVALUATED_STEP_TAG, EVALUATION_TAG
-from ditlab_addons.check.verify.verification import RunVerification, verify_run
+from ditlab_addons.check.verify.verification import verify_run
 from support.command import run_inside
 from support.damaged.verified import rewrite_lines
 from support.homes import settled
@@ -35,46 +35,42 @@ def home(evaluated) -> Iterator[Path]:
     journal.write_bytes(whole)
 
 
-def verified(home: Path) -> RunVerification:
-    return verify_run(open_training_run("small", Home(home), lambda text: None), steps=0)
+def said(home: Path, verdict: str) -> str:
+    run = open_training_run("small", Home(home), lambda text: None)
+    parts = verify_run(run, steps=0).parts
+    return " ".join(each.sentence for each in parts if (each.part, each.verdict) == ("evaluations", verdict))
 
 
-def said(found: RunVerification, part: str, verdict: str) -> str:
-    return " ".join(each.sentence for each in found.parts if (each.part, each.verdict) == (part, verdict))
+def other_digest(tags):
+    tags[EVALUATION_TAG] = "0" * 64
 
 
-def test_an_evaluated_run(home):
-    found = verified(home)
-    assert found.holds, found.parts
-    assert "is of the weights of checkpoint 4, of the run's spec and of the" in said(found, "evaluations", "holds")
+def other_rows(tags):
+    tag = tags["ditlab.measurement.held_out"]
+    begin = tag.index('"digest": "') + 11
+    tags["ditlab.measurement.held_out"] = f"{tag[:begin]}{'0' * 64}{tag[begin + 64 :]}"
 
 
-def test_altered_evaluations(home):
-    """A digest that was copied from elsewhere, and a measurement of other rows."""
+def no_step(tags):
+    tags[EVALUATED_STEP_TAG] = "3"
+
+
+def test_an_evaluated_run_and_altered_evaluations(home):
+    """A digest that was copied from elsewhere, a measurement of other rows, and a checkpoint that is not there."""
+    assert "is of the weights of checkpoint 4, of the run's spec and of the" in said(home, "holds")
     journal = open_training_run("small", Home(home), lambda text: None).folder.journal
     whole = journal.read_bytes()
+    for change, verdict, words in (
+        (other_digest, "off", "evaluation 000000000000 (line"),
+        (other_rows, "off", "is not of the weights of checkpoint 4"),
+        (no_step, "not checked", "is of checkpoint 3, which is not kept"),
+    ):
 
-    def other_digest(record):
-        if record["kind"] == "tags" and EVALUATION_TAG in record["values"]:
-            record["values"][EVALUATION_TAG] = "0" * 64
-        return record
+        def altered(record, change=change):
+            if record["kind"] == "tags" and EVALUATION_TAG in record["values"]:
+                change(record["values"])
+            return record
 
-    def other_rows(record):
-        if record["kind"] == "tags" and (tag := record["values"].get("ditlab.measurement.held_out")):
-            begin = tag.index('"digest": "') + 11
-            record["values"]["ditlab.measurement.held_out"] = f"{tag[:begin]}{'0' * 64}{tag[begin + 64 :]}"
-        return record
-
-    def no_step(record):
-        if record["kind"] == "tags" and EVALUATED_STEP_TAG in record["values"]:
-            record["values"][EVALUATED_STEP_TAG] = "3"
-        return record
-
-    rewrite_lines(journal, other_digest)
-    assert "evaluation 000000000000 (line" in said(verified(home), "evaluations", "off")
-    journal.write_bytes(whole)
-    rewrite_lines(journal, other_rows)
-    assert "is not of the weights of checkpoint 4" in said(verified(home), "evaluations", "off")
-    journal.write_bytes(whole)
-    rewrite_lines(journal, no_step)
-    assert "is of checkpoint 3, which is not kept" in said(verified(home), "evaluations", "not checked")
+        journal.write_bytes(whole)
+        rewrite_lines(journal, altered)
+        assert words in said(home, verdict), change.__name__

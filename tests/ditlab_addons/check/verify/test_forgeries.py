@@ -7,29 +7,31 @@ from ditlab.storage.files import without_checksum
 from support.damaged.verified import off, opened, rewrite_lines, verified
 
 
-def test_a_journal_s_loss_with_its_checksum(home):
-    def better(record):
-        if record["kind"] == "metrics" and record["step"] == 7 and "train/loss" in record["values"]:
-            record["values"]["train/loss"] *= 0.5
-        return record
+def better(record):
+    if record["kind"] == "metrics" and record["step"] == 7 and "train/loss" in record["values"]:
+        record["values"]["train/loss"] *= 0.5
+    return record
 
+
+LINES = {
+    "step 7: train/loss is": better,
+    "1 steps that were logged are not there, the first one 6": lambda record: (
+        None if record["kind"] == "metrics" and record["step"] == 6 else record
+    ),
+    "its end is not there": lambda record: None if record["kind"] == "end" else record,
+}
+"""Changes of a journal's records, None for one that goes, by the words that name them."""
+
+
+def test_lines_of_a_journal_that_are_altered_or_gone_with_right_checksums(home):
     path = opened(home).folder.journal
+    whole = path.read_bytes()
     rewrite_lines(path, lambda record: record)
     assert verified(home).holds, "as it was"
-    rewrite_lines(path, better)
-    assert "step 7: train/loss is" in off(home)["journal"] and "one was altered" in off(home)["journal"]
-
-
-def test_lines_of_a_journal_that_are_gone(home):
-    path = opened(home).folder.journal
-    rewrite_lines(path, lambda record: None if record["kind"] == "metrics" and record["step"] == 6 else record)
-    assert "1 steps that were logged are not there, the first one 6" in off(home)["journal"]
-
-
-def test_an_end_that_is_gone(home):
-    path = opened(home).folder.journal
-    rewrite_lines(path, lambda record: None if record["kind"] == "end" else record)
-    assert "its end is not there" in off(home)["journal"]
+    for words, change in LINES.items():
+        path.write_bytes(whole)
+        rewrite_lines(path, change)
+        assert words in off(home)["journal"], words
 
 
 def test_a_line_that_lost_its_checksum(home):
