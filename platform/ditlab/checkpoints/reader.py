@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from torch import Tensor
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import check_plain, open_regular_file
 from ditlab.storage.remote import RemoteFiles
 from ditlab_models.layers.lora import merge
 
@@ -101,9 +99,9 @@ class CheckpointReader:
         try:
             if isinstance(self._files, LocalFiles):
                 path, digest = self._files.file(self._folder, name), ""
-                with open_regular_file(path) as file:
-                    size = os.fstat(file.fileno()).st_size
-                    if size == expected.size:
+                size = path.stat().st_size
+                if size == expected.size:
+                    with path.open("rb") as file:
                         digest = hashlib.file_digest(file, expected.hasher).hexdigest()
             else:
                 with self._reaching(name):
@@ -196,7 +194,7 @@ class CheckpointReader:
                     path = self._files.file(self._folder, shard)
                 else:
                     path = self._local.get(shard) or self._verified(shard)
-                self._open[shard] = safe_open(check_plain(path), framework="pt")
+                self._open[shard] = safe_open(path, framework="pt")
             values: Tensor = self._open[shard].get_slice(key)[start:stop]
         except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
             raise DamagedCheckpoint(

@@ -8,13 +8,13 @@ import os
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
-from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
@@ -164,7 +164,7 @@ class BackgroundSaver:
         self._keep_every, self._needed = keep_every, needed
         self._state = StagedState(mode == "background")
         self._thread: threading.Thread | None = None
-        self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
+        self._finished: deque[SaveOutcome] = deque()
         self._last: SaveOutcome | None = None
         self._lost_worker: SaveFailed | None = None
         self._copy_failure: tuple[SaveFailureKind, str] | None = None
@@ -199,11 +199,7 @@ class BackgroundSaver:
 
     def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since the last call, oldest first."""
-        finished = []
-        with suppress(Empty):
-            while True:
-                finished.append(self._finished.get_nowait())
-        return finished
+        return [self._finished.popleft() for _ in range(len(self._finished))]
 
     def wait(self) -> SaveOutcome | None:
         """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as well."""
@@ -231,7 +227,7 @@ class BackgroundSaver:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
         location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
         self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
-        self._finished.put(self._last)
+        self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:
         """Write this worker's shard, and let the first worker commit once all have."""
@@ -340,7 +336,7 @@ class BackgroundSaver:
         files = self.store.files
         folder = folder_of(step)
         for name in files.sizes(folder):
-            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST, f".{MANIFEST}")):
                 files.delete(folder, name)
         self.store.prune(self._keep, step, self._keep_every, self._needed())
 

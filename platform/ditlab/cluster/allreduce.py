@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import ray
@@ -123,8 +124,8 @@ def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> l
     with _members(nodes, use_gpu=False) as members:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
         goals = [goal for goal in collect_results(listening, timeout) if not goal.problem]
-        starts = [(member, node, goal) for member, node in zip(members, nodes, strict=True) for goal in goals]
-        pairs = [(member, node, goal) for member, node, goal in starts if goal.node["NodeID"] != node["NodeID"]]
+        starts = product(zip(members, nodes, strict=True), goals)
+        pairs = [(member, node, goal) for (member, node), goal in starts if goal.node is not node]
         tasks = {member.connection_error.remote(*goal.value): node for member, node, goal in pairs}
         results = collect_results(tasks, timeout)
     return [

@@ -55,10 +55,11 @@ class ParameterFacts:
         return self.numel // (self.num_rows * self.role.num_parts)
 
     @property
-    def work(self) -> int:
-        """Multiplications of a Newton-Schulz iteration."""
+    def flops(self) -> int:
+        """Floating-point operations of orthogonalising it, each of its matrices by itself. An iteration of a matrix
+        (s, l), s the shorter side, takes x x^T, the square of that, and its product with x."""
         short, long = sorted((self.num_rows, self.num_columns))
-        return self.role.num_parts * short * short * (2 * long + short)
+        return NUM_ITERATIONS * self.role.num_parts * 2 * short * short * (2 * long + short)
 
     def orthogonalised(self, flat: Tensor) -> Tensor:
         """Orthogonalise each matrix of the flattened parameter (numel,), and return it flattened."""
@@ -335,10 +336,10 @@ def share_out(matrices: Sequence[HeldMatrix], num_workers: int) -> Iterator[Shar
         shares: list[list[HeldMatrix]] = [[] for _ in range(num_workers)]
         work = [0] * num_workers
         # The most laborious matrix that is left goes to the worker with the least work.
-        for each in sorted(cut, key=lambda held: -held.matrix.work):
+        for each in sorted(cut, key=lambda held: -held.matrix.flops):
             worker = work.index(min(work))
             shares[worker].append(each)
-            work[worker] += each.matrix.work
+            work[worker] += each.matrix.flops
         yield shares
 
 

@@ -75,13 +75,11 @@ class NormStatistics:
         """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none; count the norm where
         `applied`."""
         self._values = self._values.to(norm.device)
-        limit, values = self._next(norm.double(), *self._values)
+        limit, values = self._next(norm.double())
         self._values = torch.where(applied, torch.stack(values), self._values)
         return limit
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the limit, and count, mean and variance after this norm."""
         raise NotImplementedError
 
@@ -99,9 +97,8 @@ class ZScore(NormStatistics):
 
     _spec: ZClip
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
+        count, mean, variance = self._values
         spec = self._spec
         bound = torch.full_like(norm, math.inf if spec.max_norm is None else spec.max_norm)
         away = norm - mean
@@ -115,11 +112,11 @@ class ZScore(NormStatistics):
         next_mean = mean + (1 - spec.decay) * (seen - mean)
         next_variance = variance + (1 - spec.decay) * ((seen - next_mean).square() - variance)
         warms = count < spec.warmup
-        values = (
+        values = [
             torch.where(warms, count + 1, count),
             torch.where(warms, first_mean, next_mean),
             torch.where(warms, first_variance, next_variance),
-        )
+        ]
         return torch.where(warms, bound, torch.minimum(limit, bound)), values
 
 
@@ -128,13 +125,12 @@ class Ratio(NormStatistics):
 
     _spec: RatioZClip
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
+        count, mean, variance = self._values
         has_begun = count > 0
         limit = torch.where(has_begun, self._spec.ratio * mean, math.inf)
         moved = mean + (1 - self._spec.decay) * (torch.minimum(norm, limit) - mean)
-        return limit, (torch.ones_like(count), torch.where(has_begun, moved, norm), variance)
+        return limit, [torch.ones_like(count), torch.where(has_begun, moved, norm), variance]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,11 @@ class ModelInputs:
         return {*self._encoded, *(field.name for field in self._read), *drawn}
 
     @property
+    def _encoders(self) -> FeatureExtractor:
+        assert self._extractor is not None, "fields are computed, of named encoders"
+        return self._extractor
+
+    @property
     def _draws_latents(self) -> bool:
         return any(field.name == LATENTS for field in self._read)
 
@@ -122,7 +128,7 @@ class ModelInputs:
 
     def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
-        few = ModelInputs((), (), self.device, self._extractor, self._autoencoder)
+        few = copy(self)
         few._encoded = {name: field for name, field in self._encoded.items() if name in names}
         needed = {*names, "image"} if IMAGE in few._encoded else names
         if "image" in needed and self._draws_latents:
@@ -132,10 +138,10 @@ class ModelInputs:
 
     def open(self) -> None:
         """Open the encoders that `prepare_batch` will use. Raises UserError where that fails."""
-        if self._extractor is not None and self._encoded.keys() & {*TEXT}:
-            _ = self._extractor.text
-        if self._extractor is not None and IMAGE in self._encoded:
-            _ = self._extractor.image
+        if self._encoded.keys() & {*TEXT}:
+            _ = self._encoders.text
+        if IMAGE in self._encoded:
+            _ = self._encoders.image
 
     def check_encoders(self) -> None:
         """Raise UserError for an encoder that `open` could not open, as far as its files without weights show."""
@@ -159,8 +165,8 @@ class ModelInputs:
         self._retired = retired
         self._encoded = {name: field for name, field in self._all_encoded.items() if name not in retired}
         self._read = tuple(field for field in self._all_read if field.name not in retired)
-        if IMAGE in self._all_encoded and IMAGE in retired and self._extractor is not None:
-            self._extractor.free_image()
+        if IMAGE in self._all_encoded and IMAGE in retired:
+            self._encoders.free_image()
             gc.collect()  # networks hold references in circles
             torch.cuda.empty_cache()  # nothing, without a GPU in use
         return True
@@ -204,13 +210,11 @@ class ModelInputs:
         if self._encoded.keys() & {*TEXT}:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
-            assert self._extractor is not None
-            features[IMAGE] = self._extractor.image.encode(batch["image"], raw["image"])
+            features[IMAGE] = self._encoders.image.encode(batch["image"], raw["image"])
         return {name: features[name] for name in self._encoded}
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        assert self._extractor is not None
-        features = self._extractor.encode_texts(texts)
+        features = self._encoders.encode_texts(texts)
         return {name: values if name == "text_mask" else values.float() for name, values in features.items()}
 
 

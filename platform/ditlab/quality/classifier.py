@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, writable_folder
+from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
 from ditlab.quality.measurement import weights_digest
 from ditlab.storage.files import write_durably
+from ditlab.storage.local import writable_folder
 from ditlab.storage.plain_files import MIB, check_plain, open_for_append
 
 FEATURES = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import secrets
 from collections.abc import Iterable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ditlab.errors import Unreachable, UserError, first_line
-from ditlab.storage.local import MAX_SMALL_FILE
+from ditlab.storage.local import CHUNK
 
 HUB = "hf://"
 """Scheme of the Hugging Face hub."""
@@ -143,17 +142,13 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file. Raises OSError for more than `MAX_SMALL_FILE` bytes."""
-        with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
-            content: bytes = stream.read(MAX_SMALL_FILE + 1)
-        if len(content) > MAX_SMALL_FILE:
-            raise OSError(errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name))
-        return content
+        """Read a small file."""
+        return b"".join(self.chunks(folder, name))
 
-    def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
-        """Read a file, `size` bytes at a time."""
+    def chunks(self, folder: str, name: str) -> Iterator[bytes]:
+        """Read a file, `CHUNK` bytes at a time."""
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
-            while chunk := stream.read(size):
+            while chunk := stream.read(CHUNK):
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
