@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,17 +38,15 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     """Create a process group of one, without a launcher or a network port."""
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
-    with tempfile.TemporaryDirectory() as folder:
-        # Its path, as torch reads a `file://` address without decoding it.
-        store = distributed.FileStore(f"{folder}/rendezvous", 1)  # type: ignore[attr-defined]
-        distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=timeout),
-        )  # fmt: skip
-        try:
-            yield rank
-        finally:
-            release_process_group()
-            sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
+    distributed.init_process_group(
+        "nccl" if use_gpu else "gloo", store=distributed.HashStore(), rank=0, world_size=1,
+        timeout=timedelta(seconds=timeout),
+    )  # fmt: skip
+    try:
+        yield rank
+    finally:
+        release_process_group()
+        sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
 
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:

@@ -40,13 +40,3 @@ def fetch_repository(
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise NotFetched(first_line(error)) from error
-
-
-def find_cached(name: str, patterns: Sequence[str], *caches: Path | None) -> Path | None:
-    """Return the folder of a repository's files in the first of some caches (None: the hub's own) that holds them."""
-    for cache in caches:
-        try:
-            return fetch_repository(name, patterns, cache, is_local=True)
-        except NotFetched:
-            continue
-    return None
