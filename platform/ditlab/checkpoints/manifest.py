@@ -7,23 +7,20 @@ passes; and it ends with the SHA-256 of everything before.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
-from blake3 import blake3
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ditlab.errors import UserError
 
 FORMAT = 4
-"""Format 3 had the SHA-256 of each shard, and is still read."""
 MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
 ShardPiece = tuple[str, str, str, Natural, Natural]
 HOLD = "fork-"
-_HASHES: dict[str, Callable[[], Any]] = {"blake3": blake3, "sha256": hashlib.sha256}
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
@@ -37,18 +34,14 @@ class ShardDigest:
 
     size: Natural
     """Bytes."""
-    hash: Annotated[str, Field(pattern=r"^(blake3|sha256):[0-9a-f]{64}$")]
-    """Name of the hash, and that of the file's bytes in hexadecimal: `blake3:...`, before format 4 `sha256:...`."""
+    hash: Annotated[str, Field(pattern=r"^blake3:[0-9a-f]{64}$")]
+    """Name of the hash, and that of the file's bytes in hexadecimal."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def hasher(self) -> Any:
-        """Return a new hash of this kind, as hashlib's."""
-        return _HASHES[self.hash.partition(":")[0]]()
-
     def matches(self, size: int, digest: str) -> bool:
-        """Compare a file's size, and what its `hasher` gives in hexadecimal."""
-        return (size, digest) == (self.size, self.hash.partition(":")[2])
+        """Compare a file's size, and its BLAKE3 in hexadecimal."""
+        return self == ShardDigest(size, f"blake3:{digest}")
 
 
 @dataclass(frozen=True)
@@ -93,29 +86,24 @@ class CheckpointManifest:
 
     def state_digest(self) -> str:
         """Return a hash over the state alone: equal for two saves of the same numbers by as many workers."""
-        shards = sorted(digest.hash.removeprefix("sha256:") for digest in self.shards.values())  # as format 3 had them
+        shards = sorted(digest.hash for digest in self.shards.values())
         state = [self.step, self.position, self.scalars, self.shapes, self.buffers, self.draws, shards]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
-        """Parse the bytes that `to_bytes` wrote. Raises DamagedCheckpoint, naming `place`, for anything else."""
+        """Parse the bytes that `to_bytes` wrote. Raises UserError for another format, and DamagedCheckpoint, naming
+        `place`, for anything else."""
         try:
             content = json.loads(raw)
-            written = content.pop("format", None)
-            if written not in (3, FORMAT):
-                raise DamagedCheckpoint(
-                    f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here."
-                )
             del content["digest"]
-            content["format"] = written
             if _serialised(content) != raw:
                 raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
-            if written == 3:
-                content["shards"] = {
-                    name: {"size": each["size"], "hash": f"sha256:{each['sha256']}"}
-                    for name, each in content["shards"].items()
-                }
+            if (written := content.get("format")) != FORMAT:
+                raise UserError(
+                    f"{place} has checkpoint format {str(written)[:20]}, and this version reads format {FORMAT}; use "
+                    "the version of DiTLab that wrote it, or start a new run."
+                )
             manifest = _adapter.validate_python(content)
             if {each.name for each in fields(cls)} - content.keys():
                 raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
