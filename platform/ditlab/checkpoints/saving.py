@@ -71,12 +71,9 @@ class StagedState:
             self.tensors = tensors
             return
         self.reserve(tensors)
-        views, offset = [], 0
-        for key, tensor in tensors:
-            end = offset + tensor.nbytes
-            views.append((key, self._buffer[offset:end].view(tensor.dtype)))
-            offset = end
-        pairs = [(view, tensor.detach()) for (_, view), (_, tensor) in zip(views, tensors, strict=True)]
+        sizes = [tensor.nbytes for _, tensor in tensors]
+        parts = self._buffer[: sum(sizes)].split(sizes)
+        pairs = [(part.view(tensor.dtype), tensor.detach()) for part, (_, tensor) in zip(parts, tensors, strict=True)]
         on_gpu = [pair for pair in pairs if pair[1].is_cuda]
         for view, tensor in on_gpu:
             view.copy_(tensor.reshape(-1), non_blocking=True)
@@ -89,7 +86,7 @@ class StagedState:
         list(self._copiers.map(copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
-        self.tensors = views
+        self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
 
 
 class SaveFailed(Exception):
@@ -141,6 +138,7 @@ class SaveOutcome:
     """A problem after the checkpoint was complete: older ones that could not be deleted."""
 
 
+@dataclass
 class BackgroundSaver:
     """Saver of one worker's part of each checkpoint; all workers save the same steps in the same order.
 
@@ -154,15 +152,18 @@ class BackgroundSaver:
     to keep, beside the first one of each stretch of `keep_every` steps and those of the steps that are `needed`.
     """
 
-    def __init__(
-        self, store: CheckpointStore, rank: int, world_size: int, gather: Callable[[Any], list[Any]], keep: int,
-        before_commit: Callable[[], object] | None = None, mode: Literal["background", "blocking"] = "background",
-        keep_every: int | None = None, needed: Callable[[], Collection[int]] = tuple,
-    ) -> None:  # fmt: skip
-        self.store, self.rank, self.world_size = store, rank, world_size
-        self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
-        self._keep_every, self._needed = keep_every, needed
-        self._state = StagedState(mode == "background")
+    store: CheckpointStore
+    rank: int
+    world_size: int
+    gather: Callable[[Any], list[Any]]
+    keep: int
+    before_commit: Callable[[], object] | None = None
+    mode: Literal["background", "blocking"] = "background"
+    keep_every: int | None = None
+    needed: Callable[[], Collection[int]] = tuple
+
+    def __post_init__(self) -> None:
+        self._state = StagedState(self.mode == "background")
         self._thread: threading.Thread | None = None
         self._finished: deque[SaveOutcome] = deque()
         self._last: SaveOutcome | None = None
@@ -193,7 +194,7 @@ class BackgroundSaver:
         thread = threading.Thread(target=self._run, args=(manifest, began), name="checkpoint-saver", daemon=True)
         thread.start()
         self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
-        if self._mode == "blocking":
+        if self.mode == "blocking":
             self._join()
             self._state.take(())  # or a state that is built again would find the old one still in memory
 
@@ -215,7 +216,7 @@ class BackgroundSaver:
         """Wait for the save under way, at most `timeout` seconds, and free the host memory."""
         self._join(timeout)
         if self._thread is None:
-            self._state = StagedState(self._mode == "background")
+            self._state = StagedState(self.mode == "background")
 
     def _join(self, timeout: float | None = None) -> None:
         if self._thread is not None:
@@ -235,7 +236,7 @@ class BackgroundSaver:
         shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
         own = ShardReceipt(shard, failure=self._copy_failure) if self._copy_failure else self._write(step, shard)
         try:
-            receipts: list[ShardReceipt] = self._gather(own)
+            receipts: list[ShardReceipt] = self.gather(own)
             failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
             if failures:
                 reasons = [f"{reason} on worker {rank}" for rank, kind, reason in failures if kind == "not_finite"]
@@ -243,7 +244,7 @@ class BackgroundSaver:
                 others = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
                 result = CommitResult(SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False)
             else:
-                result = self._gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
+                result = self.gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
         except Exception as error:
             # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
             reason = f"another worker fell silent while a checkpoint was written ({first_line(error)})"
@@ -288,8 +289,8 @@ class BackgroundSaver:
         files = self.store.files
         folder = folder_of(manifest.step)
         try:
-            if self._before_commit:
-                self._before_commit()
+            if self.before_commit:
+                self.before_commit()
             if unseen := self._unseen(folder, receipts):
                 reason = (
                     f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen} and worker "
@@ -338,7 +339,7 @@ class BackgroundSaver:
         for name in files.sizes(folder):
             if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST, f".{MANIFEST}")):
                 files.delete(folder, name)
-        self.store.prune(self._keep, step, self._keep_every, self._needed())
+        self.store.prune(self.keep, step, self.keep_every, self.needed())
 
 
 def _reason(error: Exception) -> str:

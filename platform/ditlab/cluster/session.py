@@ -206,7 +206,6 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
         ended.set()
         watcher.join(_LOOK_INTERVAL)
         started = [*instance_processes().values()]
-        below = [child for each in started for child in _descendants(each.pid)]
         for each in started:
             each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
         if _lost:
@@ -215,16 +214,7 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
                 each.kill()
         else:
             ray.shutdown()
-        for child in below:  # Ray's agents would look for their raylet for ten seconds more
-            with suppress(psutil.Error):
-                child.kill()
         _lost = ""
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        return psutil.Process(pid).children(recursive=True)
-    return []
 
 
 def _dead_process() -> str:

@@ -31,8 +31,9 @@ from ditlab.errors import UserError
 TESTED = "0.19"
 """Version of DeepSpeed whose internals these are; 0.19.8 and newer."""
 _lock = Lock()
-_originals: list[Any] = []
-"""Torch's own function, once for each open engine."""
+_linear = functional.linear
+"""Torch's own function."""
+_num_partitioned = 0  # contexts of `partitioned_linear` that are open
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -112,19 +113,20 @@ def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
 @contextmanager
 def partitioned_linear() -> Iterator[None]:
     """Compute `torch.nn.functional.linear` with partitioned weights, inside and until the last of several is left."""
+    global _num_partitioned
     import_deepspeed()
     from deepspeed.runtime.zero.linear import zero3_linear_wrap
 
     with _lock:
-        _originals.append(_originals[0] if _originals else functional.linear)
+        _num_partitioned += 1
         functional.linear = zero3_linear_wrap
     try:
         yield
     finally:
         with _lock:
-            original = _originals.pop()
-            if not _originals:
-                functional.linear = original
+            _num_partitioned -= 1
+            if not _num_partitioned:
+                functional.linear = _linear
 
 
 def release(module: nn.Module) -> None:

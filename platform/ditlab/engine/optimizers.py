@@ -114,6 +114,8 @@ class EagerOptimizer(torch.optim.Optimizer):
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    grad_scale: Tensor | None = None
+    """As in torch's fused optimisers: what gradients are divided by."""
 
 
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
@@ -135,7 +137,6 @@ class AddedOptimizer(EagerOptimizer):
             raise UserError(f"optimizer.kind={spec.kind}: names of its moments must begin with {MOMENT}, not {wrong}.")
         super().__init__(groups, {})
         self._spec = spec
-        self.grad_scale: Tensor | None = None
         self.found_inf = torch.zeros(())
 
     @torch.no_grad()
@@ -175,7 +176,6 @@ class MuonAdamW(EagerOptimizer):
         self._matrices: dict[int, list[HeldMatrix]] = {}
         """Matrices of each flat parameter, by its `id`, in an order that is equal on all workers."""
         self._num_workers, self._is_partitioned = 1, False
-        self.grad_scale: Tensor | None = None
         self.found_inf = torch.zeros(())
 
     def bind(self, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int) -> None:
