@@ -83,7 +83,7 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 class ControlChannel:
-    """Small collectives between workers (stop requests, mean losses), on the CPU whatever the device: no GPU waits.
+    """Small collectives between workers (stop requests, metrics), on the CPU whatever the device: no GPU waits.
 
     A thread beside the step loop takes a `private` channel: two threads on one would mix up their messages. All workers
     create their channels in the same order.
@@ -106,18 +106,6 @@ class ControlChannel:
         rows[self._rank] = torch.tensor(numbers)
         distributed.all_reduce(rows, distributed.ReduceOp.MAX, group=self._group)
         return rows.tolist()
-
-    def mean(self, values: list[float]) -> list[float]:
-        """Return the elementwise mean over workers. All must call, with equally many values."""
-        if self.world_size == 1:
-            return values
-        sums = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(sums, group=self._group)
-        return (sums / self.world_size).tolist()
-
-    def sum(self, values: list[float]) -> list[float]:
-        """Return the elementwise sum over workers. All must call, with equally many values."""
-        return [value * self.world_size for value in self.mean(values)]
 
     def gather(self, thing: object) -> list[object]:
         """Return every worker's object, in order of rank. All must call."""

@@ -64,12 +64,9 @@ class ModelInputs:
         self._autoencoder = autoencoder
         if autoencoder is not None:
             fields = [posterior_field(field) if field.name == "image" else field for field in fields]
-        encoded = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
-        self._all_encoded = {field.name: field for field in fields if field.name in encoded}
-        self._all_read = tuple(field for field in fields if field.name not in encoded)
-        self._encoded = self._all_encoded
-        self._read = self._all_read
-        self._retired = frozenset[str]()
+        self._fields = tuple(fields)
+        self._computed = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
+        self._left_out = frozenset[str]()
 
     @classmethod
     def from_experiment(
@@ -91,6 +88,14 @@ class ModelInputs:
         if place := experiment.encoders.autoencoder:
             autoencoder = FrozenAutoencoder(place, device, home=home)
         return cls(fields, columns, device, extractor, autoencoder)
+
+    @property
+    def _encoded(self) -> dict[str, BatchField]:
+        return {each.name: each for each in self._fields if each.name in self._computed - self._left_out}
+
+    @property
+    def _read(self) -> tuple[BatchField, ...]:
+        return tuple(each for each in self._fields if each.name not in self._computed | self._left_out)
 
     @property
     def fields(self) -> tuple[BatchField, ...]:
@@ -129,11 +134,12 @@ class ModelInputs:
     def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
         few = copy(self)
-        few._encoded = {name: field for name, field in self._encoded.items() if name in names}
-        needed = {*names, "image"} if IMAGE in few._encoded else names
+        needed = {*names}
+        if IMAGE in needed & self._encoded.keys():
+            needed.add("image")
         if "image" in needed and self._draws_latents:
-            needed = {*needed, LATENTS}
-        few._read = tuple(field for field in self._read if field.name in needed)
+            needed.add(LATENTS)
+        few._left_out = self._left_out | {field.name for field in self._fields if field.name not in needed}
         return few
 
     def open(self) -> None:
@@ -160,12 +166,10 @@ class ModelInputs:
     def retire(self, names: Collection[str]) -> bool:
         """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
         remaining use is freed. `image` does not retire."""
-        if self._retired == (retired := frozenset(names)):
+        if self._left_out == frozenset(names):
             return False
-        self._retired = retired
-        self._encoded = {name: field for name, field in self._all_encoded.items() if name not in retired}
-        self._read = tuple(field for field in self._all_read if field.name not in retired)
-        if IMAGE in self._all_encoded and IMAGE in retired:
+        self._left_out = frozenset(names)
+        if IMAGE in self._computed & self._left_out:
             self._encoders.free_image()
             gc.collect()  # networks hold references in circles
             torch.cuda.empty_cache()  # nothing, without a GPU in use
