@@ -99,10 +99,6 @@ class MetaStep:
         """Return the modules that are trained: the network, then the loss' own."""
         return [self.network, *([] if self._objective.modules is None else [self._objective.modules])]
 
-    def tensors(self) -> list[Tensor]:
-        """Return all that is trained, and the network's buffers."""
-        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
-
     def batch(self, size: int) -> dict[str, Tensor]:
         """Return a batch of `size` samples, as the network and its loss take it."""
         fields = {each.name: getattr(torch, each.dtype) for each in self._experiment.batch_fields()}

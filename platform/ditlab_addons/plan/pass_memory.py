@@ -121,6 +121,10 @@ class TracedStep(MetaStep):
             for module in self.network.checkpointed_modules():
                 module.forward = partial(self._offloaded, module.forward)
 
+    def tensors(self) -> list[Tensor]:
+        """Return all that is trained, and the network's buffers."""
+        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
+
     @contextmanager
     def modes(self) -> Iterator[None]:
         with super().modes(), self._kernels:
