@@ -103,7 +103,7 @@ class CheckpointReader:
                 size = path.stat().st_size
                 if size == expected.size:
                     with path.open("rb") as file:
-                        digest = hashlib.file_digest(file, blake3).hexdigest()
+                        digest = hashlib.file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]
             else:
                 with self._reaching(name):
                     if self._copies is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,8 +95,10 @@ class FeatureExtractor:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
         self.spec = spec
         self._warn = warn
-        self._where = {"downloads": downloads}
-        self._how = {"device": device, "dtype": DTYPES[spec.precision], "cache": spec.cache, "compile": spec.compile}
+        self._where: dict[str, Any] = {"downloads": downloads}
+        self._how: dict[str, Any] = {
+            "device": device, "dtype": DTYPES[spec.precision], "cache": spec.cache, "compile": spec.compile,
+        }  # fmt: skip
         self._fields = {field.name: field for field in fields}
         self.has_text = bool(spec.text) and TEXT[0] in self._fields
         """True if an encoder of captions is named, and the model takes its features."""

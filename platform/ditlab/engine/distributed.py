@@ -39,8 +39,8 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
     distributed.init_process_group(
-        "nccl" if use_gpu else "gloo", store=distributed.HashStore(), rank=0, world_size=1,
-        timeout=timedelta(seconds=timeout),
+        "nccl" if use_gpu else "gloo", store=distributed.HashStore(),  # type: ignore[attr-defined]
+        rank=0, world_size=1, timeout=timedelta(seconds=timeout),
     )  # fmt: skip
     try:
         yield rank
