@@ -114,7 +114,8 @@ class Home:
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
         Compilers unpickle files from there. Raises UserError where another user can write that folder."""
-        compiled, is_ours = self.caches / f"compiled-{os.geteuid()}", False
+        compiled = self.caches / f"compiled-{os.geteuid()}"
+        is_ours = False
         self.caches.mkdir(parents=True, exist_ok=True)
         compiled.mkdir(mode=0o700, exist_ok=True)
         state = compiled.lstat()

@@ -33,7 +33,8 @@ class CheckpointReader:
     """
 
     def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool = True) -> None:
-        self._files, self._folder = files, folder
+        self._files = files
+        self._folder = folder
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._local: dict[str, Path] = {}
         self._open: dict[str, Any] = {}
@@ -99,7 +100,8 @@ class CheckpointReader:
         expected = self.manifest.shards[name]
         try:
             if isinstance(self._files, LocalFiles):
-                path, digest = self._files.file(self._folder, name), ""
+                path = self._files.file(self._folder, name)
+                digest = ""
                 size = path.stat().st_size
                 if size == expected.size:
                     with path.open("rb") as file:
@@ -108,7 +110,9 @@ class CheckpointReader:
                 with self._reaching(name):
                     if self._copies is None:
                         self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
-                    path, size, hashed = Path(self._copies.name, name), 0, blake3()
+                    path = Path(self._copies.name, name)
+                    size = 0
+                    hashed = blake3()
                     with path.open("wb") as sink:
                         for chunk in self._files.chunks(self._folder, name):
                             sink.write(chunk)
@@ -176,7 +180,8 @@ class CheckpointReader:
     def _joined(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         if start == stop:
             return torch.empty(0)
-        parts, position = [], start
+        parts = []
+        position = start
         for low, high, shard in self._index.get((kind, name), ()):
             if low <= position < min(high, stop):
                 end = min(high, stop)

@@ -51,7 +51,8 @@ class StagedState:
     def __init__(self, copies: bool) -> None:
         self.tensors: KeyedTensors = ()
         """Flattened copies of the tensors, or the tensors themselves."""
-        self._copies, self._buffer = copies, torch.empty(0, dtype=torch.uint8)
+        self._copies = copies
+        self._buffer = torch.empty(0, dtype=torch.uint8)
         self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")  # begun when needed
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
@@ -59,7 +60,8 @@ class StagedState:
         tensors = list(tensors)
         needed = sum(tensor.nbytes for _, tensor in tensors) if self._copies else 0
         if needed > self._buffer.numel():
-            self.tensors, self._buffer = (), torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
+            self.tensors = ()
+            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
@@ -94,7 +96,10 @@ class SaveFailed(Exception):
 
     def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
         super().__init__(kind, step, reason)
-        self.kind, self.step, self.reason, self.remedy = kind, step, reason, _REMEDY[kind]
+        self.kind = kind
+        self.step = step
+        self.reason = reason
+        self.remedy = _REMEDY[kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
@@ -226,13 +231,15 @@ class BackgroundSaver:
 
     def _run(self, manifest: CheckpointManifest, began: float) -> None:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
-        location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
+        location = self.store.location_of(manifest.step)
+        seconds = time.perf_counter() - began
         self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
         self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:
         """Write this worker's shard, and let the first worker commit once all have."""
-        step, folder = manifest.step, folder_of(manifest.step)
+        step = manifest.step
+        folder = folder_of(manifest.step)
         shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
         own = ShardReceipt(shard, failure=self._copy_failure) if self._copy_failure else self._write(step, shard)
         try:
@@ -259,7 +266,9 @@ class BackgroundSaver:
     def _write(self, step: int, shard: str) -> ShardReceipt:
         """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
         # BLAKE3 takes a quarter of SHA-256's time, though the processor computes that one by itself: 7 and 2 GB/s.
-        tensors, size, digest = self._state.tensors, 0, blake3()
+        tensors = self._state.tensors
+        size = 0
+        digest = blake3()
 
         def chunks() -> Iterator[memoryview]:
             nonlocal size

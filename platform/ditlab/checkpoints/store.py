@@ -203,7 +203,8 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
         parent, _, name = path.rstrip("/").rpartition("/")
         above = f"{head}{parent}{query}"
     else:
-        above, name = str(Path(text).parent), Path(text).name
+        above = str(Path(text).parent)
+        name = Path(text).name
     if not is_step(name):
         raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
     return CheckpointStore.at(above).open(step_of(name))

@@ -90,7 +90,8 @@ class ControlChannel:
     """
 
     def __init__(self, rank: Rank, private: bool = False) -> None:
-        self.world_size, self._rank = rank.world_size, rank.rank
+        self.world_size = rank.world_size
+        self._rank = rank.rank
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         limit = timedelta(seconds=rank.timeout)
         self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None

@@ -175,7 +175,8 @@ class MuonAdamW(EagerOptimizer):
         self._spec = spec
         self._matrices: dict[int, list[HeldMatrix]] = {}
         """Matrices of each flat parameter, by its `id`, in an order that is equal on all workers."""
-        self._num_workers, self._is_partitioned = 1, False
+        self._num_workers = 1
+        self._is_partitioned = False
         self.found_inf = torch.zeros(())
 
     def bind(self, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int) -> None:
@@ -183,7 +184,8 @@ class MuonAdamW(EagerOptimizer):
 
         Every worker must call it, as each learns the others' slices.
         """
-        self._num_workers, self._is_partitioned = num_workers, partitions.stage > 0
+        self._num_workers = num_workers
+        self._is_partitioned = partitions.stage > 0
         for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
             own = {part.name: part for part in slices}
             offsets = [own[name].offset if name in own else 0 for name in members]
@@ -217,13 +219,16 @@ class MuonAdamW(EagerOptimizer):
         )  # fmt: skip
 
     def _step_muon(self, group: dict[str, Any]) -> None:
-        flats, lr, num_workers = group["params"], group["lr"], self._num_workers
+        flats = group["params"]
+        lr = group["lr"]
+        num_workers = self._num_workers
         applied = 1 - self.found_inf.to(flats[0].device)
         kept = 1 - lr * group["weight_decay"] * applied
         over = self._over_partitions if self._is_partitioned and num_workers > 1 else self._over_copies
         for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], num_workers):
             for held, update in over(shares):
-                rows, columns = held.matrix.num_rows, held.matrix.num_columns
+                rows = held.matrix.num_rows
+                columns = held.matrix.num_columns
                 is_rms = self._spec.scale == "rms"
                 factor = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1.0, rows / columns))
                 held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
@@ -263,8 +268,10 @@ class MuonAdamW(EagerOptimizer):
 
     def _over_partitions(self, shares: Shares) -> Updates:
         """Orthogonalise a round where workers hold slices, which go to the worker that takes the matrix, and back."""
-        rank, workers = distributed.get_rank(), range(len(shares))
-        own, matrices = shares[rank], [held for share in shares for held in share]
+        rank = distributed.get_rank()
+        workers = range(len(shares))
+        own = shares[rank]
+        matrices = [held for share in shares for held in share]
         held_sizes = [[held.num_held for held in share] for share in shares]
         own_sizes = [[held.sizes[worker] for held in own] for worker in workers]
         slices = _exchange(_joined(shares, map(self._follow, matrices)), held_sizes, own_sizes)

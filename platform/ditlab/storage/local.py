@@ -66,7 +66,8 @@ class LocalFiles:
 
     def check_writable(self) -> None:
         """Write a file and delete it. Raises UserError where that fails."""
-        name, remedy = f"{self.knob}={self.path}", "name a folder that every worker can write into"
+        name = f"{self.knob}={self.path}"
+        remedy = "name a folder that every worker can write into"
         refuse_ray_copy(self.path, name, remedy)
         writable_folder(self.path, name, remedy)
 

@@ -60,7 +60,8 @@ class RemoteFiles:
         from pyarrow import ArrowInvalid
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
-        filesystem, location = None, uri
+        filesystem = None
+        location = uri
         try:
             if not uri.startswith(HUB):  # which newer versions of pyarrow hand on to fsspec themselves
                 location = encode_uri(uri)
