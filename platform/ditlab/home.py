@@ -159,7 +159,7 @@ class Home:
                     f"commit {LAST_READER} is the last that reads it; check that out, or set DITLAB_HOME to another "
                     "folder."
                 )
-        elif type(number := self.read_marker().get("format", FORMAT)) is int and number != FORMAT:
+        elif (number := self.read_marker().get("format", FORMAT)) != FORMAT:
             raise UserError(
                 f"DITLAB_HOME={self.root} has files of format {number}, and this version reads format {FORMAT}; use "
                 "the version of DiTLab that made it, or set DITLAB_HOME to another folder."
@@ -180,7 +180,7 @@ class Home:
     def former_folder(self) -> Path | None:
         """Folder in which MLflow's database was filled; None where the marker says none."""
         folder = self.read_marker().get("folder")
-        return Path(folder) if isinstance(folder, str) and folder.startswith("/") and "\0" not in folder else None
+        return Path(folder) if isinstance(folder, str) else None
 
     def unsettled(self) -> str:
         """Return why MLflow's database is not of this folder, as `is a copy of /data/runs`; empty where it is."""
