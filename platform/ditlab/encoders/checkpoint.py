@@ -16,8 +16,8 @@ from torch import nn
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.spec.encoders import Encoders
-from ditlab.storage.hub import NotFetched, fetch_repository
 from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
+from ditlab.storage.remote import NotFetched, fetch_repository
 from ditlab.weights.files import read_index
 
 CheckpointPart = Literal["weights", "tokenizer"]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
-from ditlab.storage.hub import NotFetched, fetch_repository
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
+from ditlab.storage.remote import NotFetched, fetch_repository
 from ditlab.weights.pickled import SUFFIXES, read_pickled
 
 HUB = "hf://"
