@@ -17,10 +17,9 @@ from torch import Tensor
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
-from ditlab.storage.remote import NotFetched, fetch_repository
+from ditlab.storage.remote import HUB, NotFetched, fetch_repository
 from ditlab.weights.pickled import SUFFIXES, read_pickled
 
-HUB = "hf://"
 INDEX = ".index.json"
 """End of the name of a file that lists shards."""
 SAFE, PICKLED = ("*.safetensors",), tuple(f"*{suffix}" for suffix in SUFFIXES)
