@@ -17,6 +17,7 @@ from typing import Any
 from ditlab.errors import UserError
 from ditlab.storage.files import write_whole
 from ditlab.storage.local import refuse_ray_copy, writable_folder
+from ditlab.storage.plain_files import parse_json
 
 FORMAT = 2
 """Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any raises it."""
@@ -170,7 +171,7 @@ class Home:
         """Content of the marker; {} where it is missing or damaged."""
         content = None
         with suppress(OSError, ValueError):
-            content = json.loads(self.marker.read_bytes())
+            content = parse_json(self.marker.read_bytes())
         return content if isinstance(content, dict) else {}
 
     def write_marker(self, **facts: str) -> None:
