@@ -95,9 +95,10 @@ class FeatureExtractor:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
         self.spec = spec
         self._warn = warn
-        self._where: dict[str, Any] = {"downloads": downloads}
-        self._how: dict[str, Any] = {
+        self._downloads = downloads
+        self._options: dict[str, Any] = {
             "device": device, "dtype": DTYPES[spec.precision], "cache": spec.cache, "compile": spec.compile,
+            "downloads": downloads,
         }  # fmt: skip
         self._fields = {field.name: field for field in fields}
         self.has_text = bool(spec.text) and TEXT[0] in self._fields
@@ -115,20 +116,21 @@ class FeatureExtractor:
     def check(self, text: bool, image: bool) -> None:
         """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
         if text:
-            FrozenTextEncoder.check(*self._text(), **self._where)
+            FrozenTextEncoder.check(*self._text(), downloads=self._downloads)
         if image:
-            FrozenImageEncoder.check(*self._image(), **self._where)
+            FrozenImageEncoder.check(*self._image(), downloads=self._downloads)
 
     @cached_property
     def text(self) -> FrozenTextEncoder:
         """Encoder of captions. Raises UserError where it cannot be opened."""
-        longest = self._fields[TEXT[0]].at_most or 0
-        return FrozenTextEncoder(*self._text(), longest, **self._how, **self._where)
+        place, width = self._text()
+        return FrozenTextEncoder(place, width, self._fields[TEXT[0]].at_most or 0, **self._options)
 
     @cached_property
     def image(self) -> FrozenImageEncoder:
         """Encoder of images. Raises UserError where it cannot be opened."""
-        return FrozenImageEncoder(*self._image(), **self._how, **self._where)
+        place, width, patch = self._image()
+        return FrozenImageEncoder(place, width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""
