@@ -7,49 +7,30 @@ The one file elsewhere is the index of its journals (`tracking.index`), in the u
 import json
 import os
 import re
-import secrets
 import shlex
 import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ditlab.errors import UserError
+from ditlab.storage.files import write_whole
+from ditlab.storage.local import refuse_ray_copy, writable_folder
+from ditlab.storage.plain_files import parse_json
 
 FORMAT = 2
 """Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any raises it."""
 LAST_READER = "0f22711"
 """Last commit that reads homes made before formats had a version."""
-_LARGEST_MARKER = 65536  # bytes
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray for the command of a job
-_RAY_COPIES = ("runtime_resources", "working_dir_files")  # the folder in which Ray keeps jobs' working directories
 _NODE_JOURNAL = re.compile(r"journal\.node-([1-9][0-9]{0,8})\.jsonl")
-
-
-def writable_folder(path: Path, name: str, remedy: str) -> Path:
-    """Make a folder and test that it can be written. Raises UserError that names it by `name` where it cannot."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{secrets.token_hex(4)}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(f"{name} cannot be written ({error.strerror}); {remedy}.") from error
-    return path
 
 
 def is_ray_job() -> bool:
     """Return True in the process of a Ray job's command: its output is read elsewhere."""
     return _JOB in os.environ
-
-
-def refuse_ray_copy(path: Path, name: str, remedy: str) -> None:
-    """Raise UserError for a path in Ray's copy of a job's working directory: what is written there is lost."""
-    if _RAY_COPIES in pairwise(path.parts):
-        raise UserError(f"{name} lies in Ray's copy of the job's working directory, which Ray deletes; {remedy}.")
 
 
 def resolve_user_path(path: str | Path) -> Path:
@@ -135,7 +116,8 @@ class Home:
     def cache_variables(self) -> dict[str, str]:
         """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
         Compilers unpickle files from there. Raises UserError where another user can write that folder."""
-        compiled, is_ours = self.caches / f"compiled-{os.geteuid()}", False
+        compiled = self.caches / f"compiled-{os.geteuid()}"
+        is_ours = False
         self.caches.mkdir(parents=True, exist_ok=True)
         compiled.mkdir(mode=0o700, exist_ok=True)
         state = compiled.lstat()
@@ -164,7 +146,7 @@ class Home:
         remedy = "point DITLAB_HOME at a writable folder"
         writable_folder(self.root, f"DITLAB_HOME={self.root}", remedy)
         try:
-            if not os.path.lexists(self.check_format().marker):
+            if not self.check_format().marker.exists():
                 self.write_marker()
         except OSError as error:
             raise UserError(f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}.") from error
@@ -172,14 +154,14 @@ class Home:
 
     def check_format(self) -> "Home":
         """Return this home. Raises UserError where its files are of another format than this version reads."""
-        if not os.path.lexists(self.marker):
+        if not self.marker.exists():
             if self.runs.is_dir() and any(path.is_dir() for path in self.runs.glob("[!.]*")):
                 raise UserError(
                     f"DITLAB_HOME={self.root} holds runs and no {self.marker.name}: an earlier version made it, and "
                     f"commit {LAST_READER} is the last that reads it; check that out, or set DITLAB_HOME to another "
                     "folder."
                 )
-        elif type(number := self.read_marker().get("format", FORMAT)) is int and number != FORMAT:
+        elif (number := self.read_marker().get("format", FORMAT)) != FORMAT:
             raise UserError(
                 f"DITLAB_HOME={self.root} has files of format {number}, and this version reads format {FORMAT}; use "
                 "the version of DiTLab that made it, or set DITLAB_HOME to another folder."
@@ -189,30 +171,22 @@ class Home:
     def read_marker(self) -> dict[str, Any]:
         """Content of the marker; {} where it is missing or damaged."""
         content = None
-        with suppress(OSError, ValueError, RecursionError):
-            if self.marker.is_file() and not self.marker.is_symlink():
-                with self.marker.open("rb") as file:
-                    content = json.loads(file.read(_LARGEST_MARKER))
+        with suppress(OSError, ValueError):
+            content = parse_json(self.marker.read_bytes())
         return content if isinstance(content, dict) else {}
 
     def write_marker(self, **facts: str) -> None:
         """Write the marker: the format, this folder, and further facts. Raises OSError where the disk refuses."""
-        part = self.marker.with_name(f".{self.marker.name}.{secrets.token_hex(4)}.part")
-        content = json.dumps({"format": FORMAT, "folder": str(self.root), **facts}, indent=1)
-        try:
-            part.write_text(content, encoding="utf-8")
-            part.replace(self.marker)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(self.marker, json.dumps({"format": FORMAT, "folder": str(self.root), **facts}, indent=1).encode())
 
     def former_folder(self) -> Path | None:
         """Folder in which MLflow's database was filled; None where the marker says none."""
         folder = self.read_marker().get("folder")
-        return Path(folder) if isinstance(folder, str) and folder.startswith("/") and "\0" not in folder else None
+        return Path(folder) if isinstance(folder, str) else None
 
     def unsettled(self) -> str:
         """Return why MLflow's database is not of this folder, as `is a copy of /data/runs`; empty where it is."""
-        if not os.path.lexists(self.marker):
+        if not self.marker.exists():
             return ""
         if (folder := self.former_folder()) is None:
             return f"has a damaged {self.marker.name}, so that it is not known where it was made"

@@ -30,8 +30,8 @@ SHORT = (
 )  # fmt: skip
 ROOMS = (
     "cli", "api", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports", "encoders weights", "spec", "storage receipts averages",
-    "home parts secrets errors numerics notebook_html progress",
+    "engine data checkpoints tracking reports", "encoders weights", "spec", "receipts averages", "home", "storage",
+    "parts secrets errors numerics notebook_html progress",
     "ditlab_models",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""

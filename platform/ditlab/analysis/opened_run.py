@@ -26,7 +26,7 @@ from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import open_tokenizer, text_codec
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder, writable_folder
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.conditions import name_classes, rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import fixed_noise
@@ -37,6 +37,7 @@ from ditlab.spec.files import build_experiment, load_recorded_experiment
 from ditlab.spec.mixture import packing_of
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
+from ditlab.storage.local import writable_folder
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.tracking.names import SPEC_HASH
 from ditlab.tracking.records import FoundRun, RunRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from ditlab.errors import UserError
-from ditlab.home import writable_folder
+from ditlab.storage.local import writable_folder
 
 
 @contextmanager

@@ -65,7 +65,8 @@ class RebuiltAverage:
 
     def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
         """Return whole float32 tensors by name; one slice of one tensor is in memory beside the result."""
-        manifest, tensors = self.checkpoint.manifest, {}
+        manifest = self.checkpoint.manifest
+        tensors = {}
         for name, shape in manifest.shapes.items():
             if not name.startswith(prefix):
                 continue

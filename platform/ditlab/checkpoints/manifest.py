@@ -1,29 +1,25 @@
 """The manifest of a checkpoint, and its bytes, which are a function of its fields.
 
-Every byte counts: a manifest is read by parsing it, writing it again and comparing, so that not even a changed space
-passes; and it ends with the SHA-256 of everything before.
+Every byte counts: a manifest ends with the SHA-256 of everything before, so that not even a changed space passes.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from blake3 import blake3
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ditlab.errors import UserError
 
 FORMAT = 4
-"""Format 3 had the SHA-256 of each shard, and is still read."""
 MANIFEST = "manifest.json"
 
 Natural = Annotated[int, Field(ge=0)]
 ShardPiece = tuple[str, str, str, Natural, Natural]
 HOLD = "fork-"
-_HASHES: dict[str, Callable[[], Any]] = {"blake3": blake3, "sha256": hashlib.sha256}
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.safetensors")
 
 
@@ -37,18 +33,14 @@ class ShardDigest:
 
     size: Natural
     """Bytes."""
-    hash: Annotated[str, Field(pattern=r"^(blake3|sha256):[0-9a-f]{64}$")]
-    """Name of the hash, and that of the file's bytes in hexadecimal: `blake3:...`, before format 4 `sha256:...`."""
+    hash: Annotated[str, Field(pattern=r"^blake3:[0-9a-f]{64}$")]
+    """Name of the hash, and that of the file's bytes in hexadecimal."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def hasher(self) -> Any:
-        """Return a new hash of this kind, as hashlib's."""
-        return _HASHES[self.hash.partition(":")[0]]()
-
     def matches(self, size: int, digest: str) -> bool:
-        """Compare a file's size, and what its `hasher` gives in hexadecimal."""
-        return (size, digest) == (self.size, self.hash.partition(":")[2])
+        """Compare a file's size, and its BLAKE3 in hexadecimal."""
+        return self == ShardDigest(size, f"blake3:{digest}")
 
 
 @dataclass(frozen=True)
@@ -89,41 +81,32 @@ class CheckpointManifest:
 
     def to_bytes(self) -> bytes:
         """JSON without spaces, its last field the SHA-256 of the same without that field."""
-        return _serialised(asdict(self))
+        return _sealed(json.dumps(asdict(self), separators=(",", ":")).encode())
 
     def state_digest(self) -> str:
         """Return a hash over the state alone: equal for two saves of the same numbers by as many workers."""
-        shards = sorted(digest.hash.removeprefix("sha256:") for digest in self.shards.values())  # as format 3 had them
+        shards = sorted(digest.hash for digest in self.shards.values())
         state = [self.step, self.position, self.scalars, self.shapes, self.buffers, self.draws, shards]
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
-        """Parse the bytes that `to_bytes` wrote. Raises DamagedCheckpoint, naming `place`, for anything else."""
+        """Parse the bytes that `to_bytes` wrote. Raises UserError for another format, and DamagedCheckpoint, naming
+        `place`, for anything else."""
+        body = raw[:-_SEAL_LENGTH] + b"}"
+        if _sealed(body) != raw:
+            raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
+        content = json.loads(body)
+        if (written := content.get("format")) != FORMAT:
+            raise UserError(
+                f"{place} has checkpoint format {str(written)[:20]}, and this version reads format {FORMAT}; use the "
+                "version of DiTLab that wrote it, or start a new run."
+            )
         try:
-            content = json.loads(raw)
-            written = content.pop("format", None)
-            if written not in (3, FORMAT):
-                raise DamagedCheckpoint(
-                    f"{place}: checkpoint format {str(written)[:20]} is not {FORMAT}, the one known here."
-                )
-            del content["digest"]
-            content["format"] = written
-            if _serialised(content) != raw:
-                raise DamagedCheckpoint(f"{place} was altered (its SHA-256 differs); use an earlier checkpoint.")
-            if written == 3:
-                content["shards"] = {
-                    name: {"size": each["size"], "hash": f"sha256:{each['sha256']}"}
-                    for name, each in content["shards"].items()
-                }
             manifest = _adapter.validate_python(content)
-            if {each.name for each in fields(cls)} - content.keys():
-                raise DamagedCheckpoint(f"{place} has not all of its fields; use an earlier checkpoint.")
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise DamagedCheckpoint(f"{place} cannot be read ({reason}); use an earlier checkpoint.") from None
         for name in {*manifest.shards, *(piece[0] for piece in manifest.pieces)}:
             if not _SHARD.fullmatch(name) or name not in manifest.shards:  # such a name leads to no other folder
@@ -134,9 +117,12 @@ class CheckpointManifest:
 _adapter = TypeAdapter(CheckpointManifest)
 
 
-def _serialised(content: dict[str, Any]) -> bytes:
-    body = json.dumps(content, separators=(",", ":"))
-    return f'{body[:-1]},"digest":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
+def _sealed(body: bytes) -> bytes:
+    """Return a JSON object's text, which ends with `}`, with its SHA-256 as the last field."""
+    return b'%b,"digest":"%b"}\n' % (body[:-1], hashlib.sha256(body).hexdigest().encode())
+
+
+_SEAL_LENGTH = len(_sealed(b"{}")) - len(b"{")
 
 
 def shard_name(rank: int, world_size: int, attempt: str) -> str:

@@ -8,13 +8,13 @@ import os
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
-from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +51,8 @@ class StagedState:
     def __init__(self, copies: bool) -> None:
         self.tensors: KeyedTensors = ()
         """Flattened copies of the tensors, or the tensors themselves."""
-        self._copies, self._buffer = copies, torch.empty(0, dtype=torch.uint8)
+        self._copies = copies
+        self._buffer = torch.empty(0, dtype=torch.uint8)
         self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")  # begun when needed
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
@@ -59,7 +60,8 @@ class StagedState:
         tensors = list(tensors)
         needed = sum(tensor.nbytes for _, tensor in tensors) if self._copies else 0
         if needed > self._buffer.numel():
-            self.tensors, self._buffer = (), torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
+            self.tensors = ()
+            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
@@ -71,12 +73,9 @@ class StagedState:
             self.tensors = tensors
             return
         self.reserve(tensors)
-        views, offset = [], 0
-        for key, tensor in tensors:
-            end = offset + tensor.nbytes
-            views.append((key, self._buffer[offset:end].view(tensor.dtype)))
-            offset = end
-        pairs = [(view, tensor.detach()) for (_, view), (_, tensor) in zip(views, tensors, strict=True)]
+        sizes = [tensor.nbytes for _, tensor in tensors]
+        parts = self._buffer[: sum(sizes)].split(sizes)
+        pairs = [(part.view(tensor.dtype), tensor.detach()) for part, (_, tensor) in zip(parts, tensors, strict=True)]
         on_gpu = [pair for pair in pairs if pair[1].is_cuda]
         for view, tensor in on_gpu:
             view.copy_(tensor.reshape(-1), non_blocking=True)
@@ -89,7 +88,7 @@ class StagedState:
         list(self._copiers.map(copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
-        self.tensors = views
+        self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
 
 
 class SaveFailed(Exception):
@@ -97,7 +96,10 @@ class SaveFailed(Exception):
 
     def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
         super().__init__(kind, step, reason)
-        self.kind, self.step, self.reason, self.remedy = kind, step, reason, _REMEDY[kind]
+        self.kind = kind
+        self.step = step
+        self.reason = reason
+        self.remedy = _REMEDY[kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
@@ -141,6 +143,7 @@ class SaveOutcome:
     """A problem after the checkpoint was complete: older ones that could not be deleted."""
 
 
+@dataclass
 class BackgroundSaver:
     """Saver of one worker's part of each checkpoint; all workers save the same steps in the same order.
 
@@ -154,17 +157,20 @@ class BackgroundSaver:
     to keep, beside the first one of each stretch of `keep_every` steps and those of the steps that are `needed`.
     """
 
-    def __init__(
-        self, store: CheckpointStore, rank: int, world_size: int, gather: Callable[[Any], list[Any]], keep: int,
-        before_commit: Callable[[], object] | None = None, mode: Literal["background", "blocking"] = "background",
-        keep_every: int | None = None, needed: Callable[[], Collection[int]] = tuple,
-    ) -> None:  # fmt: skip
-        self.store, self.rank, self.world_size = store, rank, world_size
-        self._gather, self._keep, self._before_commit, self._mode = gather, keep, before_commit, mode
-        self._keep_every, self._needed = keep_every, needed
-        self._state = StagedState(mode == "background")
+    store: CheckpointStore
+    rank: int
+    world_size: int
+    gather: Callable[[Any], list[Any]]
+    keep: int
+    before_commit: Callable[[], object] | None = None
+    mode: Literal["background", "blocking"] = "background"
+    keep_every: int | None = None
+    needed: Callable[[], Collection[int]] = tuple
+
+    def __post_init__(self) -> None:
+        self._state = StagedState(self.mode == "background")
         self._thread: threading.Thread | None = None
-        self._finished: SimpleQueue[SaveOutcome] = SimpleQueue()
+        self._finished: deque[SaveOutcome] = deque()
         self._last: SaveOutcome | None = None
         self._lost_worker: SaveFailed | None = None
         self._copy_failure: tuple[SaveFailureKind, str] | None = None
@@ -193,17 +199,13 @@ class BackgroundSaver:
         thread = threading.Thread(target=self._run, args=(manifest, began), name="checkpoint-saver", daemon=True)
         thread.start()
         self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
-        if self._mode == "blocking":
+        if self.mode == "blocking":
             self._join()
             self._state.take(())  # or a state that is built again would find the old one still in memory
 
     def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since the last call, oldest first."""
-        finished = []
-        with suppress(Empty):
-            while True:
-                finished.append(self._finished.get_nowait())
-        return finished
+        return [self._finished.popleft() for _ in range(len(self._finished))]
 
     def wait(self) -> SaveOutcome | None:
         """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as well."""
@@ -219,7 +221,7 @@ class BackgroundSaver:
         """Wait for the save under way, at most `timeout` seconds, and free the host memory."""
         self._join(timeout)
         if self._thread is None:
-            self._state = StagedState(self._mode == "background")
+            self._state = StagedState(self.mode == "background")
 
     def _join(self, timeout: float | None = None) -> None:
         if self._thread is not None:
@@ -229,17 +231,19 @@ class BackgroundSaver:
 
     def _run(self, manifest: CheckpointManifest, began: float) -> None:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
-        location, seconds = self.store.location_of(manifest.step), time.perf_counter() - began
+        location = self.store.location_of(manifest.step)
+        seconds = time.perf_counter() - began
         self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
-        self._finished.put(self._last)
+        self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:
         """Write this worker's shard, and let the first worker commit once all have."""
-        step, folder = manifest.step, folder_of(manifest.step)
+        step = manifest.step
+        folder = folder_of(manifest.step)
         shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
         own = ShardReceipt(shard, failure=self._copy_failure) if self._copy_failure else self._write(step, shard)
         try:
-            receipts: list[ShardReceipt] = self._gather(own)
+            receipts: list[ShardReceipt] = self.gather(own)
             failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
             if failures:
                 reasons = [f"{reason} on worker {rank}" for rank, kind, reason in failures if kind == "not_finite"]
@@ -247,7 +251,7 @@ class BackgroundSaver:
                 others = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
                 result = CommitResult(SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False)
             else:
-                result = self._gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
+                result = self.gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
         except Exception as error:
             # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
             reason = f"another worker fell silent while a checkpoint was written ({first_line(error)})"
@@ -262,7 +266,9 @@ class BackgroundSaver:
     def _write(self, step: int, shard: str) -> ShardReceipt:
         """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
         # BLAKE3 takes a quarter of SHA-256's time, though the processor computes that one by itself: 7 and 2 GB/s.
-        tensors, size, digest = self._state.tensors, 0, blake3()
+        tensors = self._state.tensors
+        size = 0
+        digest = blake3()
 
         def chunks() -> Iterator[memoryview]:
             nonlocal size
@@ -292,8 +298,8 @@ class BackgroundSaver:
         files = self.store.files
         folder = folder_of(manifest.step)
         try:
-            if self._before_commit:
-                self._before_commit()
+            if self.before_commit:
+                self.before_commit()
             if unseen := self._unseen(folder, receipts):
                 reason = (
                     f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen} and worker "
@@ -340,9 +346,9 @@ class BackgroundSaver:
         files = self.store.files
         folder = folder_of(step)
         for name in files.sizes(folder):
-            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST)):
+            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST, f".{MANIFEST}")):
                 files.delete(folder, name)
-        self.store.prune(self._keep, step, self._keep_every, self._needed())
+        self.store.prune(self.keep, step, self.keep_every, self.needed())
 
 
 def _reason(error: Exception) -> str:

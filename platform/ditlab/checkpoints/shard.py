@@ -26,7 +26,8 @@ DTYPE_NAMES = {
 
 def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
     """The bytes of the file before the tensors' bytes."""
-    entries, offset = {}, 0
+    entries = {}
+    offset = 0
     for (field, name, start), tensor in tensors:
         end = offset + tensor.nbytes
         key = f"{field}/{name}/{start}"

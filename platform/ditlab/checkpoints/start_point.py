@@ -30,7 +30,9 @@ class StartPoint:
 
         Raises UserError where it is gone, damaged, or not the one that the fork began from.
         """
-        step, parent, checkpoints = self.start.step, self.start.run, self.find_checkpoints()
+        step = self.start.step
+        parent = self.start.run
+        checkpoints = self.find_checkpoints()
         if step not in (there := checkpoints.steps()):
             have = _listed([str(each) for each in there]) if there else "none"
             raise UserError(f"start.step={step}: run {parent} has no checkpoint of that step; it has {have}.")
@@ -62,7 +64,8 @@ def order_changes(parent: Mapping[str, Any], experiment: Experiment) -> list[str
         changed.append(f"seed={own['seed']} (was {before})")
     if (size := parent["batch"]["size"]) != own["batch"]["size"]:
         changed.append(f"batch.size={own['batch']['size']} (was {size})")
-    before, now = content_of_data(parent["data"]), content_of_data(own["data"])
+    before = content_of_data(parent["data"])
+    now = content_of_data(own["data"])
     changed += [f"data.{key}" for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
     return changed
 
@@ -72,7 +75,8 @@ def kept_scalars(manifest: CheckpointManifest, experiment: Experiment) -> dict[s
 
     Nor those of averages: a fork's begin with its own first step, so that its own snapshots are enough to rebuild them.
     """
-    now, before = experiment.to_dict()["training"], manifest.spec["training"]
+    now = experiment.to_dict()["training"]
+    before = manifest.spec["training"]
     unused = [prefix for prefix, key in (("loss_scale.", "precision"), ("clip.", "clip")) if now[key] != before[key]]
     return {name: value for name, value in manifest.scalars.items() if not name.startswith(("averages.", *unused))}
 

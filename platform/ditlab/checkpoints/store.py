@@ -1,6 +1,5 @@
 """A run's checkpoints: their location, the committed ones among them, and pruning."""
 
-import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -176,16 +175,15 @@ class CheckpointStore:
     def held_digest(self, step: int, run_id: str) -> str | None:
         """Return `state_digest` of the checkpoint as it was when a fork began to hold it.
 
-        None where the fork's mark is missing or damaged.
+        None where the fork's mark is missing.
         """
         try:
             with self._reading():
-                found = self.files.read(folder_of(step), f"{HOLD}{run_id}").decode("ascii", "replace")
+                return self.files.read(folder_of(step), f"{HOLD}{run_id}").decode()
         except UserError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
-        return found if re.fullmatch("[0-9a-f]{64}", found) else None
 
     def _listing(self) -> dict[str, dict[str, int]]:
         with self._reading():
@@ -203,7 +201,8 @@ def open_checkpoint(location: str | Path) -> CheckpointReader:
         parent, _, name = path.rstrip("/").rpartition("/")
         above = f"{head}{parent}{query}"
     else:
-        above, name = str(Path(text).parent), Path(text).name
+        above = str(Path(text).parent)
+        name = Path(text).name
     if not is_step(name):
         raise UserError(f"{text} is no checkpoint; name a folder such as {folder_of(200)}.")
     return CheckpointStore.at(above).open(step_of(name))

@@ -15,7 +15,8 @@ from click.shell_completion import CompletionItem
 from ditlab import parts
 from ditlab.cli.output import say
 from ditlab.errors import UserError
-from ditlab.home import Home, refuse_ray_copy
+from ditlab.home import Home
+from ditlab.storage.local import refuse_ray_copy
 from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import ray
@@ -53,14 +54,12 @@ class AllReduceMember:
         self._listener.close()
         return place
 
-    def measure(
-        self, rank: int, world_size: int, host: str, port: int, use_gpu: bool, timeout: float
-    ) -> tuple[dict[int, float], bool]:
+    def measure(self, rank: int, world_size: int, host: str, port: int, use_gpu: bool) -> tuple[dict[int, float], bool]:
         """Seconds of an all-reduce by its bytes, and True if the sums were right."""
         device = torch.device("cuda", 0) if use_gpu else torch.device("cpu")
         distributed.init_process_group(
             "nccl" if use_gpu else "gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world_size,
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=COLLECTIVE_TIMEOUT),
         )  # fmt: skip
         seconds = {}
         is_right = True
@@ -90,24 +89,24 @@ class AllReduceMember:
         return ""
 
 
-def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_TIMEOUT) -> AllReduceResult:
+def all_reduce(nodes: list[NodeRow], use_gpu: bool) -> AllReduceResult:
     """Measure an all-reduce over all nodes, with one process for each GPU, or for each node without `use_gpu`.
 
-    Where it fails, `problems` names nodes that do not reach each other. Returns within a few times `timeout` seconds,
+    Where it fails, `problems` names nodes that do not reach each other. Returns within a few times COLLECTIVE_TIMEOUT,
     whatever hangs.
     """
     places = [node for node in nodes for _ in range(int(node["Resources"].get("GPU", 0)) if use_gpu else 1)]
     with _members(places, use_gpu) as members:
-        (first, *_) = collect_results({members[0].free_port.remote(): places[0]}, timeout)
+        (first, *_) = collect_results({members[0].free_port.remote(): places[0]}, COLLECTIVE_TIMEOUT)
         if first.problem:
             busy = "; are its GPUs in use?" if use_gpu else ""
             problem = f"node {first.name} gives no process ({first.problem}{busy})"
             return AllReduceResult({}, False, len(places), [problem])
         tasks = {
-            member.measure.remote(rank, len(places), *first.value, use_gpu, timeout): place
+            member.measure.remote(rank, len(places), *first.value, use_gpu): place
             for rank, (member, place) in enumerate(zip(members, places, strict=True))
         }
-        results = collect_results(tasks, 3 * timeout)
+        results = collect_results(tasks, 3 * COLLECTIVE_TIMEOUT)
     # The first node to fail is named first: the others fail because they wait for it.
     if failures := sorted((result for result in results if result.problem), key=lambda result: result.received):
         pairs = unreachable_pairs(nodes)
@@ -118,15 +117,15 @@ def all_reduce(nodes: list[NodeRow], use_gpu: bool, timeout: float = COLLECTIVE_
     return AllReduceResult(slowest, all(result.value[1] for result in results), len(places), [])
 
 
-def unreachable_pairs(nodes: list[NodeRow], timeout: float = PAIRS_TIMEOUT) -> list[str]:
+def unreachable_pairs(nodes: list[NodeRow]) -> list[str]:
     """Sentences on nodes that do not reach each other over a port such as NCCL and gloo use: any above 1023."""
     with _members(nodes, use_gpu=False) as members:
         listening = {member.listen.remote(): node for member, node in zip(members, nodes, strict=True)}
-        goals = [goal for goal in collect_results(listening, timeout) if not goal.problem]
-        starts = [(member, node, goal) for member, node in zip(members, nodes, strict=True) for goal in goals]
-        pairs = [(member, node, goal) for member, node, goal in starts if goal.node["NodeID"] != node["NodeID"]]
+        goals = [goal for goal in collect_results(listening, PAIRS_TIMEOUT) if not goal.problem]
+        starts = product(zip(members, nodes, strict=True), goals)
+        pairs = [(member, node, goal) for (member, node), goal in starts if goal.node is not node]
         tasks = {member.connection_error.remote(*goal.value): node for member, node, goal in pairs}
-        results = collect_results(tasks, timeout)
+        results = collect_results(tasks, PAIRS_TIMEOUT)
     return [
         f"node {result.name} does not reach node {goal.name} at {goal.value[0]} ({result.problem or result.value})"
         for result, (_, _, goal) in zip(results, pairs, strict=True)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import psutil
@@ -35,11 +35,11 @@ terminated = threading.Event()
 """Set once a signal asked this worker to end: from who ends its node, or all processes of a Slurm step or a service."""
 
 
+@dataclass(frozen=True)
 class KeyValueChannel:
     """JSON values by topic, under one name, such as that of a launch; each group of workers has a channel below it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def put(self, topic: str, value: Any, overwrite: bool = True) -> None:
         """Set a topic's value; without `overwrite`, unless it has one."""
@@ -160,13 +160,13 @@ def heartbeat_interval(hang_timeout: float) -> float:
     return min(MAX_INTERVAL, hang_timeout / 8)
 
 
+@dataclass
 class HangDetector:
     """Finds workers that are silent, or without progress, for longer than `hang_timeout` seconds."""
 
-    def __init__(self, hang_timeout: float) -> None:
-        self._timeout = hang_timeout
-        self._seen: dict[int, tuple[float, float]] = {}
-        """Times at which each rank's latest heartbeat was written, and first seen."""
+    hang_timeout: float
+    _seen: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Times at which each rank's latest heartbeat was written, and first seen."""
 
     def hung_workers(self, heartbeats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
         """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in seconds.
@@ -177,8 +177,8 @@ class HangDetector:
         for each in heartbeats:
             if self._seen.get(each.rank, (0.0, 0.0))[0] != each.written:
                 self._seen[each.rank] = (each.written, now)
-        silent = [each for each in heartbeats if now - self._seen[each.rank][1] > self._timeout]
-        if silent or not heartbeats or any(each.idle <= self._timeout for each in heartbeats):
+        silent = [each for each in heartbeats if now - self._seen[each.rank][1] > self.hang_timeout]
+        if silent or not heartbeats or any(each.idle <= self.hang_timeout for each in heartbeats):
             return silent
         least = min((each.num_begun, each.num_done) for each in heartbeats)
         return [each for each in heartbeats if (each.num_begun, each.num_done) == least]

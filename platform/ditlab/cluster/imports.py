@@ -47,6 +47,8 @@ class RayExecutor:
         """
         import ray.data
 
+        from ditlab.cluster.ray_failures import unwrap
+
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -65,9 +67,7 @@ class RayExecutor:
                     raise _ERRORS.get(row["error"], UserError)(row["message"])
                 yield BlockReceipt.model_validate_json(row["receipt"])
         except ray.exceptions.RayError as error:
-            cause: BaseException = error
-            while (inner := getattr(cause, "cause", None)) is not None:  # Ray wraps the work's own error
-                cause = inner
+            cause = unwrap(error) or error
             raise RunFailed(
                 f"Ray cannot go on with the import ({type(cause).__name__}: {first_line(cause)}); give the same "
                 "command again, which goes on from its whole blocks."

@@ -74,12 +74,17 @@ def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
 def describe_submitter(home: Home) -> str:
     """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job recognises it."""
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
-    state = folder.stat()
     facts = {
-        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "boot": this_process()["boot"],
-        "folder": str(folder), "device": state.st_dev, "inode": state.st_ino,
+        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "folder": str(folder),
+        "identity": _identity(folder),
     }  # fmt: skip
     return json.dumps(facts)
+
+
+def _identity(folder: Path) -> list[str | int]:
+    """Return what no other folder has, of this machine or another. Raises OSError where it is not there."""
+    state = folder.stat()
+    return [this_process()["boot"], state.st_dev, state.st_ino]
 
 
 def take_submitters_home() -> None:
@@ -89,9 +94,7 @@ def take_submitters_home() -> None:
     """
     try:
         facts = json.loads(os.environ[SUBMITTER])
-        state = Path(facts["folder"]).stat()
-        here = (this_process()["boot"], state.st_dev, state.st_ino)
-        is_here = here == (facts["boot"], facts["device"], facts["inode"])
+        is_here = _identity(Path(facts["folder"])) == facts["identity"]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if is_here and (facts["is_named"] or "DITLAB_HOME" not in os.environ):
@@ -258,7 +261,7 @@ class JobServer:
                 async for text in self.client.tail_job_logs(job):
                     fresh += len(text)
                     if fresh > seen:  # a new stream begins at the log's beginning
-                        on_text(text[-(fresh - seen) :] if fresh - seen < len(text) else text)
+                        on_text(text[-(fresh - seen) :])
                         seen = fresh
                 if (state := self.state(job))[0] in END_STATUSES:
                     return state

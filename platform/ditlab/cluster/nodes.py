@@ -51,19 +51,19 @@ def answering_ids() -> set[str]:
     return answering or {node["NodeID"] for node in nodes}  # from outside the cluster's network none can be reached
 
 
-def refresh_node_count(timeout: float = REFRESH_TIMEOUT) -> None:
+def refresh_node_count() -> None:
     """Make Ray Train recount the nodes that an elastic run may use, once Ray has declared silent nodes lost.
 
     By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for its resources.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + REFRESH_TIMEOUT
     while alive_ids() - answering_ids() and time.monotonic() < deadline:
         time.sleep(0.2)
     coordinator = ray_internal("get_or_create_autoscaling_coordinator")()
     ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=20)
 
 
-def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float = 20.0) -> None:
+def kill_processes(processes: Iterable[tuple[str, int, float]]) -> None:
     """Send SIGKILL to processes, each given as (node id, pid, start time).
 
     A node that does not answer is left to Ray's own health checks.
@@ -71,7 +71,7 @@ def kill_processes(processes: Iterable[tuple[str, int, float]], timeout: float =
     alive = {node["NodeID"]: node for node in alive_nodes()}
     tasks = [start_task(_kill_here, alive[node], pid, start) for node, pid, start in processes if node in alive]
     if tasks:
-        ray.wait(tasks, num_returns=len(tasks), timeout=timeout)
+        ray.wait(tasks, num_returns=len(tasks), timeout=20)
 
 
 def _kill_here(pid: int, start: float) -> None:

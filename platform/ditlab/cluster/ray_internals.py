@@ -84,7 +84,8 @@ def without_uv() -> AbstractContextManager[None]:
 @contextmanager
 def _replaced(name: str, value: Any) -> Iterator[None]:
     module = vars(import_module(INTERNALS[name]))
-    before, module[name] = ray_internal(name), value
+    before = ray_internal(name)
+    module[name] = value
     try:
         yield
     finally:

@@ -72,7 +72,7 @@ def is_connected() -> bool:
     return ray is not None and ray.is_initialized()
 
 
-def check_address(address: str, timeout: float = 5.0) -> None:
+def check_address(address: str) -> None:
     """Raises UserError where nothing listens at `host:port` or `ray://host:port`; Ray itself would try for 30 minutes.
 
     `auto` and `local` are Ray's to resolve.
@@ -88,7 +88,7 @@ def check_address(address: str, timeout: float = 5.0) -> None:
     if not (host and colon and port.isascii() and port.isdigit()):
         raise UserError(f"{named(address)} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+        socket.create_connection((host.strip("[]"), int(port)), 5).close()
     except (OSError, OverflowError) as error:
         raise UserError(
             f"{named(address)}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
@@ -206,7 +206,6 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
         ended.set()
         watcher.join(_LOOK_INTERVAL)
         started = [*instance_processes().values()]
-        below = [child for each in started for child in _descendants(each.pid)]
         for each in started:
             each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
         if _lost:
@@ -215,16 +214,7 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
                 each.kill()
         else:
             ray.shutdown()
-        for child in below:  # Ray's agents would look for their raylet for ten seconds more
-            with suppress(psutil.Error):
-                child.kill()
         _lost = ""
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.Error):
-        return psutil.Process(pid).children(recursive=True)
-    return []
 
 
 def _dead_process() -> str:

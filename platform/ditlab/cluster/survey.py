@@ -12,16 +12,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
 from ditlab.cluster.nodes import NodeRow, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
-from ditlab.home import Home, resolve_user_path, writable_folder
+from ditlab.home import Home, resolve_user_path
 from ditlab.runs.prepare import missing_interface
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
+from ditlab.storage.local import writable_folder
 
 TOLERATED = ("mlflow", "pyarrow", "pydantic")
 """Packages that may differ between nodes, with a warning. All others must have the same version on all nodes."""
@@ -199,10 +201,8 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
     whole = [each for each in working if not each.problem]
     faults = [*software_faults(reports, working, required.versions), *unshared_faults(whole, required)]
     interface = required.interface
-    lacking = [(", ".join(each.interfaces), each.name) for each in whole if interface not in (None, *each.interfaces)]
-    return faults + [
-        missing_interface(str(interface), nodes, existing.split(", ")) for existing, nodes in _by_value(lacking)
-    ]
+    lacking = [([*each.interfaces], each.name) for each in whole if interface not in (None, *each.interfaces)]
+    return faults + [missing_interface(str(interface), nodes, existing) for existing, nodes in _by_value(lacking)]
 
 
 def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywhere: bool = False) -> list[str]:
@@ -287,7 +287,7 @@ def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: S
     return found
 
 
-def _by_value(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _by_value(pairs: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
     """Group pairs (value, node) as (value, its nodes): `node a`; `nodes a, b and c`; of many, the first ones."""
     found = []
     for value, group in groupby(sorted(pairs), key=lambda pair: pair[0]):

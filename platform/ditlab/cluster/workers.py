@@ -131,19 +131,19 @@ class WorkerGroup:
             remove_placement_group(PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group))))
 
 
+@dataclass
 class WorkerPool:
     """At most one worker group at a time, kept from run to run where `keep` and its resources allow it."""
 
-    def __init__(self, storage: Path, keep: bool) -> None:
-        self._storage = storage
-        self.keep = keep
-        self._group: WorkerGroup | None = None
+    storage: Path
+    keep: bool
+    _group: WorkerGroup | None = None
 
     def idle_group(self, spec: GroupSpec) -> WorkerGroup:
         """The current group if it is idle and has these resources, else a new one."""
         if self._group is None or self._group.spec != spec or not self._group.is_idle():
             self.shut_down()
-            self._group = WorkerGroup(spec, self._storage)
+            self._group = WorkerGroup(spec, self.storage)
         return self._group
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:

@@ -37,9 +37,10 @@ from ditlab.cluster.survey import (
 )
 from ditlab.doctor.gpus import judge_gpus, matmul_error, read_gpus
 from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
-from ditlab.home import Home, writable_folder
+from ditlab.home import Home
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
+from ditlab.storage.local import writable_folder
 from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import (
     check_access,
@@ -258,8 +259,7 @@ def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Findin
     for size, seconds in measured.seconds.items():
         speed = measured.bus_bandwidth(size)
         is_slow = speed < limit and size == max(measured.seconds)
-        gradients = 2 * (measured.num_members - 1) / measured.num_members * 4e9 / speed
-        remedy = f"the gradients of a billion parameters take {gradients:.0f} s a step" if is_slow else ""
+        remedy = f"the gradients of a billion parameters take {4e9 / size * seconds:.0f} s a step" if is_slow else ""
         text = (
             f"{speed / 1e9:.2f} GB/s bus bandwidth, {seconds * 1e3:.1f} ms, {measured.num_members} processes over "
             f"{how}, the sum is right"

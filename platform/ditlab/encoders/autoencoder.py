@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ditlab.encoders.cache import batch_slices
 from ditlab.errors import UserError, first_line
@@ -102,13 +102,6 @@ class FrozenAutoencoder:
                 "a whole autoencoder."
             )
         return network.requires_grad_(False).eval().to(self.device)
-
-    def outline(self) -> nn.Module:
-        """Build the network on the meta device, from its configuration. Raises UserError as `files` does."""
-        kind = library()
-        with torch.device("meta"):
-            network: nn.Module = kind.from_config(dict(self.files.config))
-        return network.requires_grad_(False).eval()
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:

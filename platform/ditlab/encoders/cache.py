@@ -1,7 +1,6 @@
 """Cache of the features of the captions or images seen last."""
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
@@ -16,30 +15,24 @@ class FeatureCache:
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
-        self._cached: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._cached: dict[Hashable, Tensor] = {}
 
     def rows(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]) -> list[Tensor]:
         """Return the features of each key; `compute` gives those of the places of keys that are not cached.
 
         Of equal keys one is computed. Without entries they stay on the device of `compute`.
         """
-        found: dict[Hashable, Tensor] = {}
+        found = {key: self._cached.pop(key) for key in dict.fromkeys(keys) if key in self._cached}
         missing: dict[Hashable, int] = {}
         for place, key in enumerate(keys):
-            if key in self._cached:
-                self._cached.move_to_end(key)
-                found[key] = self._cached[key]
-            else:
+            if key not in found:
                 missing.setdefault(key, place)
         if missing:
-            computed = compute(list(missing.values()))
-            for key, row in zip(missing, computed, strict=True):
+            for key, row in zip(missing, compute(list(missing.values())), strict=True):
                 # a copy: a slice would keep its whole batch in memory
                 found[key] = row.to("cpu", copy=True) if self.entries else row
-                if self.entries:
-                    self._cached[key] = found[key]
-                if len(self._cached) > self.entries:
-                    self._cached.popitem(last=False)
+        if self.entries:
+            self._cached = dict([*self._cached.items(), *found.items()][-self.entries :])
         return [found[key] for key in keys]
 
 

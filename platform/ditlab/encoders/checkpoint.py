@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,9 @@ from torch import nn
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_path
 from ditlab.spec.encoders import Encoders
-from ditlab.storage.hub import NotFetched, fetch_repository, find_cached
-from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, open_regular_file, read_plain
+from ditlab.storage.remote import NotFetched, fetch_repository
+from ditlab.weights.files import read_index
 
 CheckpointPart = Literal["weights", "tokenizer"]
 
@@ -98,30 +99,28 @@ class EncoderCheckpoint:
         if not index.exists():
             return [f"weights ({WEIGHTS})"]
         try:
-            names = set(parse_json(read_plain(index, MAX_TEXT_FILE, follow=True))["weight_map"].values())
-            if any(Path(name).name != name for name in names):
-                raise ValueError("it names files in other folders")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            names = read_index(index)
+        except (OSError, ValueError) as error:
             raise self._unreadable(index, first_line(error)) from None
-        return sorted(name for name in names if not (self.folder / name).exists())
+        return [name for name in names if not (self.folder / name).exists()]
 
     def _unreadable(self, path: Path, reason: str) -> UserError:
         return UserError(f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
 
     def config(self) -> Any:
         """Read the network's configuration. Raises UserError for one that transformers does not support."""
-        with self._reading() as transformers:
+        with self.reading() as transformers:
             return transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
 
     def tokenizer(self) -> Any:
         """Read the tokeniser. Raises UserError for one that transformers does not support."""
-        with self._reading() as transformers:
+        with self.reading() as transformers:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
     def network(self, dtype: torch.dtype, device: torch.device | str, auto_class: str = "AutoModel") -> nn.Module:
         """Return the frozen network, in evaluation mode: without a head, unless transformers' `auto_class` gives it
         one. Raises UserError for damaged weights."""
-        with self._reading() as transformers:
+        with self.reading() as transformers:
             network, loaded = getattr(transformers, auto_class).from_pretrained(
                 self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
                 output_loading_info=True,
@@ -135,15 +134,8 @@ class EncoderCheckpoint:
         frozen: nn.Module = network.requires_grad_(False).eval().to(device)
         return frozen
 
-    def outline(self, dtype: torch.dtype) -> nn.Module:
-        """Build the network without a head on the meta device, from its configuration. Raises as `config` does."""
-        config = self.config()
-        with self._reading() as transformers, torch.device("meta"):
-            network: nn.Module = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
-        return network.requires_grad_(False).eval()
-
     @contextmanager
-    def _reading(self) -> Iterator[Any]:
+    def reading(self) -> Iterator[Any]:
         """Give transformers, without the progress bars that would appear within a run's own; translate its errors."""
         transformers = library()
         logging = transformers.utils.logging
@@ -179,7 +171,10 @@ def _local_folder(place: str, *caches: Path | None) -> Path | None:
     if folder.is_dir():
         return folder
     library()  # its absence is reported first, and it brings the hub's client
-    return find_cached(place, FETCHED, *caches)
+    for cache in caches:
+        with suppress(NotFetched):
+            return fetch_repository(place, FETCHED, cache, is_local=True)
+    return None
 
 
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:

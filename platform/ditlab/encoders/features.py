@@ -94,43 +94,43 @@ class FeatureExtractor:
     ) -> None:
         """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
         self.spec = spec
-        self._downloads = downloads
         self._warn = warn
+        self._downloads = downloads
         self._options: dict[str, Any] = {
-            "device": device,
-            "dtype": DTYPES[spec.precision],
-            "cache": spec.cache,
-            "compile": spec.compile,
+            "device": device, "dtype": DTYPES[spec.precision], "cache": spec.cache, "compile": spec.compile,
             "downloads": downloads,
-        }
+        }  # fmt: skip
         self._fields = {field.name: field for field in fields}
         self.has_text = bool(spec.text) and TEXT[0] in self._fields
         """True if an encoder of captions is named, and the model takes its features."""
-        self.has_image = bool(spec.image) and IMAGE in self._fields
-        """True if an encoder of images is named, and the loss takes its features."""
         self._warned_at = 0  # captions that were cut by the last warning
+
+    def _text(self) -> tuple[str, int]:
+        """Return the place of the encoder of captions, and its width."""
+        return str(self.spec.text), self._fields[TEXT[0]].shape[-1]
+
+    def _image(self) -> tuple[str, int, int]:
+        """Return the place of the encoder of images, its width, and the pixels of a patch's side."""
+        return str(self.spec.image), self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
 
     def check(self, text: bool, image: bool) -> None:
         """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
-        if text and self.has_text:
-            FrozenTextEncoder.check(self.spec.text or "", self._fields[TEXT[0]].shape[-1], downloads=self._downloads)
-        if image and self.has_image:
-            width = self._fields[IMAGE].shape[-1]
-            patch = self._fields["image"].multiple_of
-            FrozenImageEncoder.check(self.spec.image or "", width, patch, downloads=self._downloads)
+        if text:
+            FrozenTextEncoder.check(*self._text(), downloads=self._downloads)
+        if image:
+            FrozenImageEncoder.check(*self._image(), downloads=self._downloads)
 
     @cached_property
     def text(self) -> FrozenTextEncoder:
         """Encoder of captions. Raises UserError where it cannot be opened."""
-        field = self._fields[TEXT[0]]
-        return FrozenTextEncoder(self.spec.text or "", field.shape[-1], field.at_most or 0, **self._options)
+        place, width = self._text()
+        return FrozenTextEncoder(place, width, self._fields[TEXT[0]].at_most or 0, **self._options)
 
     @cached_property
     def image(self) -> FrozenImageEncoder:
         """Encoder of images. Raises UserError where it cannot be opened."""
-        width = self._fields[IMAGE].shape[-1]
-        patch = self._fields["image"].multiple_of
-        return FrozenImageEncoder(self.spec.image or "", width, patch, **self._options)
+        place, width, patch = self._image()
+        return FrozenImageEncoder(place, width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""

@@ -27,7 +27,10 @@ class WeightAverages:
     """
 
     def __init__(self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float]) -> None:
-        self._partitions, self._update, self._ema, self._ema_weight = partitions, update, ema, 0.0
+        self._partitions = partitions
+        self._update = update
+        self._ema = ema
+        self._ema_weight = 0.0
         self.exponents = {field_of(length): PowerProfile(length).gamma for length in lengths}
         """Exponent of the profile of each relative length, by field."""
         self.start = 0
@@ -64,7 +67,8 @@ class WeightAverages:
             for field, exponent in self.exponents.items():
                 share = -torch.expm1(torch.log1p(-1 / number) * (exponent + 1))  # 1 - beta_k
                 weights[field] = applied * share.to(applied)
-        masters, places = [flat.detach() for flat in stepped], [self._index[id(flat)] for flat in stepped]
+        masters = [flat.detach() for flat in stepped]
+        places = [self._index[id(flat)] for flat in stepped]
         for field, weight in weights.items():
             torch._foreach_lerp_([self._flats[field][place] for place in places], masters, [weight] * len(masters))
 

@@ -139,7 +139,8 @@ def _weight_gradient(left: Tensor, x: Tensor) -> Tensor:
     oneDNN takes its left operand by rows, so it copies it: of the two, the one that is narrower, unless the transposed
     result, which is copied then, is larger than what that saves.
     """
-    (outputs, rows), inputs = left.shape, x.shape[1]
+    outputs, rows = left.shape
+    inputs = x.shape[1]
     if (outputs - inputs) * rows > outputs * inputs:
         return _product(x.t(), left, None).t().contiguous()
     return _product(left, x.t(), None)

@@ -31,8 +31,9 @@ from ditlab.errors import UserError
 TESTED = "0.19"
 """Version of DeepSpeed whose internals these are; 0.19.8 and newer."""
 _lock = Lock()
-_originals: list[Any] = []
-"""Torch's own function, once for each open engine."""
+_linear = functional.linear
+"""Torch's own function."""
+_num_partitioned = 0  # contexts of `partitioned_linear` that are open
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -67,7 +68,8 @@ def _import_light() -> Any:
         check_version(deepspeed.__version__)
         # Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled: nobody calls them.
         compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
-        compile_of, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+        compile_of = compiler.compile
+        compiler.compile = lambda: compiler.dummy_decorator
         try:
             importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
         finally:
@@ -112,19 +114,20 @@ def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
 @contextmanager
 def partitioned_linear() -> Iterator[None]:
     """Compute `torch.nn.functional.linear` with partitioned weights, inside and until the last of several is left."""
+    global _num_partitioned
     import_deepspeed()
     from deepspeed.runtime.zero.linear import zero3_linear_wrap
 
     with _lock:
-        _originals.append(_originals[0] if _originals else functional.linear)
+        _num_partitioned += 1
         functional.linear = zero3_linear_wrap
     try:
         yield
     finally:
         with _lock:
-            original = _originals.pop()
-            if not _originals:
-                functional.linear = original
+            _num_partitioned -= 1
+            if not _num_partitioned:
+                functional.linear = _linear
 
 
 def release(module: nn.Module) -> None:
@@ -194,11 +197,14 @@ class GradientNorm:
     """Norm of the gradient, measured between the last backward pass of a step and its update."""
 
     def __init__(self, engine: Any, stage: int, offloaded: bool, world_size: int) -> None:
-        self._engine, self._optimizer = engine, engine.optimizer
-        self._stage, self._offloaded, self._world_size = stage, offloaded, world_size
+        self._engine = engine
+        self._optimizer = engine.optimizer
+        self._stage = stage
+        self._offloaded = offloaded
+        self._world_size = world_size
         if stage == 3:
-            self._norms, unmeasured = self._optimizer._get_norm_groups, lambda: [torch.zeros(())]
-            self._optimizer._get_norm_groups = unmeasured
+            self._norms = self._optimizer._get_norm_groups
+            self._optimizer._get_norm_groups = lambda: [torch.zeros(())]
         elif offloaded:
             self._norms = lambda scaled=self._optimizer.scaled_global_norm: [scaled()]
             self._optimizer.scaled_global_norm = lambda: torch.zeros(())
@@ -243,7 +249,9 @@ class FrozenParameters:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._parts: list[tuple[Any, ParameterSlice]] = []
-        self._stage, rank, workers = stage, distributed.get_rank(), distributed.get_world_size()
+        self._stage = stage
+        rank = distributed.get_rank()
+        workers = distributed.get_world_size()
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 numel = whole_shape(parameter).numel()
@@ -298,9 +306,11 @@ class Partitions:
             self.flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             groups = [[flat] for flat in self.flats]
         elif stage == 3:
-            self.flats, groups = list(optimizer.fp32_partitioned_groups_flat), optimizer.fp16_groups
+            self.flats = list(optimizer.fp32_partitioned_groups_flat)
+            groups = optimizer.fp16_groups
         else:
-            self.flats, groups = list(optimizer.single_partition_of_fp32_groups), optimizer.bit16_groups
+            self.flats = list(optimizer.single_partition_of_fp32_groups)
+            groups = optimizer.bit16_groups
         names = {parameter: name for name, parameter in engine.module.named_parameters()}
         self.members = [[names[parameter] for parameter in group] for group in groups]
         """Names of the parameters that each flat is a part of, alike on all workers."""

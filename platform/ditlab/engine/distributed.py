@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,17 +38,15 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     """Create a process group of one, without a launcher or a network port."""
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
-    with tempfile.TemporaryDirectory() as folder:
-        # Its path, as torch reads a `file://` address without decoding it.
-        store = distributed.FileStore(f"{folder}/rendezvous", 1)  # type: ignore[attr-defined]
-        distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=timeout),
-        )  # fmt: skip
-        try:
-            yield rank
-        finally:
-            release_process_group()
-            sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
+    distributed.init_process_group(
+        "nccl" if use_gpu else "gloo", store=distributed.HashStore(),  # type: ignore[attr-defined]
+        rank=0, world_size=1, timeout=timedelta(seconds=timeout),
+    )  # fmt: skip
+    try:
+        yield rank
+    finally:
+        release_process_group()
+        sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
 
 
 def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
@@ -86,14 +83,15 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 class ControlChannel:
-    """Small collectives between workers (stop requests, mean losses), on the CPU whatever the device: no GPU waits.
+    """Small collectives between workers (stop requests, metrics), on the CPU whatever the device: no GPU waits.
 
     A thread beside the step loop takes a `private` channel: two threads on one would mix up their messages. All workers
     create their channels in the same order.
     """
 
     def __init__(self, rank: Rank, private: bool = False) -> None:
-        self.world_size, self._rank = rank.world_size, rank.rank
+        self.world_size = rank.world_size
+        self._rank = rank.rank
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         limit = timedelta(seconds=rank.timeout)
         self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
@@ -109,18 +107,6 @@ class ControlChannel:
         rows[self._rank] = torch.tensor(numbers)
         distributed.all_reduce(rows, distributed.ReduceOp.MAX, group=self._group)
         return rows.tolist()
-
-    def mean(self, values: list[float]) -> list[float]:
-        """Return the elementwise mean over workers. All must call, with equally many values."""
-        if self.world_size == 1:
-            return values
-        sums = torch.tensor(values, dtype=torch.float64)
-        distributed.all_reduce(sums, group=self._group)
-        return (sums / self.world_size).tolist()
-
-    def sum(self, values: list[float]) -> list[float]:
-        """Return the elementwise sum over workers. All must call, with equally many values."""
-        return [value * self.world_size for value in self.mean(values)]
 
     def gather(self, thing: object) -> list[object]:
         """Return every worker's object, in order of rank. All must call."""

@@ -266,7 +266,9 @@ def configuration(
     experiment: Experiment, rank: Rank, micro_size: int, accumulation: int, swap: Path | None
 ) -> dict[str, Any]:
     """Build DeepSpeed's configuration, without clipping or norms of gradients: `engine.update` does both."""
-    precision, spec, on_gpu = experiment.training.precision, experiment.engine.zero, rank.device.type == "cuda"
+    precision = experiment.training.precision
+    spec = experiment.engine.zero
+    on_gpu = rank.device.type == "cuda"
     zero: dict[str, Any] = {"stage": spec.stage}
     if spec.stage in (1, 2) and not on_gpu:
         # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.

@@ -55,10 +55,11 @@ class ParameterFacts:
         return self.numel // (self.num_rows * self.role.num_parts)
 
     @property
-    def work(self) -> int:
-        """Multiplications of a Newton-Schulz iteration."""
+    def flops(self) -> int:
+        """Floating-point operations of orthogonalising it, each of its matrices by itself. An iteration of a matrix
+        (s, l), s the shorter side, takes x x^T, the square of that, and its product with x."""
         short, long = sorted((self.num_rows, self.num_columns))
-        return self.role.num_parts * short * short * (2 * long + short)
+        return NUM_ITERATIONS * self.role.num_parts * 2 * short * short * (2 * long + short)
 
     def orthogonalised(self, flat: Tensor) -> Tensor:
         """Orthogonalise each matrix of the flattened parameter (numel,), and return it flattened."""
@@ -113,6 +114,8 @@ class EagerOptimizer(torch.optim.Optimizer):
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    grad_scale: Tensor | None = None
+    """As in torch's fused optimisers: what gradients are divided by."""
 
 
 class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
@@ -134,7 +137,6 @@ class AddedOptimizer(EagerOptimizer):
             raise UserError(f"optimizer.kind={spec.kind}: names of its moments must begin with {MOMENT}, not {wrong}.")
         super().__init__(groups, {})
         self._spec = spec
-        self.grad_scale: Tensor | None = None
         self.found_inf = torch.zeros(())
 
     @torch.no_grad()
@@ -173,8 +175,8 @@ class MuonAdamW(EagerOptimizer):
         self._spec = spec
         self._matrices: dict[int, list[HeldMatrix]] = {}
         """Matrices of each flat parameter, by its `id`, in an order that is equal on all workers."""
-        self._num_workers, self._is_partitioned = 1, False
-        self.grad_scale: Tensor | None = None
+        self._num_workers = 1
+        self._is_partitioned = False
         self.found_inf = torch.zeros(())
 
     def bind(self, partitions: Partitions, facts: dict[str, ParameterFacts], num_workers: int) -> None:
@@ -182,7 +184,8 @@ class MuonAdamW(EagerOptimizer):
 
         Every worker must call it, as each learns the others' slices.
         """
-        self._num_workers, self._is_partitioned = num_workers, partitions.stage > 0
+        self._num_workers = num_workers
+        self._is_partitioned = partitions.stage > 0
         for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
             own = {part.name: part for part in slices}
             offsets = [own[name].offset if name in own else 0 for name in members]
@@ -216,13 +219,16 @@ class MuonAdamW(EagerOptimizer):
         )  # fmt: skip
 
     def _step_muon(self, group: dict[str, Any]) -> None:
-        flats, lr, num_workers = group["params"], group["lr"], self._num_workers
+        flats = group["params"]
+        lr = group["lr"]
+        num_workers = self._num_workers
         applied = 1 - self.found_inf.to(flats[0].device)
         kept = 1 - lr * group["weight_decay"] * applied
         over = self._over_partitions if self._is_partitioned and num_workers > 1 else self._over_copies
         for shares in share_out([held for flat in flats for held in self._matrices[id(flat)]], num_workers):
             for held, update in over(shares):
-                rows, columns = held.matrix.num_rows, held.matrix.num_columns
+                rows = held.matrix.num_rows
+                columns = held.matrix.num_columns
                 is_rms = self._spec.scale == "rms"
                 factor = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1.0, rows / columns))
                 held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
@@ -262,8 +268,10 @@ class MuonAdamW(EagerOptimizer):
 
     def _over_partitions(self, shares: Shares) -> Updates:
         """Orthogonalise a round where workers hold slices, which go to the worker that takes the matrix, and back."""
-        rank, workers = distributed.get_rank(), range(len(shares))
-        own, matrices = shares[rank], [held for share in shares for held in share]
+        rank = distributed.get_rank()
+        workers = range(len(shares))
+        own = shares[rank]
+        matrices = [held for share in shares for held in share]
         held_sizes = [[held.num_held for held in share] for share in shares]
         own_sizes = [[held.sizes[worker] for held in own] for worker in workers]
         slices = _exchange(_joined(shares, map(self._follow, matrices)), held_sizes, own_sizes)
@@ -335,10 +343,10 @@ def share_out(matrices: Sequence[HeldMatrix], num_workers: int) -> Iterator[Shar
         shares: list[list[HeldMatrix]] = [[] for _ in range(num_workers)]
         work = [0] * num_workers
         # The most laborious matrix that is left goes to the worker with the least work.
-        for each in sorted(cut, key=lambda held: -held.matrix.work):
+        for each in sorted(cut, key=lambda held: -held.matrix.flops):
             worker = work.index(min(work))
             shares[worker].append(each)
-            work[worker] += each.matrix.work
+            work[worker] += each.matrix.flops
         yield shares
 
 

@@ -42,7 +42,8 @@ class PhaseClock:
 
         An event is recorded on the current stream, and used again once it is read.
         """
-        self._now, self._new_event = now, new_event
+        self._now = now
+        self._new_event = new_event
         self._free: list[Any] = []
         """Events to be used again."""
         self._current = LOG
@@ -74,10 +75,12 @@ class PhaseClock:
 
     def read(self) -> PhaseSeconds:
         """Return the seconds of all steps whose marks have passed since the last call."""
-        sums, num = [0.0] * len(PHASES), 0
+        sums = [0.0] * len(PHASES)
+        num = 0
         while self._steps and (self._new_event is None or self._steps[0][-1][1].query()):
             for phase, end in self._steps.popleft():
-                begin, self._begin = self._begin, end
+                begin = self._begin
+                self._begin = end
                 if phase >= 0:
                     sums[phase] += end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
                 if self._new_event is not None:

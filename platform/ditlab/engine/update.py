@@ -1,4 +1,4 @@
-"""Update of a step: its clipping, its omission where it is not finite, decided on the device, and its norms.
+"""Update of a step: its clipping, and its omission where it is not finite, decided on the device.
 
 ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507).
 """
@@ -6,15 +6,12 @@ ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
-from ditlab.engine.deepspeed_internals import Partitions
 from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -75,13 +72,11 @@ class NormStatistics:
         """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none; count the norm where
         `applied`."""
         self._values = self._values.to(norm.device)
-        limit, values = self._next(norm.double(), *self._values)
+        limit, values = self._next(norm.double())
         self._values = torch.where(applied, torch.stack(values), self._values)
         return limit
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the limit, and count, mean and variance after this norm."""
         raise NotImplementedError
 
@@ -99,9 +94,8 @@ class ZScore(NormStatistics):
 
     _spec: ZClip
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
+        count, mean, variance = self._values
         spec = self._spec
         bound = torch.full_like(norm, math.inf if spec.max_norm is None else spec.max_norm)
         away = norm - mean
@@ -115,11 +109,11 @@ class ZScore(NormStatistics):
         next_mean = mean + (1 - spec.decay) * (seen - mean)
         next_variance = variance + (1 - spec.decay) * ((seen - next_mean).square() - variance)
         warms = count < spec.warmup
-        values = (
+        values = [
             torch.where(warms, count + 1, count),
             torch.where(warms, first_mean, next_mean),
             torch.where(warms, first_variance, next_variance),
-        )
+        ]
         return torch.where(warms, bound, torch.minimum(limit, bound)), values
 
 
@@ -128,82 +122,9 @@ class Ratio(NormStatistics):
 
     _spec: RatioZClip
 
-    def _next(
-        self, norm: Tensor, count: Tensor, mean: Tensor, variance: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
+        count, mean, variance = self._values
         has_begun = count > 0
         limit = torch.where(has_begun, self._spec.ratio * mean, math.inf)
         moved = mean + (1 - self._spec.decay) * (torch.minimum(norm, limit) - mean)
-        return limit, (torch.ones_like(count), torch.where(has_begun, moved, norm), variance)
-
-
-@dataclass(frozen=True)
-class ParameterNorms:
-    """L2 norms of one parameter, over all workers' parts of it."""
-
-    gradient: float
-    """Norm before clipping."""
-    update: float
-    """Norm of the change of the float32 weights."""
-    weight: float
-    """Norm of the float32 weights before the update."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Norm of the update over that of the weights; None for weights of zero."""
-        return self.update / self.weight if self.weight else None
-
-
-class UpdateNorms:
-    """Norms of the step that is taken inside `watching`; costs a copy of the weights that it updates.
-
-    They are taken around the optimiser's own step. There every ZeRO stage and offload holds the reduced, unscaled and
-    not yet clipped gradient beside the float32 weights.
-    """
-
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
-        self._names = sorted({name for members in partitions.members for name in members})
-        self._squares = torch.zeros((len(self._names), 3), dtype=torch.float64)
-        self._before: dict[int, Tensor] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Measure what the optimiser does inside, in one step."""
-        adam = self._partitions.adam
-        hooks = [adam.register_step_pre_hook(self._begin), adam.register_step_post_hook(self._end)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            self._before.clear()
-
-    def read(self, device: torch.device) -> dict[str, ParameterNorms]:
-        """Return the norms by parameter, alike on all workers. All must call.
-
-        All are 0 where the optimiser took no step, as where the scale of float16 overflows.
-        """
-        squares = self._squares.to(device)
-        if self._partitions.stage > 0 and distributed.get_world_size() > 1:  # workers hold different parts
-            distributed.all_reduce(squares)
-        rows = squares.sqrt().tolist()
-        return {name: ParameterNorms(*row) for name, row in zip(self._names, rows, strict=True)}
-
-    def _begin(self, *_: Any) -> None:
-        """Keep the weights that have a gradient, as ZeRO-3 updates them group by group."""
-        for index, flat in enumerate(self._partitions.flats):
-            if flat.grad is not None:
-                self._before[index] = flat.detach().clone()
-                self._add(index, 0, flat.grad.contiguous())
-                self._add(index, 2, self._before[index])
-
-    def _end(self, *_: Any) -> None:
-        for index, before in self._before.items():
-            self._add(index, 1, self._partitions.flats[index].detach() - before)
-        self._before = {}
-
-    def _add(self, index: int, column: int, flat: Tensor) -> None:
-        for part in self._partitions.slices_of[index]:
-            square = torch.linalg.vector_norm(part.of(flat), dtype=torch.float64).square()
-            self._squares[self._names.index(part.name), column] += square.cpu()
+        return limit, [torch.ones_like(count), torch.where(has_begun, moved, norm), variance]

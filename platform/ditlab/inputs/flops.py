@@ -1,14 +1,11 @@
 """Floating-point operations of a step, and the rate at which this device does those of a large matrix product.
 
-Operations are counted on the meta device over the plain network and its loss. Muon's Newton-Schulz iterations are
-those of Jordan et al. 2024 (kellerjordan.github.io/posts/muon).
+Operations are counted on the meta device over the plain network and its loss.
 """
 
 from __future__ import annotations
 
-import math
 import timeit
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,10 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.inputs.meta_step import DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
-from ditlab_models.parameters import ParameterRole
-
-NUM_ITERATIONS = 5
-"""As many as `orthogonalise` in `engine/optimizers.py` does."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +70,6 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> tuple[i
             total.backward()
         _counts[key] = forward, counter.get_total_flops() - forward
     return _counts[key]
-
-
-def newton_schulz_flops(shape: Sequence[int], role: ParameterRole) -> int:
-    """Count the operations of orthogonalising a parameter of a shape, each of its matrices by itself. An iteration of a
-    matrix (s, l), s the shorter side, takes x x^T, the square of that, and its product with x."""
-    rows = shape[1 if role.is_transposed else 0] // role.num_parts
-    short, long = sorted((rows, math.prod(shape) // (rows * role.num_parts)))
-    return NUM_ITERATIONS * role.num_parts * 2 * short * short * (2 * long + short)
 
 
 @cache

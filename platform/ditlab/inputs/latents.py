@@ -6,7 +6,7 @@ A model of latents takes them as its field `image`; the store's column `latents`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,12 +27,12 @@ def draw_latents(posterior: Tensor, autoencoder: Autoencoder, noise: NoiseSource
     return (z - autoencoder.shift_factor) * autoencoder.scaling_factor
 
 
+@dataclass
 class DecodingSampler:
     """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
 
-    def __init__(self, sampler: Any, autoencoder: FrozenAutoencoder) -> None:
-        self._sampler = sampler
-        self._autoencoder = autoencoder
+    _sampler: Any
+    _autoencoder: FrozenAutoencoder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)

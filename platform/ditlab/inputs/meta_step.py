@@ -6,15 +6,13 @@ Blocks are traced as they are: what compilation fuses is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -76,86 +74,30 @@ class AnsweredReads(TorchDispatchMode):
         return True if args[0].dtype == torch.bool else next(self._integers)
 
 
-class FusedKernels(TorchFunctionMode):
-    """Kernels that keep less than what they are made of: attention by CPUs' fused kernel, which keeps as much as GPUs'
-    and not the matrix of queries by keys, and on a GPU RMSNorm, which keeps no wide copies there."""
-
-    def __init__(self, on_gpu: bool = False) -> None:
-        super().__init__()
-        self._on_gpu = on_gpu
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is nn.functional.scaled_dot_product_attention:
-            function = self._attend
-        elif function is nn.functional.rms_norm and self._on_gpu:
-            given = (*args, *(kwargs or {}).values())
-            return _FusedNorm.apply(given[0], given[2])
-        return function(*args, **(kwargs or {}))
-
-    @staticmethod
-    def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-        if options.pop("enable_gqa", False):
-            repeats = query.shape[-3] // key.shape[-3]
-            key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        output: Tensor = kernel(query, key, value, attn_mask=attn_mask, **options)[0]
-        return output
-
-
-class _FusedNorm(torch.autograd.Function):
-    """Sizes of a GPU's RMSNorm: rows are kept as they came, with a float32 each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return tuple(None if each is None else torch.empty_like(each) for each in ctx.saved_tensors[:2])
-
-
 class MetaStep:
     """Network and loss of an experiment on the meta device, and a batch for them."""
 
     def __init__(
-        self, experiment: Experiment, data: DataShape, dtype: torch.dtype = torch.float32,
-        *, kernels: FusedKernels | None = None, recomputes: bool = False, offloads: bool = False,
-    ) -> None:  # fmt: skip
-        """Build both. Raises ValueError for a loss that does not fit its model.
-
-        `kernels` None: the matrix products that torch's counter counts. `recomputes`: activations of blocks are
-        checkpointed. `offloads`: they wait in the host's memory.
-        """
+        self, experiment: Experiment, data: DataShape, dtype: torch.dtype = torch.float32, recomputes: bool = False
+    ) -> None:
+        """Build both; `recomputes`: activations of blocks are checkpointed. Raises ValueError for a loss that does not
+        fit its model."""
         family = experiment.family
-        self.moved = 0
-        """Bytes of activations that were copied to the host."""
-        self.host = 0
-        """Bytes that they take there: torch takes pinned memory by powers of two."""
         self._experiment = experiment
         self._shapes = data.of_experiment(experiment)
-        self._kernels = kernels or nullcontext()
-        self._recomputes = recomputes
-        self._offloads = offloads
         with torch.device("meta"):
             self.network: Any = family.build_network(experiment.model).to(dtype)  # type: ignore[attr-defined]
             self._objective: Any = family.build_objective(experiment.objective, experiment.model, data.text)
             fine_tune(self.network, self._objective.modules, experiment.training)
         if self._objective.modules is not None:
             self._objective.modules.to(dtype)
-        if recomputes or offloads:
+        if recomputes:
             for module in self.network.checkpointed_modules():
-                module.forward = partial(self._forward, module.forward)
+                module.forward = partial(self._recomputed, module.forward)
 
     def modules(self) -> list[nn.Module]:
         """Return the modules that are trained: the network, then the loss' own."""
         return [self.network, *([] if self._objective.modules is None else [self._objective.modules])]
-
-    def tensors(self) -> list[Tensor]:
-        """Return all that is trained, and the network's buffers."""
-        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
 
     def batch(self, size: int) -> dict[str, Tensor]:
         """Return a batch of `size` samples, as the network and its loss take it."""
@@ -174,28 +116,16 @@ class MetaStep:
     def reading(self, size: int) -> Iterator[None]:
         """Answer the loss' reads of values inside, for a batch of `size` samples, and create tensors without values."""
         integers = self._experiment.objective.typical_reads(self._experiment.model, size)
-        with self._modes(), AnsweredReads(integers):
+        with self.modes(), AnsweredReads(integers):
             yield
 
-    @contextmanager
-    def _modes(self) -> Iterator[None]:
-        with torch.device("meta"), self._kernels:
-            yield
+    def modes(self) -> AbstractContextManager[Any]:
+        """Return what changes functions of torch during a pass."""
+        return torch.device("meta")
 
-    def _forward(self, forward: Any, *inputs: Any, **named: Any) -> Any:
-        """Compute a block whose activations are recomputed, or wait in the host's memory, as the engine does."""
-        with saved_tensors_hooks(self._pack, self._unpack) if self._offloads else nullcontext():
-            if not self._recomputes:
-                return forward(*inputs, **named)
-            # Modes of functions are not active in a backward pass, where the block is computed again.
-            contexts = partial(lambda modes: (nullcontext(), modes()), self._modes)
-            return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts, **named)
-
-    def _pack(self, tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-        """Count a kept tensor that torch's `save_on_cpu` would copy, and let it go."""
-        self.moved += tensor.nbytes
-        self.host += 1 << max(0, tensor.nbytes - 1).bit_length()
-        return tensor.shape, tensor.dtype
-
-    def _unpack(self, packed: tuple[torch.Size, torch.dtype]) -> Tensor:
-        return torch.empty(packed[0], dtype=packed[1], device="meta")
+    def _recomputed(self, forward: Any, *inputs: Any, **named: Any) -> Any:
+        """Compute a block whose activations are computed again, as the engine does."""
+        # Modes of functions are not active in a backward pass, where the block is computed again.
+        return checkpoint(
+            forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), self.modes()), **named
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -63,12 +64,9 @@ class ModelInputs:
         self._autoencoder = autoencoder
         if autoencoder is not None:
             fields = [posterior_field(field) if field.name == "image" else field for field in fields]
-        encoded = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
-        self._all_encoded = {field.name: field for field in fields if field.name in encoded}
-        self._all_read = tuple(field for field in fields if field.name not in encoded)
-        self._encoded = self._all_encoded
-        self._read = self._all_read
-        self._retired = frozenset[str]()
+        self._fields = tuple(fields)
+        self._computed = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
+        self._left_out = frozenset[str]()
 
     @classmethod
     def from_experiment(
@@ -92,6 +90,14 @@ class ModelInputs:
         return cls(fields, columns, device, extractor, autoencoder)
 
     @property
+    def _encoded(self) -> dict[str, BatchField]:
+        return {each.name: each for each in self._fields if each.name in self._computed - self._left_out}
+
+    @property
+    def _read(self) -> tuple[BatchField, ...]:
+        return tuple(each for each in self._fields if each.name not in self._computed | self._left_out)
+
+    @property
     def fields(self) -> tuple[BatchField, ...]:
         """Fields that are read from the store: those of model and loss that it has, and those that encoders read."""
         return with_captions(self._read, self._encoded)
@@ -101,6 +107,11 @@ class ModelInputs:
         """Names of the fields of a prepared batch."""
         drawn = {"image"} if self._draws_latents else set()
         return {*self._encoded, *(field.name for field in self._read), *drawn}
+
+    @property
+    def _encoders(self) -> FeatureExtractor:
+        assert self._extractor is not None, "fields are computed, of named encoders"
+        return self._extractor
 
     @property
     def _draws_latents(self) -> bool:
@@ -122,20 +133,21 @@ class ModelInputs:
 
     def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
-        few = ModelInputs((), (), self.device, self._extractor, self._autoencoder)
-        few._encoded = {name: field for name, field in self._encoded.items() if name in names}
-        needed = {*names, "image"} if IMAGE in few._encoded else names
+        few = copy(self)
+        needed = {*names}
+        if IMAGE in needed & self._encoded.keys():
+            needed.add("image")
         if "image" in needed and self._draws_latents:
-            needed = {*needed, LATENTS}
-        few._read = tuple(field for field in self._read if field.name in needed)
+            needed.add(LATENTS)
+        few._left_out = self._left_out | {field.name for field in self._fields if field.name not in needed}
         return few
 
     def open(self) -> None:
         """Open the encoders that `prepare_batch` will use. Raises UserError where that fails."""
-        if self._extractor is not None and self._encoded.keys() & {*TEXT}:
-            _ = self._extractor.text
-        if self._extractor is not None and IMAGE in self._encoded:
-            _ = self._extractor.image
+        if self._encoded.keys() & {*TEXT}:
+            _ = self._encoders.text
+        if IMAGE in self._encoded:
+            _ = self._encoders.image
 
     def check_encoders(self) -> None:
         """Raise UserError for an encoder that `open` could not open, as far as its files without weights show."""
@@ -154,13 +166,11 @@ class ModelInputs:
     def retire(self, names: Collection[str]) -> bool:
         """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
         remaining use is freed. `image` does not retire."""
-        if self._retired == (retired := frozenset(names)):
+        if self._left_out == frozenset(names):
             return False
-        self._retired = retired
-        self._encoded = {name: field for name, field in self._all_encoded.items() if name not in retired}
-        self._read = tuple(field for field in self._all_read if field.name not in retired)
-        if IMAGE in self._all_encoded and IMAGE in retired and self._extractor is not None:
-            self._extractor.free_image()
+        self._left_out = frozenset(names)
+        if IMAGE in self._computed & self._left_out:
+            self._encoders.free_image()
             gc.collect()  # networks hold references in circles
             torch.cuda.empty_cache()  # nothing, without a GPU in use
         return True
@@ -204,13 +214,11 @@ class ModelInputs:
         if self._encoded.keys() & {*TEXT}:
             features.update(self._encode(decode_captions(raw[CAPTION.name].numpy())))
         if IMAGE in self._encoded:
-            assert self._extractor is not None
-            features[IMAGE] = self._extractor.image.encode(batch["image"], raw["image"])
+            features[IMAGE] = self._encoders.image.encode(batch["image"], raw["image"])
         return {name: features[name] for name in self._encoded}
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        assert self._extractor is not None
-        features = self._extractor.encode_texts(texts)
+        features = self._encoders.encode_texts(texts)
         return {name: values if name == "text_mask" else values.float() for name, values in features.items()}
 
 

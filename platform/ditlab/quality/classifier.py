@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,11 +18,12 @@ from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, first_line
-from ditlab.home import Home, writable_folder
+from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
 from ditlab.quality.measurement import weights_digest
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import take_lock, write_durably
+from ditlab.storage.local import writable_folder
 from ditlab.storage.plain_files import MIB, check_plain, open_for_append
 
 FEATURES = 64
@@ -139,7 +138,7 @@ def cached_classifier(
     writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
     try:
         with os.fdopen(open_for_append(path.with_suffix(".lock"))) as lock:
-            while not _locked(lock):
+            while not take_lock(lock):
                 tick()
                 time.sleep(LOCK_POLL)
             if found := _load(path, fields):
@@ -176,14 +175,3 @@ def _save(path: Path, trained: TrainedClassifier) -> None:
 
 def _digest(tensors: Mapping[str, Tensor], record: str) -> str:
     return hashlib.sha256(f"{weights_digest(tensors)}{record}".encode()).hexdigest()
-
-
-def _locked(file: IO[str]) -> bool:
-    """Lock a file, among the processes of one machine or of a file system with locks; False where another holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a file system without locks
-    return True

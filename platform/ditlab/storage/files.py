@@ -5,6 +5,7 @@ The checksum of a JSON object is its last field, `"crc"`: the CRC-32 of the text
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -79,6 +80,18 @@ def flush_to_disk(file: IO[bytes]) -> None:
     """Flush what was written into an open file, through Python's buffer, to the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def take_lock(file: IO[Any] | int) -> bool:
+    """Lock an open file until it is closed; False where another process holds it. A file system without locks gives it
+    always."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 @contextmanager

@@ -1,18 +1,21 @@
-"""The files below a URI: object stores and other file systems that pyarrow or fsspec can open."""
+"""The files below a URI: object stores and other file systems that pyarrow or fsspec can open; repositories of the hub.
+
+The one place that uses the client of the Hugging Face hub. hf:// as a source of data goes through fsspec.
+"""
 
 from __future__ import annotations
 
-import errno
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from ditlab.errors import Unreachable, UserError, first_line
-from ditlab.storage.local import MAX_SMALL_FILE
+from ditlab.storage.local import CHUNK
 
 HUB = "hf://"
 """Scheme of the Hugging Face hub."""
@@ -61,7 +64,8 @@ class RemoteFiles:
         from pyarrow import ArrowInvalid
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
-        filesystem, location = None, uri
+        filesystem = None
+        location = uri
         try:
             if not uri.startswith(HUB):  # which newer versions of pyarrow hand on to fsspec themselves
                 location = encode_uri(uri)
@@ -143,17 +147,13 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file. Raises OSError for more than `MAX_SMALL_FILE` bytes."""
-        with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
-            content: bytes = stream.read(MAX_SMALL_FILE + 1)
-        if len(content) > MAX_SMALL_FILE:
-            raise OSError(errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name))
-        return content
+        """Read a small file."""
+        return b"".join(self.chunks(folder, name))
 
-    def chunks(self, folder: str, name: str, size: int = 8 << 20) -> Iterator[bytes]:
-        """Read a file, `size` bytes at a time."""
+    def chunks(self, folder: str, name: str) -> Iterator[bytes]:
+        """Read a file, `CHUNK` bytes at a time."""
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
-            while chunk := stream.read(size):
+            while chunk := stream.read(CHUNK):
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
@@ -220,3 +220,34 @@ def with_timeouts(filesystem: Any, silence: float) -> Any:
     settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
     settings |= {"request_timeout": silence, "connect_timeout": silence}
     return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
+
+
+class NotFetched(Exception):
+    """The hub does not give a repository; the message is the reason, in a line without a full stop."""
+
+
+def fetch_repository(
+    name: str, patterns: Sequence[str], cache: Path | None, revision: str | None = None, is_local: bool = False
+) -> Path:
+    """Return the folder of a repository's files that match `patterns`, fetched unless `cache` holds them (None: the
+    hub's own).
+
+    Its name is the commit. `is_local` asks nobody and takes what the cache holds. Raises NotFetched, and UserError
+    where the hub's client is not installed.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise UserError(
+            f"{name} of the Hugging Face hub needs the library huggingface_hub, which is not installed; "
+            "`pip install 'ditlab[hub]'` brings it."
+        ) from error
+    try:
+        return Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=list(patterns), cache_dir=cache, local_files_only=is_local
+            )
+        )
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise NotFetched(first_line(error)) from error

@@ -11,9 +11,10 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
-from ditlab.home import Home, refuse_ray_copy
+from ditlab.home import Home
 from ditlab.parts import named
 from ditlab.secrets import hide, hide_in_urls
+from ditlab.storage.local import refuse_ray_copy
 
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Databases that MLflow can keep runs in, and their usual ports."""

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
-from ditlab.storage.hub import NotFetched, fetch_repository
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
+from ditlab.storage.remote import HUB, NotFetched, fetch_repository
 from ditlab.weights.pickled import SUFFIXES, read_pickled
 
-HUB = "hf://"
 INDEX = ".index.json"
 """End of the name of a file that lists shards."""
 SAFE, PICKLED = ("*.safetensors",), tuple(f"*{suffix}" for suffix in SUFFIXES)
@@ -103,19 +102,18 @@ class WeightFiles:
     def read(self) -> tuple[dict[str, Tensor], str]:
         """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as they are."""
         found: dict[str, Any] = {}
-        if self.paths[0].suffix in SUFFIXES:
-            for path in self.paths:
-                content = read_pickled(path, self.option)
-                if isinstance(content, dict):
-                    found |= content
-            return self._unwrapped(found)
         for path in self.paths:
-            try:
-                open_regular_file(path, follow=True).close()
-                found |= load_file(path)
-            except (OSError, SafetensorError) as error:
-                raise self._unreadable(path, error) from None
+            content = read_pickled(path, self.option) if path.suffix in SUFFIXES else self._read_safe(path)
+            if isinstance(content, dict):
+                found |= content
         return self._unwrapped(found)
+
+    def _read_safe(self, path: Path) -> dict[str, Tensor]:
+        try:
+            open_regular_file(path, follow=True).close()
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise self._unreadable(path, error) from None
 
     def _unwrapped(self, content: Any) -> tuple[dict[str, Tensor], str]:
         """Take the tensors out of what a training script saved around them, and common beginnings off their names."""
@@ -201,6 +199,23 @@ def _in_folder(folder: Path, name: str) -> Path:
     raise UserError(f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that does.")
 
 
+def read_index(path: Path) -> list[str]:
+    """Return the names of the files that an index of shards lists, sorted.
+
+    Raises OSError, and ValueError for what is no index of files beside it.
+    """
+    content = parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))
+    try:
+        names = sorted(set(content["weight_map"].values()))
+        kinds = {Path(each).suffix for each in names}
+        is_here = all(Path(each).name == each for each in names)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(first_line(error)) from None
+    if len(kinds) != 1 or not is_here:
+        raise ValueError("it names no files of this folder")
+    return names
+
+
 def _shards(path: Path, name: str) -> tuple[Path, ...]:
     """Return the files of an index, or the file itself. Raises UserError for an index that leads elsewhere."""
     if not path.name.endswith(INDEX):
@@ -208,10 +223,8 @@ def _shards(path: Path, name: str) -> tuple[Path, ...]:
             raise UserError(f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one.")
         return (path,)
     try:
-        names = sorted(set(parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))["weight_map"].values()))
-        if not names or any(Path(each).name != each or Path(each).suffix != Path(names[0]).suffix for each in names):
-            raise ValueError("it names no files of this folder")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        names = read_index(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder.") from None
     if missing := [each for each in names if not (path.parent / each).exists()]:
         listed = ", ".join(missing[:5])

@@ -123,52 +123,20 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
     read: set[str] = set()
     for rule in rules:
         if isinstance(rule, Rule):
-            for names, made in _applied(rule.published, rule.ours, rule.read, published):
+            for names, made in applied(rule.published, rule.ours, rule.read, published):
                 found.tensors.update(made)
                 read.update(names if made else ())
         elif isinstance(rule, Dropped):
-            read.update(_matching(rule.published, published))
+            read.update(matching(rule.published, published))
         elif isinstance(rule, Kept):
-            found.kept.extend(_matching(rule.ours, shapes))
+            found.kept.extend(matching(rule.ours, shapes))
         else:
-            found.tensors.update({name: torch.zeros(shapes[name]) for name in _matching(rule.ours, shapes)})
+            found.tensors.update({name: torch.zeros(shapes[name]) for name in matching(rule.ours, shapes)})
     found.unread.extend(name for name in published if name not in read)
     return found
 
 
-def write_published(rules: Sequence[AnyRule], ours: Tensors, model: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Make the published tensors from ours, those of a network of the section `model`.
-
-    Raises ValueError for weights that the format has no place for.
-    """
-    found: dict[str, Tensor] = {}
-    written: set[str] = set()
-    for rule in rules:
-        if isinstance(rule, Rule):
-            for names, made in _applied(rule.ours, rule.published, rule.write, ours):
-                found.update(made)
-                written.update(names)
-        elif not isinstance(rule, Dropped):
-            names = _matching(rule.ours, ours)
-            written.update(names)
-            if isinstance(rule, ZeroTensor):
-                _refuse_others(ours, names)
-    if left := [name for name in ours if name not in written]:
-        raise ValueError(f"{left[0]} ({len(left)} tensors in all) has no place in the format")
-    for rule in rules:
-        if isinstance(rule, Dropped) and rule.remake:
-            found[rule.published] = rule.remake(model)
-    return found
-
-
-def _refuse_others(ours: Tensors, zeros: Sequence[str]) -> None:
-    """Raise ValueError for a tensor of these names that is not zero."""
-    for name in zeros:
-        if ours[name].any():
-            raise ValueError(f"{name} is not zero, and the format has no place for it")
-
-
-def _applied(
+def applied(
     sources: Sequence[str], targets: Sequence[str], change: Change, tensors: Tensors
 ) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
     """Yield the names that the patterns `sources` match, and what is made of their tensors; nothing unless all are
@@ -237,7 +205,8 @@ def _matches(pattern: str, names: Iterable[str]) -> Iterator[dict[str, str]]:
             yield fields
 
 
-def _matching(pattern: str, names: Iterable[str]) -> list[str]:
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a pattern matches."""
     return [_fill(pattern, fields) for fields in _matches(pattern, names)]
 
 

@@ -23,7 +23,7 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.history import held_out_text
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
-from ditlab.weights.rules import write_published
+from ditlab.weights.rules import AnyRule, Dropped, Rule, Tensors, ZeroTensor, applied, matching
 from ditlab_addons.interop.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
 from ditlab_addons.interop.formats.diffusers_dit import configuration
 from ditlab_addons.interop.standalone import code
@@ -187,6 +187,38 @@ def _write_dit(
         _write(folder / "pipeline.py", code.pipeline("dit_pipeline")),
         _write(folder / "model_index.json", _json({**_version(""), **index})),
     ]  # fmt: skip
+
+
+def write_published(rules: Sequence[AnyRule], ours: Tensors, model: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Make the published tensors from ours, those of a network of the section `model`.
+
+    Raises ValueError for weights that the format has no place for.
+    """
+    found: dict[str, Tensor] = {}
+    written: set[str] = set()
+    for rule in rules:
+        if isinstance(rule, Rule):
+            for names, made in applied(rule.ours, rule.published, rule.write, ours):
+                found.update(made)
+                written.update(names)
+        elif not isinstance(rule, Dropped):
+            names = matching(rule.ours, ours)
+            written.update(names)
+            if isinstance(rule, ZeroTensor):
+                _refuse_others(ours, names)
+    if left := [name for name in ours if name not in written]:
+        raise ValueError(f"{left[0]} ({len(left)} tensors in all) has no place in the format")
+    for rule in rules:
+        if isinstance(rule, Dropped) and rule.remake:
+            found[rule.published] = rule.remake(model)
+    return found
+
+
+def _refuse_others(ours: Tensors, zeros: Sequence[str]) -> None:
+    """Raise ValueError for a tensor of these names that is not zero."""
+    for name in zeros:
+        if ours[name].any():
+            raise ValueError(f"{name} is not zero, and the format has no place for it")
 
 
 def _card(

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ditlab.encoders.autoencoder import FrozenAutoencoder
+from ditlab.encoders.autoencoder import FrozenAutoencoder, library
 from ditlab.encoders.checkpoint import EncoderCheckpoint
 from ditlab.home import resolve_user_file
-from ditlab.inputs.meta_step import DTYPES, AnsweredReads, DataShape, FusedKernels
+from ditlab.inputs.meta_step import DTYPES, AnsweredReads, DataShape
 from ditlab.spec.encoders import IMAGE, TEXT
 from ditlab.spec.experiment import Experiment
-from ditlab_addons.plan.pass_memory import LiveBytes
+from ditlab_addons.plan.pass_memory import FusedKernels, LiveBytes
 
 AT_ONCE = 64
 """Captions, or images, of one pass on a GPU; a CPU encodes them one by one."""
@@ -54,7 +54,9 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
             left_out.append(f"{option}={place}, which is not on this machine")
         else:
-            weights, peak, flops, features = _trace(checkpoint.outline(DTYPES[spec.precision]), experiment, data, kind)
+            weights, peak, flops, features = _trace(
+                _outline(checkpoint, DTYPES[spec.precision]), experiment, data, kind
+            )
             host = work.host + spec.cache * features
             work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host)
     evaluation = experiment.evaluation
@@ -68,9 +70,19 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     return replace(work, left_out=tuple(left_out))
 
 
+def _outline(checkpoint: EncoderCheckpoint, dtype: torch.dtype) -> Any:
+    """Build an encoder without a head on the meta device, from its configuration. Raises as its `config` does."""
+    config = checkpoint.config()
+    with checkpoint.reading() as transformers, torch.device("meta"):
+        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return network.requires_grad_(False).eval()
+
+
 def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
     """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
-    network: Any = autoencoder.outline()
+    kind = library()
+    with torch.device("meta"):
+        network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
     latents = next(field.shape for field in experiment.model.batch_fields() if field.name == "image")
     tracker, tensors = LiveBytes("meta"), [*network.parameters(), *network.buffers()]
     with torch.device("meta"), torch.no_grad():

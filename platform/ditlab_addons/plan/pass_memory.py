@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ditlab.inputs.meta_step import DTYPES, DataShape, FusedKernels, MetaStep
+from ditlab.inputs.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY
 
@@ -59,6 +63,87 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
+class FusedKernels(TorchFunctionMode):
+    """Kernels that keep less than what they are made of: attention by CPUs' fused kernel, which keeps as much as GPUs'
+    and not the matrix of queries by keys, and on a GPU RMSNorm, which keeps no wide copies there."""
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        super().__init__()
+        self._on_gpu = on_gpu
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is nn.functional.scaled_dot_product_attention:
+            function = self._attend
+        elif function is nn.functional.rms_norm and self._on_gpu:
+            given = (*args, *(kwargs or {}).values())
+            return _FusedNorm.apply(given[0], given[2])
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+        if options.pop("enable_gqa", False):
+            repeats = query.shape[-3] // key.shape[-3]
+            key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype)
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        output: Tensor = kernel(query, key, value, attn_mask=attn_mask, **options)[0]
+        return output
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Sizes of a GPU's RMSNorm: rows are kept as they came, with a float32 each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return tuple(None if each is None else torch.empty_like(each) for each in ctx.saved_tensors[:2])
+
+
+class TracedStep(MetaStep):
+    """Step with fused kernels, whose activations may wait in the host's memory."""
+
+    def __init__(
+        self, experiment: Experiment, data: DataShape, dtype: torch.dtype, recomputes: bool = False,
+        offloads: bool = False, on_gpu: bool = False,
+    ) -> None:  # fmt: skip
+        self.moved = 0
+        """Bytes of activations that were copied to the host."""
+        self.host = 0
+        """Bytes that they take there: torch takes pinned memory by powers of two."""
+        self._kernels = FusedKernels(on_gpu)
+        super().__init__(experiment, data, dtype, recomputes)
+        if offloads:
+            for module in self.network.checkpointed_modules():
+                module.forward = partial(self._offloaded, module.forward)
+
+    def tensors(self) -> list[Tensor]:
+        """Return all that is trained, and the network's buffers."""
+        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
+
+    @contextmanager
+    def modes(self) -> Iterator[None]:
+        with super().modes(), self._kernels:
+            yield
+
+    def _offloaded(self, forward: Any, *inputs: Any, **named: Any) -> Any:
+        with saved_tensors_hooks(self._pack, self._unpack):
+            return forward(*inputs, **named)
+
+    def _pack(self, tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+        """Count a kept tensor that torch's `save_on_cpu` would copy, and let it go."""
+        self.moved += tensor.nbytes
+        self.host += 1 << max(0, tensor.nbytes - 1).bit_length()
+        return tensor.shape, tensor.dtype
+
+    def _unpack(self, packed: tuple[torch.Size, torch.dtype]) -> Tensor:
+        return torch.empty(packed[0], dtype=packed[1], device="meta")
+
+
 @dataclass(frozen=True)
 class PassMemory:
     """Bytes of one micro-batch's passes, beside the parameters and whatever is there between passes."""
@@ -91,8 +176,7 @@ def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool
     key = data.step_key(experiment, size, dtype, recomputes, offloads, on_gpu)
     if key in _traces:
         return _traces[key]
-    kernels = FusedKernels(on_gpu)
-    step = MetaStep(experiment, data, dtype, kernels=kernels, recomputes=recomputes, offloads=offloads)
+    step = TracedStep(experiment, data, dtype, recomputes, offloads, on_gpu)
     tracker = _PassTracker("meta")
     tracker.add(step.tensors())
     before = tracker.live
@@ -141,7 +225,7 @@ def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int
     dtype = DTYPES[experiment.training.precision]
     key = data.step_key(experiment, size, dtype)
     if key not in _evaluations:
-        step = MetaStep(experiment, data, dtype, kernels=FusedKernels())
+        step = TracedStep(experiment, data, dtype)
         tracker = LiveBytes("meta")
         tracker.add(step.tensors())
         before = tracker.live

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import Literal, NamedTuple
 
 from ditlab.encoders.autoencoder import IMAGES_AT_A_TIME
-from ditlab.inputs.flops import newton_schulz_flops
+from ditlab.engine.optimizers import ParameterFacts
 from ditlab.inputs.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.experiment import Experiment
@@ -111,7 +111,7 @@ class ParameterSizes:
                 rates = experiment.optimizer.rates(roles[name].role, parameter_label(f"{prefix}{name}"))
                 groups.setdefault(rates, []).append(parameter.numel())
                 if rates.is_orthogonalised:
-                    iterations.append(newton_schulz_flops(tuple(parameter.shape), roles[name]))
+                    iterations.append(ParameterFacts(tuple(parameter.shape), roles[name]).flops)
         return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations, frozen)
 
     def share(self, stage: Stage, workers: int) -> int:

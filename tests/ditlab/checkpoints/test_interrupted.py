@@ -88,11 +88,11 @@ def test_everything_is_on_disk_before_it_counts(interrupted):
     """The order survives a power cut: data, its folder entry, then the manifest, then its folder entry."""
     root, _ = interrupted[UNTOUCHED]
     trace = (root / "001.trace").read_text().splitlines()
-    kinds = [re.sub(r"-\d{5}-of.*|\.[0-9a-f]{8}(?=\.partial)", "", line) for line in trace]
+    kinds = [re.sub(r"-\d{5}-of.*|\.[0-9a-f]{8}(?=\.part$)", "", line) for line in trace]
     step = "/step-00000002"
     order = [
-        f"write {step}/shard", f"fsync {step}/shard", f"fsync {step}", "fsync ", f"write {step}/manifest.json.partial",
-        f"fsync {step}/manifest.json.partial", f"rename {step}/manifest.json", f"fsync {step}",
+        f"write {step}/shard", f"fsync {step}/shard", f"fsync {step}", "fsync ", f"write {step}/.manifest.json.part",
+        f"fsync {step}/.manifest.json.part", f"rename {step}/manifest.json", f"fsync {step}",
         "unlink /step-00000001/manifest.json",
     ]  # fmt: skip
     position = -1

@@ -81,7 +81,11 @@ def test_a_job_on_the_submitters_machine_takes_its_home(copy, tmp_path, monkeypa
     monkeypatch.setenv("DITLAB_HOME", str(own.root))
     assert home_of_job(describe_submitter(own), DITLAB_HOME="/nodes") == str(own.root)
     facts = json.loads(unnamed)
-    for other in ({"boot": "another"}, {"inode": facts["inode"] + 1}, {"folder": str(tmp_path / "none")}):
+    boot, device, inode = facts["identity"]
+    for other in (
+        {"identity": ["another", device, inode]}, {"identity": [boot, device, inode + 1]},
+        {"folder": str(tmp_path / "none")},
+    ):  # fmt: skip
         assert home_of_job(json.dumps({**facts, **other})) is None  # another machine; a container of this one
     assert home_of_job("{") is None
 

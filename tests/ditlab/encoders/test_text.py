@@ -49,16 +49,6 @@ def test_last_token_is_at_mask_sum_less_one():
     assert last_token(states, mask).tolist() == [[2.0, 3.0], [10.0, 11.0]]
 
 
-def test_features_do_not_depend_on_the_rest_of_the_batch(encoder):
-    """Bit by bit on the CPU: a run that was resumed meets its captions in other company."""
-    together = encoder.encode(TEXTS)
-    for row, text in enumerate(TEXTS):
-        alone = encoder.encode([text])
-        tokens = alone["text"].shape[1]
-        assert torch.equal(alone["text"][0], together["text"][row, :tokens])
-        assert torch.equal(alone["text_pooled"][0], together["text_pooled"][row])
-
-
 def test_padding_does_not_change_features(encoder, monkeypatch):
     """Captions of all lengths in one pass, as on a GPU."""
     one_by_one = encoder.encode(TEXTS)
@@ -87,38 +77,6 @@ def test_captions_that_are_cut_are_counted(text_folder, encoder):
 def test_a_text_without_tokens_has_one(encoder):
     made = encoder.encode([""])
     assert made["text_mask"].tolist() == [[True]] and made["text"].isfinite().all()
-
-
-@pytest.mark.parametrize("entries", [0, 2, 100])
-def test_cached_features_are_the_same(text_folder, encoder, entries):
-    cached = FrozenTextEncoder(str(text_folder), 32, LENGTH, cache=entries)
-    for some in (TEXTS, TEXTS[:2], [TEXTS[0]] * 3, TEXTS[::-1], TEXTS):
-        expected, found = encoder.encode(some), cached.encode(some)
-        for name, values in expected.items():
-            assert torch.equal(found[name], values)
-
-
-def test_a_caption_is_encoded_once(text_folder):
-    passes = []
-    cached = FrozenTextEncoder(str(text_folder), 32, LENGTH, cache=100)
-    cached.network.register_forward_hook(lambda *_: passes.append(1))
-    cached.encode([TEXTS[0], TEXTS[0], TEXTS[1]])
-    cached.encode(TEXTS)
-    assert len(passes) == len(TEXTS)
-
-
-def test_it_is_frozen(encoder):
-    assert not encoder.network.training and not any(p.requires_grad for p in encoder.network.parameters())
-    made = encoder.encode(TEXTS[:1])["text"]
-    weight = torch.ones(32, requires_grad=True)
-    (made * weight).sum().backward()  # features can be kept for a backward pass
-    assert weight.grad is not None and not made.requires_grad
-
-
-def test_bf16(text_folder, encoder):
-    made = FrozenTextEncoder(str(text_folder), 32, LENGTH, dtype=torch.bfloat16).encode(TEXTS)
-    assert made["text"].dtype == torch.bfloat16
-    assert torch.allclose(made["text"].float(), encoder.encode(TEXTS)["text"], atol=0.1)
 
 
 @pytest.mark.slow  # a compiler at work

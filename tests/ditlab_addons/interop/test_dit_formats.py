@@ -13,7 +13,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights, outline
-from ditlab.weights.rules import read_published, write_published
+from ditlab.weights.rules import read_published
+from ditlab_addons.interop.standalone_export import write_published
 from ditlab_models.families import find_family
 from support.models.published_dit import PublishedDiT
 

@@ -13,7 +13,8 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import PublishedWeights, known_formats, outline
-from ditlab.weights.rules import concatenate, permute, read_published, split, write_published
+from ditlab.weights.rules import concatenate, permute, read_published, split
+from ditlab_addons.interop.standalone_export import write_published
 from ditlab_models.families import find_family
 from support.models.published_networks import (
     get_forward,

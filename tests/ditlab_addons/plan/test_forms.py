@@ -10,7 +10,6 @@ from ditlab.data.splits import open_data
 from ditlab.engine import memory
 from ditlab.engine.optimizers import ParameterFacts
 from ditlab.home import Home
-from ditlab.inputs.flops import newton_schulz_flops
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.spec.experiment import Experiment
@@ -88,4 +87,4 @@ def test_operations_of_muons_iterations():
         matrix = ParameterFacts(shape, role)
         with FlopCounterMode(display=False) as counter:
             matrix.orthogonalised(torch.empty(matrix.numel, device="meta"))
-        assert newton_schulz_flops(shape, role) == counter.get_total_flops(), shape
+        assert ParameterFacts(shape, role).flops == counter.get_total_flops(), shape

@@ -16,7 +16,6 @@ from ditlab.analysis.user_errors import output_folder
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.data.preview import row_pictures, row_texts
 from ditlab.data.stores.view import View
-from ditlab.engine.update import ParameterNorms
 from ditlab.errors import UserError
 from ditlab.runs.forks import shape_differences, tensor_shapes
 from ditlab.runs.launch import build_model
@@ -25,6 +24,7 @@ from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign, parse_overrides
 from ditlab.spec.values import value_at
 from ditlab_addons.check.replay.check import ReplayCheck, ReplayComparison, check_replay
+from ditlab_addons.check.replay.norms import ParameterNorms
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource, replay_executions
 from ditlab_addons.check.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab_models.figures import Bars, Figure, Panel, PointGroup, Points

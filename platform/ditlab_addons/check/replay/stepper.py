@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
-from ditlab.engine.update import ParameterNorms, UpdateNorms
 from ditlab.receipts.records import joined_digest
 from ditlab.training.hooks import ConsumedPass
 from ditlab.training.receipts import passes_digest
@@ -26,6 +25,7 @@ from ditlab.training.stepping import Stepper
 from ditlab_addons.check.process_group import report_done
 from ditlab_addons.check.prove.observing import RecordedNoise
 from ditlab_addons.check.replay.history import Execution
+from ditlab_addons.check.replay.norms import ParameterNorms, UpdateNorms
 
 SPEEDS = ("train/samples_per_second", "train/data_wait")
 """Metrics of the replay's own speed."""

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ditlab.engine.update import ParameterNorms
 from ditlab.receipts.records import RecordedAttempt
 from ditlab.tracking.journal import JournalContent, JournalLine
 from ditlab_addons.check.replay.history import Execution, StepHistory, journaled_steps, with_unwritten
+from ditlab_addons.check.replay.norms import ParameterNorms
 from ditlab_addons.check.replay.replaying import ReplayPlan, plan_replay
 from ditlab_addons.check.replay.report import LossHistory, worst_steps
 from ditlab_addons.check.replay.stepper import layers_of
