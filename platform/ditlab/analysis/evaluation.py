@@ -45,7 +45,7 @@ from ditlab.tracking.history import held_out_text
 from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
-from ditlab.training.mailbox import EvaluationMailbox
+from ditlab.training.inbox import EVALUATE, Inbox, Request
 from ditlab_models.contract import EvaluationResult
 
 FOLDER = "assessment"
@@ -348,8 +348,9 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
     """Write figures and tables into the run's folder, log them and the metrics; but not what training measures in
     another way, whose name would hold two measurements. Raises UserError for a full disk."""
     apart = dict(evaluation.differences)
-    request = EvaluationMailbox(saved.folder.beside).request()
-    if request and saved.step in (request.step, *request.older):  # the run takes in its own figures of this step
+    if (
+        Request(saved.step, EVALUATE) in Inbox(saved.folder.evaluator).listed()
+    ):  # the run takes in its own figures of this step
         apart = {**apart, "eval": (), "quality": ()}
     metrics = {name: value for name, value in found.metrics.items() if name.partition("/")[0] not in apart}
     measurements = {group: each for group, each in evaluation.measurements.items() if group not in apart}

@@ -1,4 +1,4 @@
-"""Evaluations beside a training as Ray tasks, with resources of their own."""
+"""Asynchronous evaluations as Ray tasks, with resources of their own."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ class EvaluatorOnRay(EvaluatorTask):
         )(answer_on_node)  # fmt: skip
         self._result = task.remote(launch.to_dict(), threads)
 
-    def wait(self, seconds: float) -> bool:
-        return bool(lost_ray()) or bool(ray.wait([self._result], timeout=seconds)[0])
-
-    def problem(self) -> str:
+    def wait(self, seconds: float) -> str | None:
         if lost := lost_ray():
             return lost
         try:
-            ray.get(self._result)
+            ray.get(self._result, timeout=seconds)
+        except ray.exceptions.GetTimeoutError:
+            return None
         except ray.exceptions.RayError as error:
             return first_line(unwrap(error) or error)
         return ""

@@ -20,7 +20,7 @@ from ditlab.cluster.session import is_connected, lost_ray, ray_session
 from ditlab.errors import RunFailed, Unreachable
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
-from ditlab.runs.evaluator import evaluated_beside
+from ditlab.runs.evaluator import async_evaluator
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
@@ -87,7 +87,7 @@ def train_with_retries(
     from ditlab.cluster.evaluator import EvaluatorOnRay
 
     start = partial(EvaluatorOnRay, threads=spec.share.threads)
-    with evaluated_beside(launch, start, callbacks.warn):
+    with async_evaluator(launch, start, callbacks.warn):
         return _retried(launch, pool, spec, stop, callbacks)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ditlab.spec.optimization import EarlyStop
@@ -55,11 +55,3 @@ def recorded_stop(tags: Mapping[str, str]) -> int | None:
     """Return the step after which a run was ended, by its tags; None where it was not."""
     step = tags.get(STOP_TAG, "").partition(":")[0]
     return int(step) if step.isdecimal() else None
-
-
-def decision_of(spec: EarlyStop, points: Iterable[Point]) -> StopDecision:
-    """Return the state of the decision after evaluations of a run so far."""
-    found = StopDecision(spec)
-    for step, value in points:
-        found.add(step, {spec.metric: value})
-    return found

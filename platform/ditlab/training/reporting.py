@@ -12,6 +12,7 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
+from ditlab.training.inbox import Request
 from ditlab_models.figures import Figure
 
 _NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
@@ -105,18 +106,18 @@ class RecordedRun:
 class Requests:
     """Requests to a run while it trains. Here are none: all workers but the first have these."""
 
-    def next(self) -> tuple[int, str] | None:
-        """Return number and verb of the oldest request that is not begun; waits for nothing."""
+    def next(self) -> Request | None:
+        """Return the oldest request that is not begun."""
         return None
 
-    def begin(self, number: int, verb: str, step: int) -> None:
+    def begin(self, request: Request, step: int) -> None:
         """Take note that the workers do what a request asks for, after a step."""
 
     def sampled(self, step: int, figure: Figure) -> None:
-        """Log the samples of the request that was begun, apart from those of evaluations."""
+        """Log the samples of the request that was begun after a step, apart from those of evaluations."""
 
     def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        """Answer the request that was begun; a `problem` is a sentence on why nothing was done.
+        """Answer the request that was begun after a step; a `problem` is a sentence on why nothing was done.
 
         One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
         """
@@ -196,11 +197,8 @@ class AgreedRequest(StepHook):
 
     def pack(self) -> list[int]:
         """Return number and verb of this worker's request as one number; 0 for none."""
-        found = self._requests.next()
-        if found is None:
-            return [0]
-        number, verb = found
-        return [number * len(VERBS) + VERBS.index(verb)]
+        request = self._requests.next()
+        return [request.number * len(VERBS) + VERBS.index(request.verb) if request else 0]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
         """Take in the codes of all workers."""

@@ -1,4 +1,4 @@
-"""The evaluator beside a training: lost ones are started again, mistakes are one sentence, a second terminal does as
+"""The evaluator of a run: lost ones are started again, mistakes are one sentence, a second terminal does as
 much."""
 
 import pytest
@@ -10,13 +10,13 @@ from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs import evaluator
-from ditlab.runs.evaluator import EvaluatorTask, evaluated_beside
+from ditlab.runs.evaluator import EvaluatorTask, async_evaluator
 from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
-from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, EvaluationRequest
+from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from support.clusters.faults import wait_until
 from support.command import run_here
 from support.sweeps import BASE, prepared, sweep_of
@@ -33,9 +33,6 @@ class Scripted(EvaluatorTask):
 
     def wait(self, seconds):
         self._answer()
-        return True
-
-    def problem(self):
         return self._problem
 
     def cancel(self):
@@ -47,18 +44,21 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(evaluator, "RETRY_PAUSE", 0.0)
     launch = Launch(tiny(evaluation=BESIDE), Home(tmp_path), "run")
-    mailbox, begun, warnings = EvaluationMailbox(launch.folder.beside), [], []
-    mailbox.ask(EvaluationRequest(4, [2]))
+    inbox, begun, warnings = Inbox(launch.folder.evaluator), [], []
+    requests = [Request(step, EVALUATE) for step in (2, 4)]
+    for request in requests:
+        inbox.post(request)
 
     def start(_):
         begun.append(len(begun))
         if len(begun) <= num_lost:
             return Scripted(lambda: None, "its node is gone")
-        return Scripted(lambda: mailbox.answer(EvaluationAnswer(4, {"eval/velocity": float("nan")})))
+        return Scripted(lambda: inbox.answer(requests[1], EvaluationAnswer(4, {"eval/velocity": float("nan")})))
 
-    with evaluated_beside(launch, start, warnings.append):
-        wait_until(lambda: mailbox.has_answer(4), 20, "an answer")
-    (answer,) = mailbox.answers()
+    with async_evaluator(launch, start, warnings.append):
+        wait_until(lambda: inbox.listed()[requests[1]], 20, "an answer")
+    assert inbox.newest() is None and inbox.read(requests[0], EvaluationAnswer) is None
+    answer = inbox.read(requests[1], EvaluationAnswer)
     assert len(warnings) == min(num_lost, evaluator.MAX_LOST) and "its node is gone" in warnings[0]
     assert bool(answer.error) == (num_lost > evaluator.MAX_LOST)
     assert answer.error or str(answer.metrics["eval/velocity"]) == "nan"

@@ -80,4 +80,4 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     assert sorted(steps) == sorted(set(steps)) and steps[-1] == STEPS
     assert sorted([*steps, *passed]) == list(range(0, STEPS + 1, EVERY))
     assert len(list(folder.checkpoints.glob("step-*"))) <= 2  # keep=1, and one that waited
-    assert not list(folder.beside.glob("*.json"))
+    assert not list(folder.evaluator.glob("*.json"))

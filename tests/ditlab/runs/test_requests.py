@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -10,14 +11,16 @@ from ditlab.api.training import train
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
-from ditlab.runs import local, reporter
+from ditlab.runs import local, reporter, requests
 from ditlab.runs.events import EventReader
-from ditlab.runs.reporter import TrackedReporter
-from ditlab.runs.requests import RequestDesk, open_requests, read_answer, write_request
+from ditlab.runs.reporter import TrackedReporter, TrackedRequests
+from ditlab.runs.requests import RequestAnswer, open_requests, post_request
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
 from ditlab.training.evaluation import RunEvaluation
+from ditlab.training.inbox import Inbox
 from ditlab_addons.ask import asking
 from ditlab_addons.ask.asking import ask
 from support.command import run_here
@@ -37,64 +40,87 @@ def asked(monkeypatch):
     """`asked(*verbs)`: the next training finds these requests as it begins; returns the folder's place to be."""
 
     def first(*verbs):
-        start = RequestDesk.start
+        enter = TrackedReporter.__enter__
 
-        def write_and_start(desk):
+        def post_and_enter(reporter):
             for verb in verbs:
-                write_request(desk._folder, verb)
-            start(desk)
-            monkeypatch.setattr(RequestDesk, "start", start)
+                post_request(reporter._folder, verb)
+            monkeypatch.setattr(TrackedReporter, "__enter__", enter)
+            return enter(reporter)
 
-        monkeypatch.setattr(RequestDesk, "start", write_and_start)
+        monkeypatch.setattr(TrackedReporter, "__enter__", post_and_enter)
 
     return first
 
 
 def answers(folder):
-    found = [read_answer(folder, number) for number in range(1, 9)]
+    inbox = Inbox(folder.requests)
+    found = [inbox.read(request, RequestAnswer) for request in inbox.listed()]
     return [(each.verb, each.status, each.step) for each in found if each]
 
 
-def test_equal_open_requests_are_one_and_a_damaged_file_costs_itself_alone(folder):
-    numbers = [write_request(folder, verb).number for verb in ("sample", "evaluate", "sample", "checkpoint")]
-    assert numbers == [1, 2, 1, 3]
-    torn = folder.requests / "00000002.json"
-    torn.write_bytes(torn.read_bytes()[:20])
-    (folder.requests / "00000004.json").write_text('{"number": 4, "verb": "format", "time": 1}')
-    (folder.requests / "00000005.json").symlink_to("/dev/zero")
-    said = []
-    desk = RequestDesk(folder, said.append, {})
-    for _ in range(3):
-        desk._look()
-    assert [each.verb for each in open_requests(folder)] == ["sample", "checkpoint"]
-    assert len(said) == 3 and all("is damaged" in text and "ask again" in text for text in said), said
-    assert write_request(folder, "evaluate").number == 6
+def read_answer(folder, number):
+    inbox = Inbox(folder.requests)
+    return next(inbox.read(request, RequestAnswer) for request in inbox.listed() if request.number == number)
 
 
-def test_what_a_killed_process_had_begun_is_done_again(folder):
-    write_request(folder, "evaluate")
-    for _ in range(2):
-        desk = RequestDesk(folder, print, {})
-        desk.start()
-        request = desk.next()
-        assert request is not None and request.verb == "evaluate"
-        desk.begin(request.number, request.verb, 3)
-        assert desk.next() is None  # once a process
-        desk.close()  # as a kill: without an answer
-    assert answers(folder) == []
+def test_equal_open_requests_are_one_and_a_damaged_answer_is_one_sentence(folder):
+    posted = [post_request(folder, verb) for verb in ("sample", "evaluate", "sample", "checkpoint")]
+    assert [request.number for request in posted] == [1, 2, 1, 3]
+    inbox, others = Inbox(folder.requests), ("00000004-format.json", "notes.txt", ".00000009-sample.json.1a2b.part")
+    for name in others:
+        (inbox.folder / name).touch()
+    assert open_requests(folder) == [posted[0], posted[1], posted[3]]
+    inbox.answer(posted[1], RequestAnswer(*posted[1], step=3))
+    assert [request.number for request in open_requests(folder)] == [1, 3]
+    assert post_request(folder, "evaluate").number == 4
+    answer = inbox.folder / "00000002-evaluate.answer.json"
+    for text in (answer.read_text()[:20], "[]", '{"verb": 1, "size": 2}'):
+        answer.write_text(text)
+        with pytest.raises(UserError, match=r"evaluate\.answer\.json cannot be read .*; delete it"):
+            inbox.read(posted[1], RequestAnswer)
 
 
-def test_what_a_run_does_not_do_and_what_the_disk_refuses_is_said(folder):
+def test_answers_of_the_newest_requests_are_kept(folder, monkeypatch):
+    monkeypatch.setattr(requests, "MAX_KEPT", 2)
+    for _ in range(5):
+        request = post_request(folder, "sample")
+        Inbox(folder.requests).answer(request, RequestAnswer(*request))
+    assert [request.number for request in Inbox(folder.requests).listed()] == [3, 4, 5]
+
+
+def test_what_a_crashed_process_had_begun_is_done_again(run_home, asked, monkeypatch):
+    evaluate = RunEvaluation.evaluate
+
+    def crash(self, state, *arguments, **named):
+        if state.step:
+            raise RuntimeError("the worker is gone")
+        return evaluate(self, state, *arguments, **named)
+
+    asked("evaluate")
+    monkeypatch.setattr(RunEvaluation, "evaluate", crash)
+    before = set(run_home.runs.iterdir())
+    with pytest.raises(RuntimeError):
+        train(tiny(**SPEC), local=True)
+    folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
+    assert answers(folder) == [] and [request.verb for request in open_requests(folder)] == ["evaluate"]
+    monkeypatch.setattr(RunEvaluation, "evaluate", evaluate)
+    train(tiny(**SPEC), local=True, resume=folder.run_id)
+    assert answers(folder) == [("evaluate", "done", 1)]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_answered(folder):
+    tracker = SimpleNamespace(folder=folder, set_tags=lambda tags: None)
     for verb in (STOP_VERB, "checkpoint"):
-        write_request(folder, verb)
-    desk = RequestDesk(folder, print, {STOP_VERB: "the run is a trial."})
-    desk.start()
-    desk.begin(desk.next().number, "checkpoint", 3)
-    assert desk.done({}) is None and desk.saved(2, "elsewhere") == []
-    assert [answer.message for answer in desk.saved(3, problem="the disk is full.")] == ["the disk is full."]
-    desk.close("the run has ended.")
-    assert answers(folder) == [(STOP_VERB, "not done", 0), ("checkpoint", "not done", 3)]
-    assert read_answer(folder, 1).message == "the run is a trial."
+        post_request(folder, verb)
+    worker = TrackedRequests(tracker, print, {STOP_VERB: "the run is a trial."}, ignore)
+    worker.begin(worker.next(), 3)
+    worker.done(3, {})
+    worker.saved(2, "elsewhere")
+    assert answers(folder) == [(STOP_VERB, "not done", 0)] and read_answer(folder, 1).message == "the run is a trial."
+    worker.not_saved(3, "the disk is full.")
+    assert answers(folder)[1:] == [("checkpoint", "not done", 3)]
+    assert read_answer(folder, 2).message == "the disk is full." and worker.next() is None
 
 
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
@@ -115,8 +141,8 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
     told = [event.text for event in EventReader(folder).read_all() if event.text.startswith("asked")]
     assert told[0] == "asked: request 1: evaluate, done at step 1" and len(told) == 4
     # Whoever resumes it wants it to go on: a stop that came too late is withdrawn, the rest is done.
-    write_request(folder, STOP_VERB)
-    write_request(folder, "sample")
+    post_request(folder, STOP_VERB)
+    post_request(folder, "sample")
     assert train(tiny(**SPEC), local=True, resume=result.run_id).status == "finished"
     assert answers(folder)[-1] == ("sample", "done", 5) and open_requests(folder) == []
     plain = train(tiny(**SPEC), local=True)
@@ -156,7 +182,7 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
         assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
     finally:
         if thread.is_alive():
-            write_request(folder, STOP_VERB)
+            post_request(folder, STOP_VERB)
         thread.join()
     assert found[0].status == "interrupted"
     done = [verb for verb, status, _ in answers(folder) if status == "done"]
