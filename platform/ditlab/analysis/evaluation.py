@@ -262,13 +262,13 @@ def follow_checkpoints(
 ) -> Iterator[CheckpointEvaluation]:
     """Evaluate each checkpoint of a run that is the newest one, until no process trains the run; yield the results.
 
-    Raises UserError for a run that is followed already or evaluates beside its training by itself, and as
+    Raises UserError for a run that is followed already or evaluates asynchronously by itself, and as
     `evaluate_run` does.
     """
     folder, spec, done = opened.folder, opened.experiment, -1
-    if spec.evaluation.where == "beside":
+    if spec.evaluation.mode == "async":
         raise UserError(
-            f"run {folder.run_id} has evaluation.where=beside, so that its own evaluator follows it; leave --watch out."
+            f"run {folder.run_id} has evaluation.mode=async, so that its own evaluator follows it; leave --watch out."
         )
     store = checkpoint_store(folder, spec.checkpoint.storage)
     own = (opened.home, folder, opened.record, spec, opened.warn, opened.progress, opened.anyway)

@@ -43,7 +43,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
     experiment = launch.experiment
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
-    if experiment.evaluation.where == "beside":
+    if experiment.evaluation.mode == "async":
         needed += experiment.evaluation.resources.cpus or 0
     is_on_cluster = is_connected()
     if not is_on_cluster:

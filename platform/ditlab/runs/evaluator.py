@@ -64,7 +64,7 @@ StartTask = Callable[[Launch], EvaluatorTask]
 @contextmanager
 def async_evaluator(launch: Launch, start: StartTask, warn: Callable[[str], None]) -> Iterator[None]:
     """Have a run's requests for evaluations answered during the block, where its spec wants that."""
-    if launch.experiment.evaluation.where == "inline":
+    if launch.experiment.evaluation.mode == "inline":
         yield
         return
     ended = threading.Event()

@@ -140,7 +140,7 @@ class Launch:
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
             InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
-            Inbox(self.folder.evaluator) if self.experiment.evaluation.where == "beside" else None, self.gated,
+            Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None, self.gated,
         )  # fmt: skip
 
 

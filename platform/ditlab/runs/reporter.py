@@ -224,8 +224,8 @@ class TrackedReporter(Reporter):
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
-        counts = not launch.trial_channel and experiment.evaluation.where == "inline"
+        # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step may still come
+        counts = not launch.trial_channel and experiment.evaluation.mode == "inline"
         self.requests: TrackedRequests = TrackedRequests(
             self._tracker, self.warn, refused, self.metrics if counts else ignore
         )

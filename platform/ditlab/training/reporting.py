@@ -162,7 +162,7 @@ class Reporter(StepHook):
         """Log the samples of an evaluation, as shown to people."""
 
     def log_samples(self, step: int) -> None:
-        """Log the samples of an evaluation beside the training, which lie in the run's folder."""
+        """Log the samples of an asynchronous evaluation, which lie in the run's folder."""
 
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""

@@ -26,9 +26,9 @@ from ditlab.errors import RunFailed
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
-from ditlab.training.async_evaluation import Evaluations
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.decisions import Action, Intervals, StepFacts, decide, is_due
+from ditlab.training.early_stop import Evaluations
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.hooks import Hooks, StepHook
 from ditlab.training.inbox import Request

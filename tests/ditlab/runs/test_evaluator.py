@@ -22,7 +22,7 @@ from support.command import run_here
 from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
 
-BESIDE = {"every": 2, "samples": 0, "limit": 16, "where": "beside"}
+ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
 
 
 class Scripted(EvaluatorTask):
@@ -43,7 +43,7 @@ class Scripted(EvaluatorTask):
 def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(evaluator, "RETRY_PAUSE", 0.0)
-    launch = Launch(tiny(evaluation=BESIDE), Home(tmp_path), "run")
+    launch = Launch(tiny(evaluation=ASYNC), Home(tmp_path), "run")
     inbox, begun, warnings = Inbox(launch.folder.evaluator), [], []
     requests = [Request(step, EVALUATE) for step in (2, 4)]
     for request in requests:
@@ -67,9 +67,9 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"evaluation": {**BESIDE, "every": None}}, "evaluation.every is null"),
-        ({"evaluation": {**BESIDE, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
-        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": BESIDE}, "did you mean 'eval/velocity'?"),
+        ({"evaluation": {**ASYNC, "every": None}}, "evaluation.every is null"),
+        ({"evaluation": {**ASYNC, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
+        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": ASYNC}, "did you mean 'eval/velocity'?"),
         ({"training__stop": {"metric": "eval/velocity"}}, "training.stop.metric='eval/velocity' is not measured"),
     ],
 )
@@ -84,7 +84,7 @@ def test_reserved_resources():
     nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "cheap": 2.0}]
 
     def left(**resources):
-        return nodes_for_workers(tiny(evaluation={**BESIDE, "resources": resources}), nodes)
+        return nodes_for_workers(tiny(evaluation={**ASYNC, "resources": resources}), nodes)
 
     assert left() == nodes == nodes_for_workers(tiny(), nodes)
     assert left(cpus=2, custom={"cheap": 1}) == [nodes[0], {"CPU": 2.0, "cheap": 1.0}]
@@ -108,7 +108,7 @@ def test_a_second_terminal_follows(run_home):
     assert again.metrics == found.metrics
     assert metric_history(run.folder)["eval/velocity"].steps.tolist() == history.steps.tolist()
     refused = open_run(run.id)._opened()
-    object.__setattr__(refused, "experiment", tiny(evaluation=BESIDE))
+    object.__setattr__(refused, "experiment", tiny(evaluation=ASYNC))
     with pytest.raises(UserError, match="leave --watch out"):
         next(follow_checkpoints(refused, None, None))
 
@@ -121,11 +121,11 @@ def test_race_needs_its_rungs(run_home):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["inline", "beside"])
-def test_an_early_stop_is_replayed_and_verified_to_the_bit(where, run_home, capfd, monkeypatch):
+@pytest.mark.parametrize("mode", ["inline", "async"])
+def test_an_early_stop_is_replayed_and_verified_to_the_bit(mode, run_home, capfd, monkeypatch):
     """The loss falls, so that a run which wants it to rise ends at its first due evaluations."""
     stop = {"metric": "eval/velocity", "mode": "max", "patience": 1}
-    evaluation = {**BESIDE, "where": where}
+    evaluation = {**ASYNC, "mode": mode}
     spec = tiny(training__steps=3000, training__stop=stop, evaluation=evaluation, checkpoint={"every": None})
     result = train(spec, local=True)
     assert result.status == "finished" and 2 <= result.step < 3000

@@ -42,7 +42,7 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     home = seed(tmp_path / "home", mlflow_template)
     experiment = tiny(
         name="killed", training__steps=STEPS, checkpoint={"every": 20, "keep": 1},
-        evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 500},
+        evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}, sampling={"steps": 500},
     )  # fmt: skip
     spec = tmp_path / "spec.yaml"
     spec.write_text(dump_yaml(experiment.to_dict()))

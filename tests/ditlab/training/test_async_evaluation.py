@@ -59,7 +59,7 @@ class Known(RecordedRun):
 def asynchronous(**changes):
     fixed = {
         "training__steps": 12, "checkpoint": {"every": 100, "keep": 1},
-        "evaluation": {"every": 3, "samples": 0, "limit": 16, "where": "beside"},
+        "evaluation": {"every": 3, "samples": 0, "limit": 16, "mode": "async"},
     }  # fmt: skip
     return tiny(**{**fixed, **changes})
 
@@ -174,28 +174,28 @@ def test_failed_evaluation_costs_no_training(tmp_path):
     assert any("step 12 was not evaluated (no memory)" in each for each in journal.warnings)
 
 
-@pytest.mark.parametrize("where", ["inline", "beside"])
-def test_stop_is_repeated_after_a_resume(where, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["inline", "async"])
+def test_stop_is_repeated_after_a_resume(mode, tmp_path, monkeypatch):
     """Values get worse from step 3 on: the run ends as finished, and from an earlier checkpoint at the same step."""
     stop = {"metric": METRIC, "patience": 2, "mode": "max"}  # the loss falls
-    evaluation = {"every": 3, "samples": 0, "limit": 16, "where": where}
+    evaluation = {"every": 3, "samples": 0, "limit": 16, "mode": mode}
     experiment = asynchronous(
         training__steps=60, training__stop=stop, evaluation=evaluation, checkpoint={"every": 2, "keep": 50}
     )
     journal, inbox = Journal(), Inbox(tmp_path / "evaluator")
-    box = {"inbox": inbox if where == "beside" else None}
+    box = {"inbox": inbox if mode == "async" else None}
     with evaluator(inbox, lambda step: -float(step)):
         outcome = run_async(experiment, tmp_path, journal, **box)
     end = recorded_stop(journal.tagged)
     assert outcome.status == "finished" and outcome.step == end == max(journal.losses) < 60
-    if where == "inline":
+    if mode == "inline":
         assert end == 6 and journal.evaluated_steps() == [0, 3, 6]
     assert journal.evaluated_steps()[-1] == end  # the final checkpoint is evaluated
     whole = newest(tmp_path / "checkpoints")
     for each in (tmp_path / "checkpoints").glob("step-*"):
         if int(each.name.removeprefix("step-")) > 4:
             each.rename(tmp_path / each.name)
-    if where == "inline":  # points between evaluations were asked for, and count for nothing
+    if mode == "inline":  # points between evaluations were asked for, and count for nothing
         asked, folder = Recorder(), tmp_path / "asked"
         asked.recorded = Known(journal, [(1, -99.0), (2, -99.0)], knows_tags=False)
         shutil.copytree(tmp_path / "checkpoints", folder / "checkpoints")

@@ -36,7 +36,7 @@ def test_killed_five_times_and_twice(go, home, unbroken):
                 killed.add(process.pid)
 
     experiment = broken(
-        "beside", evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 2}
+        "beside", evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}, sampling={"steps": 2}
     )
     thread = threading.Thread(target=kill_evaluators)
     thread.start()

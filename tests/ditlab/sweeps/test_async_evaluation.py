@@ -1,4 +1,4 @@
-"""Sweeps whose trials are evaluated beside their training decide as those that are evaluated by their workers."""
+"""Sweeps whose trials are evaluated asynchronously decide as those that are evaluated by their workers."""
 
 import threading
 from types import MappingProxyType
@@ -34,7 +34,7 @@ def found(result):
 
 @pytest.mark.parametrize("fields", [RACE, ASHA], ids=["race", "asha"])
 def test_decisions_are_those_of_evaluations_in_the_training(fields, ray, tracked_home):
-    inline, beside = (run_sweep(fixed={"evaluation.where": where}, **fields) for where in ("inline", "beside"))
+    inline, beside = (run_sweep(fixed={"evaluation.mode": mode}, **fields) for mode in ("inline", "async"))
     assert found(beside) == found(inline)
     assert {trial.status for trial in inline.summary.trials} == {"finished", "stopped"}
     for pair in zip(by_number(inline), by_number(beside), strict=True):
