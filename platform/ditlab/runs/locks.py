@@ -12,7 +12,6 @@ from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
 from ditlab.storage.local import LocalFiles
-from ditlab.storage.plain_files import UnusableFile, open_for_append
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import RunRecord, is_process_there
 
@@ -71,11 +70,8 @@ def lock_evaluation(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal: Exception) -> Iterator[None]:
-    """Hold a lock. Raises `refusal` after `timeout` seconds, UserError where no regular file lies there."""
-    try:
-        descriptor = open_for_append(path)
-    except UnusableFile as error:
-        raise UserError(f"{path} is no lock ({error.strerror}); delete it.") from None
+    """Hold a lock. Raises `refusal` after `timeout` seconds."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     start = time.monotonic()
     try:
         while not _take(descriptor):
@@ -121,7 +117,7 @@ def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
 def is_locked(folder: RunFolder) -> bool:
     """Return True while another process holds the run's lock; makes no file."""
     try:
-        descriptor = os.open(folder.path / "run.lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(folder.path / "run.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:

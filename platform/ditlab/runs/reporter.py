@@ -148,13 +148,9 @@ class TrackedRequests(Requests):
         if answer.verb not in ("checkpoint", STOP_VERB):
             self._finish(step, problem)
 
-    def saved(self, step: int, location: str) -> None:
+    def saved(self, step: int, location: str, problem: str = "") -> None:
         if step in self._begun:
             self._begun[step].checkpoint = location
-            self._finish(step)
-
-    def not_saved(self, step: int, problem: str) -> None:
-        if step in self._begun:
             self._finish(step, problem)
 
     def fail(self, reason: str) -> None:
@@ -178,17 +174,15 @@ class TrackedRequests(Requests):
 
     def _refuse(self, request: Request, why: str) -> None:
         self._seen.add(request)
-        self._answer(RequestAnswer(*request, "not done", message=why))
+        self._answer(RequestAnswer(*request), why)
 
     def _finish(self, step: int, problem: str = "") -> None:
-        answer = self._begun.pop(step)
+        self._answer(self._begun.pop(step), problem)
+
+    def _answer(self, answer: RequestAnswer, problem: str) -> None:
         if problem:
             answer.status = "not done"
-            answer.message = problem
-        self._answer(answer)
-
-    def _answer(self, answer: RequestAnswer) -> None:
-        answer.message = hide(answer.message)
+            answer.message = hide(problem)
         inbox = Inbox(self._tracker.folder.requests)
         try:
             inbox.answer(Request(answer.number, answer.verb), answer)

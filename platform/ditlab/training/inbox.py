@@ -17,7 +17,7 @@ from ditlab.storage.files import write_durably
 
 EVALUATE = "evaluate"
 """Verb of the requests to an evaluator; their numbers are the steps of checkpoints."""
-_NAME = re.compile(rf"([0-9]{{8,}})-({'|'.join(VERBS)})(\.answer)?\.json")
+_NAME = re.compile(rf"([0-9]{{8,}})-({'|'.join(VERBS)})\.json")
 AnswerT = TypeVar("AnswerT")
 
 
@@ -51,26 +51,24 @@ class Inbox:
     folder: Path
 
     def post(self, request: Request) -> None:
-        """Write a request. Raises OSError as the disk does."""
+        """Write a request, in place of an equal one and its answer. Raises OSError as the disk does."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._path(request, ".answer").unlink(missing_ok=True)
         write_durably(self._path(request), b"{}\n")
 
     def answer(self, request: Request, answer: Any) -> None:
-        """Write an answer, a dataclass. Raises OSError as the disk does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_durably(self._path(request, ".answer"), json.dumps(asdict(answer)).encode())
+        """Write the answer, a dataclass, to a request that still stands. Raises OSError as the disk does."""
+        if self._path(request).exists():
+            write_durably(self._path(request, ".answer"), json.dumps(asdict(answer)).encode())
 
     def listed(self) -> dict[Request, bool]:
         """Return the requests by number, each with True if it has an answer."""
         try:
-            names = sorted(path.name for path in self.folder.iterdir())
+            names = {path.name for path in self.folder.iterdir()}
         except OSError:
             return {}
-        listed: dict[Request, bool] = {}
-        for match in filter(None, map(_NAME.fullmatch, names)):
-            request = Request(int(match[1]), match[2])
-            listed[request] = listed.get(request, False) or match[3] is not None
-        return listed
+        requests = [Request(int(match[1]), match[2]) for match in map(_NAME.fullmatch, sorted(names)) if match]
+        return {request: self._path(request, ".answer").name in names for request in requests}
 
     def newest(self) -> Request | None:
         """Return the request of the highest number; None where it has an answer, or nothing is there."""

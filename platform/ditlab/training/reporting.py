@@ -119,14 +119,11 @@ class Requests:
     def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
         """Answer the request that was begun after a step; a `problem` is a sentence on why nothing was done.
 
-        One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
+        One for a checkpoint is answered once that is complete, or could not be written (`saved`).
         """
 
-    def saved(self, step: int, location: str) -> None:
-        """Take note of a checkpoint that is complete."""
-
-    def not_saved(self, step: int, problem: str) -> None:
-        """Take note of a checkpoint that could not be written."""
+    def saved(self, step: int, location: str, problem: str = "") -> None:
+        """Take note of a checkpoint that is complete, or could not be written for a `problem`."""
 
 
 class Reporter(StepHook):
@@ -185,22 +182,26 @@ class Reporter(StepHook):
 class AgreedRequest(StepHook):
     """Request that all workers do after the step at which they agreed on it, in the exchange of its end.
 
-    The first worker alone finds requests; its code is the largest, as the others have 0.
+    The first worker alone finds requests; its place is the largest, as the others have 0.
     """
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self.number = 0
-        """Number of the request; 0 for none."""
+        self._found: Request | None = None
         self.verb = ""
         """One of `VERBS`; empty for none."""
 
     def pack(self) -> list[int]:
-        """Return number and verb of this worker's request as one number; 0 for none."""
-        request = self._requests.next()
-        return [request.number * len(VERBS) + VERBS.index(request.verb) if request else 0]
+        """Return the place of this worker's verb in `VERBS`, from 1; 0 for none."""
+        self._found = self._requests.next()
+        return [VERBS.index(self._found.verb) + 1 if self._found else 0]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
-        """Take in the codes of all workers."""
-        self.number, place = divmod(max(code for (code,) in records), len(VERBS))
-        self.verb = VERBS[place] if self.number else ""
+        """Take in the places of all workers."""
+        place = max(place for (place,) in records)
+        self.verb = VERBS[place - 1] if place else ""
+
+    def begin(self, step: int) -> None:
+        """Say, on the worker that has found the request, that it is done after a step."""
+        if self._found:
+            self._requests.begin(self._found, step)

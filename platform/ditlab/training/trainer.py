@@ -31,7 +31,6 @@ from ditlab.training.decisions import Action, Intervals, StepFacts, decide, is_d
 from ditlab.training.early_stop import Evaluations
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.hooks import Hooks, StepHook
-from ditlab.training.inbox import Request
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun, worker_share
 from ditlab.training.receipts import StepReceipts
@@ -344,7 +343,7 @@ class Trainer:
         for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
         """
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
-        self.reporter.requests.begin(Request(self.request.number, verb), step)
+        self.request.begin(step)
         if evaluates and values is None:
             values = self._evaluate(is_recorded=not self.evaluations.are_async)
             if verb == STOP_VERB and not self.evaluations.are_async:  # the run's latest

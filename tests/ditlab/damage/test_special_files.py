@@ -60,10 +60,8 @@ def test_readers_neither_wait_nor_read_without_end(one, kinds):
 PLACES = {
     "run.json": lambda one: one.first.record,
     "its lock": lambda one: one.first.path / "run.json.lock",
-    "the run's lock": lambda one: one.first.path / "run.lock",
     "spec.yaml": lambda one: one.first.spec,
     "the journal": lambda one: one.first.journal,
-    "the journal's lock": lambda one: one.first.journal.with_suffix(".lock"),
     "the journal of node 1": lambda one: one.first.node_journal(1),
     "the cursor": lambda one: one.first.journal.with_suffix(".cursor.json"),
     "the cursor's lock": lambda one: one.first.journal.with_suffix(".cursor.json.lock"),

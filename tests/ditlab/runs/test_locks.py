@@ -5,11 +5,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
 from ditlab.runs import locks
-from ditlab.runs.locks import lock_journal, lock_run
-from support import special_files
+from ditlab.runs.locks import lock_journal
 
 
 def test_a_wait_for_a_journal_warns_once_and_ends_when_it_is_free(tmp_path, monkeypatch):
@@ -27,11 +26,3 @@ def test_a_wait_for_a_journal_warns_once_and_ends_when_it_is_free(tmp_path, monk
     with lock_journal(folder, timeout=60, warn=warnings.append):
         release.join()
     assert len(warnings) == 1 and "waiting up to 60 s for its end" in warnings[0]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device", "circle", "folder"])
-def test_a_lock_that_is_no_file_is_a_sentence(tmp_path, kind):
-    folder = RunFolder(tmp_path)
-    special_files.put(kind, tmp_path / "run.lock")
-    with pytest.raises(UserError, match=r"run\.lock is no lock \(.*no plain file\); delete it\.$"), lock_run(folder):
-        pass

@@ -68,6 +68,13 @@ def answer(inbox, step, **fields):
     inbox.answer(Request(step, EVALUATE), EvaluationAnswer(step, **fields))
 
 
+def answer_too_late(inbox, step, **fields):
+    """Leave an answer whose request is gone, as an evaluator of an attempt that was rolled back does."""
+    inbox.post(Request(step, EVALUATE))
+    answer(inbox, step, **fields)
+    (inbox.folder / f"{step:08d}-evaluate.json").unlink()
+
+
 @contextmanager
 def evaluator(inbox, value=float, is_ready=lambda step: True, error=""):
     """Answer requests with `value` of their step, or an error, once the step is ready."""
@@ -147,6 +154,7 @@ def test_an_interrupted_run_goes_on_with_what_is_due(tmp_path):
         assert run_async(asynchronous(), tmp_path, journal).status == "finished"
     assert journal.evaluated_steps()[0] == 6 and journal.evaluated_steps()[-1] == 12
     torn = Journal(tagged=dict(journal.tagged), values=journal.values)  # killed between journal and inbox
+    inbox.post(Request(12, EVALUATE))
     answer(inbox, 12, metrics={METRIC: 12.0})
     assert run_async(asynchronous(), tmp_path, torn).status == "finished" and inbox.listed() == {}
 
@@ -160,6 +168,7 @@ def test_scheduler_gets_each_value_at_its_step(tmp_path):
             return False
 
     inbox = Inbox(tmp_path / "evaluator")
+    answer_too_late(inbox, 9, metrics={METRIC: -1.0})  # neither hinders the evaluator nor is taken in
     with evaluator(inbox):
         run_async(asynchronous(), tmp_path, Journal(), [Scheduler()], waits_for_values=True)
     assert seen == [(3, 3.0), (6, 6.0), (9, 9.0)]
@@ -167,7 +176,7 @@ def test_scheduler_gets_each_value_at_its_step(tmp_path):
 
 def test_failed_evaluation_costs_no_training(tmp_path):
     journal, inbox = Journal(), Inbox(tmp_path / "evaluator")
-    answer(inbox, 12, error="of an earlier launch")  # is removed: nobody asked for it yet
+    answer_too_late(inbox, 12, error="of an earlier attempt")
     with evaluator(inbox, error="no memory"):
         outcome = run_async(asynchronous(), tmp_path, journal)
     assert outcome.status == "finished" and journal.evaluated_steps() == []
