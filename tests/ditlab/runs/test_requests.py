@@ -52,15 +52,13 @@ def asked(monkeypatch):
     return first
 
 
+def read_answers(folder):
+    listed = Inbox(folder.requests).listed()
+    return {each.number: Inbox(folder.requests).read(each, RequestAnswer) for each in listed if listed[each]}
+
+
 def answers(folder):
-    inbox = Inbox(folder.requests)
-    found = [inbox.read(request, RequestAnswer) for request in inbox.listed()]
-    return [(each.verb, each.status, each.step) for each in found if each]
-
-
-def read_answer(folder, number):
-    inbox = Inbox(folder.requests)
-    return next(inbox.read(request, RequestAnswer) for request in inbox.listed() if request.number == number)
+    return [(each.verb, each.status, each.step) for each in read_answers(folder).values()]
 
 
 def test_equal_open_requests_are_one_and_a_damaged_answer_is_one_sentence(folder):
@@ -88,38 +86,15 @@ def test_answers_of_the_newest_requests_are_kept(folder, monkeypatch):
     assert [request.number for request in Inbox(folder.requests).listed()] == [3, 4, 5]
 
 
-def test_what_a_crashed_process_had_begun_is_done_again(run_home, asked, monkeypatch):
-    evaluate = RunEvaluation.evaluate
-
-    def crash(self, state, *arguments, **named):
-        if state.step:
-            raise RuntimeError("the worker is gone")
-        return evaluate(self, state, *arguments, **named)
-
-    asked("evaluate")
-    monkeypatch.setattr(RunEvaluation, "evaluate", crash)
-    before = set(run_home.runs.iterdir())
-    with pytest.raises(RuntimeError):
-        train(tiny(**SPEC), local=True)
-    folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
-    assert answers(folder) == [] and [request.verb for request in open_requests(folder)] == ["evaluate"]
-    monkeypatch.setattr(RunEvaluation, "evaluate", evaluate)
-    train(tiny(**SPEC), local=True, resume=folder.run_id)
-    assert answers(folder) == [("evaluate", "done", 1)]
-
-
 def test_a_checkpoint_that_cannot_be_written_is_answered(folder):
-    tracker = SimpleNamespace(folder=folder, set_tags=lambda tags: None)
-    for verb in (STOP_VERB, "checkpoint"):
-        post_request(folder, verb)
-    worker = TrackedRequests(tracker, print, {STOP_VERB: "the run is a trial."}, ignore)
+    post_request(folder, "checkpoint")
+    worker = TrackedRequests(SimpleNamespace(folder=folder, set_tags=ignore), print, {}, ignore)
     worker.begin(worker.next(), 3)
     worker.done(3, {})
     worker.saved(2, "elsewhere")
-    assert answers(folder) == [(STOP_VERB, "not done", 0)] and read_answer(folder, 1).message == "the run is a trial."
+    assert answers(folder) == [] and worker.next() is None
     worker.saved(3, "", "the disk is full.")
-    assert answers(folder)[1:] == [("checkpoint", "not done", 3)]
-    assert read_answer(folder, 2).message == "the disk is full." and worker.next() is None
+    assert answers(folder) == [("checkpoint", "not done", 3)] and read_answers(folder)[1].message == "the disk is full."
 
 
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
@@ -130,7 +105,7 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
         ("evaluate", "done", 1), ("sample", "done", 2), ("checkpoint", "done", 3), (STOP_VERB, "done", 4),
     ]  # fmt: skip
     assert (result.status, result.step) == ("interrupted", 4)
-    evaluation, sample, checkpoint, stop = (read_answer(folder, number) for number in range(1, 5))
+    evaluation, sample, checkpoint, stop = read_answers(folder).values()
     content = read_content(folder.journal)
     points = {content.steps[row]: content.metrics["eval/velocity"].values[place]
               for place, row in enumerate(content.metrics["eval/velocity"].rows)}  # fmt: skip
@@ -155,7 +130,7 @@ def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeyp
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
     assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP_VERB, "not done", 0)]
-    assert result.status == "finished" and read_answer(folder, 2).metrics["eval/velocity"]
+    assert result.status == "finished" and read_answers(folder)[2].metrics["eval/velocity"]
     content = read_content(folder.journal)
     assert {content.steps[row] for row in content.metrics["eval/velocity"].rows} == {0, 4, 6}
 
@@ -217,25 +192,30 @@ def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, mo
     assert [each.verb for each in open_requests(folder)] == (["sample"] if status == "running" else [])
 
 
-def test_what_comes_too_late_and_what_fails_is_said(run_home, asked, monkeypatch):
+def test_what_comes_too_late_is_said(run_home, asked):
     asked("checkpoint", "evaluate", "sample")
     late = train(tiny(**SPEC, training__steps=1), local=True)
     assert answers(run_home.run(late.run_id)) == [
         ("checkpoint", "done", 1), ("evaluate", "not done", 0), ("sample", "not done", 0),
     ]  # fmt: skip
-    assert "has ended meanwhile (finished) at step 1" in read_answer(run_home.run(late.run_id), 2).message
+    assert "has ended meanwhile (finished) at step 1" in read_answers(run_home.run(late.run_id))[2].message
 
-    def refuse(self, state):
-        raise RunFailed("out of memory while sampling", kind="out_of_memory")
 
-    asked("sample")
-    monkeypatch.setattr(RunEvaluation, "sample", refuse)
+@pytest.mark.parametrize(
+    "error", [RunFailed("out of memory", kind="out_of_memory"), RuntimeError("the worker is gone")]
+)
+def test_what_fails_is_not_done_and_what_crashes_is_done_again(run_home, asked, monkeypatch, error):
     before = set(run_home.runs.iterdir())
-    with pytest.raises(RunFailed):
+    with monkeypatch.context() as patched, pytest.raises(type(error)):
+        asked("sample")
+        patched.setattr(RunEvaluation, "sample", Mock(side_effect=error))
         train(tiny(**SPEC), local=True)
     folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
-    assert answers(folder) == [("sample", "not done", 1)]  # a resume goes on without it
-    assert "out of memory while sampling" in read_answer(folder, 1).message
+    assert [request.verb for request in open_requests(folder)] == ([] if answers(folder) else ["sample"])
+    train(tiny(**SPEC), local=True, resume=folder.run_id)
+    is_done = isinstance(error, RuntimeError)
+    assert answers(folder) == [("sample", "done" if is_done else "not done", 1)]
+    assert is_done or "the run has failed meanwhile: out of memory" in read_answers(folder)[1].message
 
 
 def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch):
@@ -243,7 +223,7 @@ def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch
     refusal = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(reporter, "save_grid", Mock(side_effect=refusal))
     result = train(tiny(**SPEC), local=True)
-    answer = read_answer(run_home.run(result.run_id), 1)
+    answer = read_answers(run_home.run(result.run_id))[1]
     assert (answer.status, answer.files) == ("not done", []) and "No space left on device); make room" in answer.message
 
 
