@@ -7,10 +7,9 @@ the launcher starts (`runs.evaluator`) answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ditlab.errors import UserError
-from ditlab.training.decisions import is_due
 from ditlab.training.hooks import StepHook
 from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from ditlab.training.reporting import Reporter
@@ -26,9 +25,10 @@ LOOK_INTERVAL = 0.5
 class AsyncEvaluation(StepHook):
     """Part of the first worker: which checkpoints are to be evaluated, what has come, which ones must stay."""
 
-    def __init__(self, inbox: Inbox, every: int, total_steps: int, reporter: Reporter) -> None:
+    def __init__(self, inbox: Inbox, is_due: Callable[[int], bool], reporter: Reporter) -> None:
+        """`is_due` tells whether the checkpoint of a step is evaluated."""
         self._inbox = inbox
-        self._every = every
+        self._is_due = is_due
         self._reporter = reporter
         self._taken = int(reporter.recorded.tags().get(TAKEN_TAG, -1))
         self._wanted: list[int] = []
@@ -36,8 +36,6 @@ class AsyncEvaluation(StepHook):
         self._is_refused = False
         """True if the disk refused the latest request."""
         self._next_look = 0.0
-        self.last_step = total_steps
-        """Step whose checkpoint is evaluated whether or not that is due."""
 
     def begin(self, step: int, is_saved: bool) -> None:
         """Go on after `step` steps, whose checkpoint `is_saved`: evaluations of later ones come again."""
@@ -107,9 +105,6 @@ class AsyncEvaluation(StepHook):
         self._wanted = [step for step in self._wanted if step > answer.step]
         for step in (*passed, answer.step):
             self._inbox.remove(Request(step, EVALUATE))
-
-    def _is_due(self, step: int) -> bool:
-        return is_due(step, self._every, step == self.last_step)
 
     def _read(self, step: int) -> EvaluationAnswer | None:
         request = Request(step, EVALUATE)

@@ -80,8 +80,8 @@ class Evaluations:
         self._decision: StopDecision | None = None
         self.asynchronous: AsyncEvaluation | None = None
         """Hook of the first worker that asks for asynchronous evaluations."""
-        if run.inbox and rank.is_first and (every := run.experiment.evaluation.every):
-            self.asynchronous = AsyncEvaluation(run.inbox, every, run.plan.total_steps, reporter)
+        if run.inbox and rank.is_first and run.experiment.evaluation.every:
+            self.asynchronous = AsyncEvaluation(run.inbox, self._is_due, reporter)
         self.are_async = False
         """True if checkpoints are evaluated, and not the workers' state."""
         self.last_step = run.plan.total_steps
@@ -115,7 +115,6 @@ class Evaluations:
         elif recorded is not None:
             self._reporter.tags({STOP_TAG: ""})
         if self.asynchronous:
-            self.asynchronous.last_step = self.last_step
             self.asynchronous.begin(step, trainer.checkpoints.last is not None)
 
     def _known_decision(self, stop: EarlyStop, step: int) -> StopDecision:
@@ -124,12 +123,13 @@ class Evaluations:
         Points that were asked for do not count, nor those that workers measured after `step`, which come again.
         """
         decision = StopDecision(stop)
-        every = self._run.experiment.evaluation.every
         for at, value in self._reporter.recorded.history(stop.metric):
-            counts = is_due(at, every, at == self._run.plan.total_steps)
-            if counts and (self.are_async or at <= step):
+            if self._is_due(at) and (self.are_async or at <= step):
                 decision.add(at, {stop.metric: value})
         return decision
+
+    def _is_due(self, step: int) -> bool:
+        return is_due(step, self._run.experiment.evaluation.every, step == self.last_step)
 
     def end_after(self, step: int) -> None:
         """End the run after a step, together; the journal has that before a checkpoint has."""
@@ -141,8 +141,6 @@ class Evaluations:
             text = self._decision.describe(step)
             self._reporter.tags({STOP_TAG: text})
             self._reporter.warn(f"training ends early, after step {text}.")
-        if self.asynchronous:
-            self.asynchronous.last_step = step
 
     def record(self, step: int, values: dict[str, float]) -> None:
         """Take in and report the metrics of an evaluation, on this worker."""
