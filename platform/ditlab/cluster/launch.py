@@ -84,10 +84,10 @@ def train_with_retries(
 
     `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
     """
-    from ditlab.cluster.evaluator import EvaluatorOnRay
+    from ditlab.cluster.evaluator import evaluate_on_ray
 
-    start = partial(EvaluatorOnRay, threads=spec.share.threads)
-    with async_evaluator(launch, start, callbacks.warn):
+    evaluate = partial(evaluate_on_ray, threads=spec.share.threads)
+    with async_evaluator(launch, evaluate, callbacks.warn):
         return _retried(launch, pool, spec, stop, callbacks)
 
 

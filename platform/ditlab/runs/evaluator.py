@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -46,29 +45,20 @@ NICENESS = 10
 """Niceness of an evaluator's process: training comes first where both run on the same cores."""
 
 
-class EvaluatorTask(ABC):
-    """An evaluation that was started in another process."""
+Evaluate = Callable[[Launch, threading.Event], str]
+"""Has the newest request answered by another process, which it ends at once when the event is set.
 
-    @abstractmethod
-    def wait(self, seconds: float) -> str | None:
-        """Wait at most so long; return None while it runs, why it ended without an answer, or "" where it answered."""
-
-    @abstractmethod
-    def cancel(self) -> None:
-        """End it at once."""
-
-
-StartTask = Callable[[Launch], EvaluatorTask]
+Returns why that process ended without an answer; empty where it has answered."""
 
 
 @contextmanager
-def async_evaluator(launch: Launch, start: StartTask, warn: Callable[[str], None]) -> Iterator[None]:
+def async_evaluator(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None]) -> Iterator[None]:
     """Have a run's requests for evaluations answered during the block, where its spec wants that."""
     if launch.experiment.evaluation.mode == "inline":
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_serve, args=(launch, start, warn, ended), name="ditlab-evaluator", daemon=True)
+    thread = threading.Thread(target=_serve, args=(launch, evaluate, warn, ended), name="ditlab-evaluator", daemon=True)
     thread.start()
     try:
         yield
@@ -77,7 +67,7 @@ def async_evaluator(launch: Launch, start: StartTask, warn: Callable[[str], None
         thread.join()
 
 
-def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended: threading.Event) -> None:
+def _serve(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ended: threading.Event) -> None:
     inbox = Inbox(launch.folder.evaluator)
     num_lost = 0
     while not ended.wait(POLL_INTERVAL):
@@ -85,7 +75,7 @@ def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended:
         if request is None:
             continue
         try:
-            problem = _follow(start(launch), ended)
+            problem = evaluate(launch, ended)
         except Exception as error:  # of whatever runs it: steps go on, and so does this thread
             problem = first_line(error)
         if ended.is_set():
@@ -104,43 +94,29 @@ def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended:
         num_lost = 0
 
 
-def _follow(task: EvaluatorTask, ended: threading.Event) -> str:
-    while (problem := task.wait(POLL_INTERVAL)) is None:
-        if ended.is_set():
-            task.cancel()
+def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
+    """Have a request answered by a process of its own on this machine, as `Evaluate` says: for a run without Ray."""
+    variables = dict(os.environ)
+    threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+    # the last GPU of those that this process may use: training takes the first
+    num = torch.cuda.device_count() if launch.experiment.evaluation.resources.gpus else 0
+    visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
+    with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=log, start_new_session=True, env=variables,
+        )  # fmt: skip
+    assert process.stdin
+    with suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
+    while process.poll() is None:
+        if ended.wait(POLL_INTERVAL):
+            process.kill()
+            process.wait()
             return ""
-    return problem
-
-
-class EvaluatorProcess(EvaluatorTask):
-    """An evaluation in a process of its own on this machine, for a training without Ray."""
-
-    def __init__(self, launch: Launch) -> None:
-        variables = dict(os.environ)
-        threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
-        # the last GPU of those that this process may use: training takes the first
-        num = torch.cuda.device_count() if launch.experiment.evaluation.resources.gpus else 0
-        visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
-        with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                stderr=log, start_new_session=True, env=variables,
-            )  # fmt: skip
-        assert self._process.stdin
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
-
-    def wait(self, seconds: float) -> str | None:
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return f"its process ended with code {code}; evaluator/evaluator.log has its last words" if code else ""
-
-    def cancel(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    code = process.returncode
+    return f"its process ended with code {code}; evaluator/evaluator.log has its last words" if code else ""
 
 
 def answer_request(launch: Launch, threads: int | None) -> None:

@@ -10,7 +10,7 @@ from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs import evaluator
-from ditlab.runs.evaluator import EvaluatorTask, async_evaluator
+from ditlab.runs.evaluator import async_evaluator
 from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
@@ -25,20 +25,6 @@ from support.trainings.workers import tiny
 ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
 
 
-class Scripted(EvaluatorTask):
-    """A task that is over at once, and answers or is lost as told."""
-
-    def __init__(self, answer, problem=""):
-        self._answer, self._problem = answer, problem
-
-    def wait(self, seconds):
-        self._answer()
-        return self._problem
-
-    def cancel(self):
-        raise AssertionError("it has ended")
-
-
 @pytest.mark.parametrize("num_lost", [3, evaluator.MAX_LOST + 1])
 def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "POLL_INTERVAL", 0.001)
@@ -49,13 +35,14 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     for request in requests:
         inbox.post(request)
 
-    def start(_):
+    def evaluate(*_):
         begun.append(len(begun))
         if len(begun) <= num_lost:
-            return Scripted(lambda: None, "its node is gone")
-        return Scripted(lambda: inbox.answer(requests[1], EvaluationAnswer(4, {"eval/velocity": float("nan")})))
+            return "its node is gone"
+        inbox.answer(requests[1], EvaluationAnswer(4, {"eval/velocity": float("nan")}))
+        return ""
 
-    with async_evaluator(launch, start, warnings.append):
+    with async_evaluator(launch, evaluate, warnings.append):
         wait_until(lambda: inbox.listed()[requests[1]], 20, "an answer")
     assert inbox.newest() is None and inbox.read(requests[0], EvaluationAnswer) is None
     answer = inbox.read(requests[1], EvaluationAnswer)
