@@ -20,8 +20,8 @@ from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
 from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.inbox import Inbox
-from ditlab_addons.ask import asking
-from ditlab_addons.ask.asking import ask
+from ditlab_addons.ask import request as asking
+from ditlab_addons.ask.request import ask
 from support.command import run_here
 from support.trainings.workers import tiny
 

@@ -9,7 +9,7 @@ from ditlab.api.sweeps import tune
 from ditlab.home import Home
 from ditlab.spec.sweep import build_sweep
 from ditlab.tracking.history import metric_history
-from ditlab_addons.ask.asking import ask
+from ditlab_addons.ask.request import ask
 from support.sweeps import METRIC, small_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -11,7 +11,7 @@ from ditlab.receipts.records import STOP_VERB
 from ditlab.runs.requests import RequestAnswer, open_requests, post_request
 from ditlab.tracking.journal import read_content
 from ditlab.training.inbox import Inbox
-from ditlab_addons.ask.asking import ask
+from ditlab_addons.ask.request import ask
 from support.clusters.faults import journal_path, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
 from support.trainings.workers import same_state

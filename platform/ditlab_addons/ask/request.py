@@ -13,7 +13,7 @@ from ditlab.receipts.records import STOP_VERB, VERBS
 from ditlab.runs.locks import running_state
 from ditlab.runs.requests import RequestAnswer, post_request
 from ditlab.tracking.journal import recent_metrics
-from ditlab.tracking.records import RunRecord, read_record
+from ditlab.tracking.records import read_record
 from ditlab.training.inbox import Inbox
 
 _POLL_INTERVAL = 0.25  # seconds between two looks for an answer, and at the run that is to give it
@@ -43,8 +43,9 @@ def answer_lines(answer: RequestAnswer) -> list[str]:
     return [f"{answer.verb}: done at step {answer.step:,}", *values, *made]
 
 
-def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
+def refusal(folder: RunFolder, verb: str) -> str:
     """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
+    record = read_record(folder)
     status: str = record.status
     if status == "running":
         running = running_state(folder, record)
@@ -67,7 +68,7 @@ def ask(
     """
     if verb not in VERBS:
         raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
-    if why := refusal(folder, read_record(folder), verb):
+    if why := refusal(folder, verb):
         raise UserError(why)
     try:
         request = post_request(folder, verb)
@@ -76,7 +77,7 @@ def ask(
     inbox = Inbox(folder.requests)
     begin = time.monotonic()
     while True:
-        why = refusal(folder, read_record(folder), verb)
+        why = refusal(folder, verb)
         on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
         if answer := inbox.read(request, RequestAnswer):  # after the look at the run, which answers before it ends
             return answer
