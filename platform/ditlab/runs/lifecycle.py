@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import Launch
 from ditlab.runs.requests import withdraw_stops
@@ -101,8 +101,7 @@ def _update(folder: RunFolder, **changes: Any) -> None:
     try:
         update_record(folder, **changes)
     except (OSError, UserError) as error:
-        reason = getattr(error, "strerror", None) or error
-        _warn(f"{folder.record} cannot be written ({reason}).")
+        _warn(f"{folder.record} cannot be written ({first_line(error)}).")
 
 
 def _warn(message: str) -> None:

@@ -368,8 +368,7 @@ class TrackedReporter(Reporter):
         try:
             update_record(self._folder, step=step)
         except (OSError, UserError) as error:
-            reason = getattr(error, "strerror", None) or error
-            self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
+            self.warn(f"{self._folder.record} cannot be written ({first_line(error)}); training goes on.")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)

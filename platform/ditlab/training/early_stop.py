@@ -56,7 +56,8 @@ class StopDecision:
 
     def describe(self, step: int) -> str:
         """Text of the tag for a run that ends after `step` steps."""
-        (at, best), spec = self.best(), self.spec
+        spec = self.spec
+        at, best = self.best()
         latest = ", ".join(f"{value:.6g} at step {number}" for number, value in self.points[-spec.patience :])
         than = f"no better than {best:.6g} at step {at}" if at >= 0 else "no number"
         than += f" in {spec.patience} evaluations"
