@@ -253,11 +253,11 @@ class RunFolder:
         return self.receipts / f"spec-{spec_hash}.yaml"
 
     requests = Below("requests")
-    """Requests to the run while it trains, and the answers (`ditlab.runs.requests`)."""
+    """Inbox of the run while it trains (`ditlab.runs.requests`)."""
     evaluations = Below("evaluations")
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
-    beside = Below("beside")
-    """Requests for evaluations beside the training, and their answers (JSON)."""
+    evaluator = Below("evaluator")
+    """Inbox of the run's evaluator (`ditlab.training.inbox`), and what its latest process printed, `evaluator.log`."""
     openmetrics = Below("openmetrics.txt")
     """Latest state of the run for scrapers, in OpenMetrics' text format."""
     added_events = Below("events.jsonl")

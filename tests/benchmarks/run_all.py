@@ -37,7 +37,7 @@ NEEDS = {
     "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/command_start_up": ("mlflow", "deepspeed"),
-    "runs/evaluation_beside": ("ray", "deepspeed"),
+    "runs/async_evaluation": ("ray", "deepspeed"),
     "runs/recovery_time": ("ray", "deepspeed"),
     "runs/start_up": ("ray", "mlflow", "deepspeed"),
     "runs/sweep_cost": ("ray", "mlflow", "deepspeed"),

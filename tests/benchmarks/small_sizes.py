@@ -14,7 +14,7 @@ SMALL = {
     "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],
     "runs/command_start_up": ["--rounds", "1"],
-    "runs/evaluation_beside": ["--rounds", "1", "--steps", "60", "--every", "30"],
+    "runs/async_evaluation": ["--rounds", "1", "--steps", "60", "--every", "30"],
     "runs/recovery_time": ["--rounds", "1"],
     "runs/start_up": ["--rounds", "1", "--ray-rounds", "1"],
     "runs/sweep_cost": ["--trials", "2", "--fresh", "2", "--beside", "2", "--rounds", "1"],

@@ -45,7 +45,7 @@ from ditlab.tracking.history import held_out_text
 from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
-from ditlab.training.mailbox import EvaluationMailbox
+from ditlab.training.inbox import EVALUATE, Inbox, Request
 from ditlab_models.contract import EvaluationResult
 
 FOLDER = "assessment"
@@ -262,13 +262,13 @@ def follow_checkpoints(
 ) -> Iterator[CheckpointEvaluation]:
     """Evaluate each checkpoint of a run that is the newest one, until no process trains the run; yield the results.
 
-    Raises UserError for a run that is followed already or evaluates beside its training by itself, and as
+    Raises UserError for a run that is followed already or evaluates asynchronously by itself, and as
     `evaluate_run` does.
     """
     folder, spec, done = opened.folder, opened.experiment, -1
-    if spec.evaluation.where == "beside":
+    if spec.evaluation.mode == "async":
         raise UserError(
-            f"run {folder.run_id} has evaluation.where=beside, so that its own evaluator follows it; leave --watch out."
+            f"run {folder.run_id} has evaluation.mode=async, so that its own evaluator follows it; leave --watch out."
         )
     store = checkpoint_store(folder, spec.checkpoint.storage)
     own = (opened.home, folder, opened.record, spec, opened.warn, opened.progress, opened.anyway)
@@ -348,8 +348,9 @@ def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: Checkpoint
     """Write figures and tables into the run's folder, log them and the metrics; but not what training measures in
     another way, whose name would hold two measurements. Raises UserError for a full disk."""
     apart = dict(evaluation.differences)
-    request = EvaluationMailbox(saved.folder.beside).request()
-    if request and saved.step in (request.step, *request.older):  # the run takes in its own figures of this step
+    if (
+        Request(saved.step, EVALUATE) in Inbox(saved.folder.evaluator).listed()
+    ):  # the run takes in its own figures of this step
         apart = {**apart, "eval": (), "quality": ()}
     metrics = {name: value for name, value in found.metrics.items() if name.partition("/")[0] not in apart}
     measurements = {group: each for group, each in evaluation.measurements.items() if group not in apart}

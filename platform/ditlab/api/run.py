@@ -220,7 +220,7 @@ class Run:
         """Evaluate each checkpoint that is the newest one, and add it to the run, until no process trains the run.
 
         Yields the results; between two looks for a checkpoint lie `interval` seconds. Raises UserError for a run that
-        is followed already or evaluates beside its training by itself, and as `evaluate` does.
+        is followed already or evaluates asynchronously by itself, and as `evaluate` does.
         """
         self.home.check_place()
         self.wait_as_in_training()

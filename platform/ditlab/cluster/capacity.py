@@ -199,14 +199,14 @@ def check_capacity(
 
 
 def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], growth: Growth = NO_GROWTH) -> list[Node]:
-    """Return the nodes without what an evaluation beside the training reserves on one of them.
+    """Return the nodes without what an asynchronous evaluation reserves on one of them.
 
     Raises UserError where none has that, or none beside the workers.
     """
     evaluation = experiment.evaluation
     resources = experiment.resources
     need = {name: number for name, number in evaluation.resources.on_node().items() if number}
-    if evaluation.where == "inline" or not need:
+    if evaluation.mode == "inline" or not need:
         return list(nodes)
 
     def has_room(node: Node) -> bool:

@@ -20,7 +20,7 @@ from ditlab.cluster.session import is_connected, lost_ray, ray_session
 from ditlab.errors import RunFailed, Unreachable
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
-from ditlab.runs.evaluator import evaluated_beside
+from ditlab.runs.evaluator import async_evaluator
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
@@ -43,7 +43,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
     experiment = launch.experiment
     resources = experiment.resources
     needed = cpu_share(resources, [{"CPU": os.cpu_count() or 1}]).threads * resources.min_workers
-    if experiment.evaluation.where == "beside":
+    if experiment.evaluation.mode == "async":
         needed += experiment.evaluation.resources.cpus or 0
     is_on_cluster = is_connected()
     if not is_on_cluster:
@@ -84,10 +84,10 @@ def train_with_retries(
 
     `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
     """
-    from ditlab.cluster.evaluator import EvaluatorOnRay
+    from ditlab.cluster.evaluator import evaluate_on_ray
 
-    start = partial(EvaluatorOnRay, threads=spec.share.threads)
-    with evaluated_beside(launch, start, callbacks.warn):
+    evaluate = partial(evaluate_on_ray, threads=spec.share.threads)
+    with async_evaluator(launch, evaluate, callbacks.warn):
         return _retried(launch, pool, spec, stop, callbacks)
 
 

@@ -96,7 +96,8 @@ class HomeBudget:
 def check_home_budget(home: Home, experiment: Experiment) -> None:
     """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no budget."""
     if budget := HomeBudget.from_environment():
-        hours, device = DeviceHours(home), device_kind(experiment)
+        hours = DeviceHours(home)
+        device = device_kind(experiment)
         is_used_up = budget.is_used_up(hours, device)
         if is_used_up:
             raise BudgetUsedUp(budget.refusal(home, hours, device))
@@ -107,10 +108,10 @@ class BudgetWatch:
 
     def __init__(self, home: Home, experiment: Experiment) -> None:
         """Raises UserError where `DITLAB_BUDGET` is no budget."""
-        self._budget, self._home, self._device = HomeBudget.from_environment(), home, device_kind(experiment)
+        self._budget = HomeBudget.from_environment()
+        self._device = device_kind(experiment)
         self._hours = DeviceHours(home)
         self._next_check = 0.0
-        self.is_needed = self._budget is not None
 
     def sentence(self) -> str:
         """Return the clause on a budget that is used up; empty where it is not, and between two looks."""
@@ -125,7 +126,11 @@ class BudgetWatch:
 @contextmanager
 def budget_watched(launch: Launch, stop: StopRequests, warn: Callable[[str], None]) -> Iterator[None]:
     """Ask for the end of a run, after a final checkpoint, once the budget of its home is used up."""
-    watch, is_over = BudgetWatch(launch.home, launch.experiment), threading.Event()
+    if HomeBudget.from_environment() is None:
+        yield
+        return
+    watch = BudgetWatch(launch.home, launch.experiment)
+    is_over = threading.Event()
 
     def look() -> None:
         while not is_over.wait(CHECK_INTERVAL):
@@ -137,11 +142,9 @@ def budget_watched(launch: Launch, stop: StopRequests, warn: Callable[[str], Non
                 return
 
     thread = threading.Thread(target=look, name="ditlab-budget", daemon=True)
-    if watch.is_needed:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         is_over.set()
-        if watch.is_needed:
-            thread.join()
+        thread.join()

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -119,8 +118,7 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     except OSError as error:
         unsent = None
         notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
-    with suppress(OSError):
-        notes += [f"asked for and not done yet: {each.verb}." for each in open_requests(folder, notes.append)]
+    notes += [f"asked for and not done yet: {request.verb}." for request in open_requests(folder)]
     if content.num_damaged:
         notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
     facts = JournalFacts.of(content)

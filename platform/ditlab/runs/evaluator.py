@@ -1,8 +1,8 @@
-"""Evaluator beside a training: the launcher's thread that has requests answered, and the answer to one of them.
+"""Evaluator of a run whose evaluation is asynchronous: the launcher's thread that has requests answered, and an answer.
 
-A request names the newest checkpoint that is to be evaluated (`training.mailbox`). One at a time is evaluated, by a Ray
-task (`cluster.evaluator`) or, without Ray, by a process of its own: `python -m ditlab.runs.evaluator`. One that is lost
-is started again.
+The newest request names the checkpoint that is to be evaluated (`training.async_evaluation`). One at a time is
+evaluated, by a Ray task (`cluster.evaluator`) or, without Ray, by a process of its own: `python -m
+ditlab.runs.evaluator`. One that is lost is started again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.sample_files import save_samples
 from ditlab.secrets import hide
 from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
-from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox
+from ditlab.training.inbox import EvaluationAnswer, Inbox
 from ditlab.training.plan import TrainingRun
 from ditlab_models.contract import RetiringObjective
 
@@ -46,33 +45,20 @@ NICENESS = 10
 """Niceness of an evaluator's process: training comes first where both run on the same cores."""
 
 
-class EvaluatorTask(ABC):
-    """An evaluation that was started in another process."""
+Evaluate = Callable[[Launch, threading.Event], str]
+"""Has the newest request answered by another process, which it ends at once when the event is set.
 
-    @abstractmethod
-    def wait(self, seconds: float) -> bool:
-        """Return True once it has ended, within so many seconds."""
-
-    @abstractmethod
-    def problem(self) -> str:
-        """Return why it ended without an answer; empty where it has answered."""
-
-    @abstractmethod
-    def cancel(self) -> None:
-        """End it at once."""
-
-
-StartTask = Callable[[Launch], EvaluatorTask]
+Returns why that process ended without an answer; empty where it has answered."""
 
 
 @contextmanager
-def evaluated_beside(launch: Launch, start: StartTask, warn: Callable[[str], None]) -> Iterator[None]:
-    """Have a run's requests for evaluations answered during the block, where its spec evaluates beside the training."""
-    if launch.experiment.evaluation.where == "inline":
+def async_evaluator(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None]) -> Iterator[None]:
+    """Have a run's requests for evaluations answered during the block, where its spec wants that."""
+    if launch.experiment.evaluation.mode == "inline":
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_serve, args=(launch, start, warn, ended), name="ditlab-evaluator", daemon=True)
+    thread = threading.Thread(target=_serve, args=(launch, evaluate, warn, ended), name="ditlab-evaluator", daemon=True)
     thread.start()
     try:
         yield
@@ -81,69 +67,56 @@ def evaluated_beside(launch: Launch, start: StartTask, warn: Callable[[str], Non
         thread.join()
 
 
-def _serve(launch: Launch, start: StartTask, warn: Callable[[str], None], ended: threading.Event) -> None:
-    mailbox, num_lost = EvaluationMailbox(launch.folder.beside), 0
+def _serve(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ended: threading.Event) -> None:
+    inbox = Inbox(launch.folder.evaluator)
+    num_lost = 0
     while not ended.wait(POLL_INTERVAL):
-        request = mailbox.request()
-        if request is None or mailbox.has_answer(request.step):
+        request = inbox.newest()
+        if request is None:
             continue
         try:
-            problem = _follow(start(launch), ended)
+            problem = evaluate(launch, ended)
         except Exception as error:  # of whatever runs it: steps go on, and so does this thread
             problem = first_line(error)
         if ended.is_set():
             return
-        num_lost = num_lost + 1 if problem else 0
-        if num_lost > MAX_LOST:
-            with suppress(OSError):
-                reason = f"{num_lost} evaluators in a row were lost, the last: {problem}"
-                mailbox.answer(EvaluationAnswer(request.step, error=reason))
+        if not problem:
             num_lost = 0
-        elif problem:
-            warn(f"the evaluator of step {request.step} was lost ({problem}); it is started again.")
+            continue
+        num_lost += 1
+        if num_lost <= MAX_LOST:
+            warn(f"the evaluator of step {request.number} was lost ({problem}); it is started again.")
             ended.wait(min(60.0, RETRY_PAUSE * 2 ** (num_lost - 1)))
+            continue
+        with suppress(OSError):
+            reason = f"{num_lost} evaluators in a row were lost, the last: {problem}"
+            inbox.answer(request, EvaluationAnswer(request.number, error=reason))
+        num_lost = 0
 
 
-def _follow(task: EvaluatorTask, ended: threading.Event) -> str:
-    while not task.wait(POLL_INTERVAL):
-        if ended.is_set():
-            task.cancel()
+def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
+    """Have a request answered by a process of its own on this machine, as `Evaluate` says: for a run without Ray."""
+    variables = dict(os.environ)
+    threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+    # the last GPU of those that this process may use: training takes the first
+    num = torch.cuda.device_count() if launch.experiment.evaluation.resources.gpus else 0
+    visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
+    with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=log, start_new_session=True, env=variables,
+        )  # fmt: skip
+    assert process.stdin
+    with suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
+    while process.poll() is None:
+        if ended.wait(POLL_INTERVAL):
+            process.kill()
+            process.wait()
             return ""
-    return task.problem()
-
-
-class EvaluatorProcess(EvaluatorTask):
-    """An evaluation in a process of its own on this machine, for a training without Ray."""
-
-    def __init__(self, launch: Launch) -> None:
-        resources, variables = launch.experiment.evaluation.resources, dict(os.environ)
-        threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
-        # the last GPU of those that this process may use: training takes the first
-        num = torch.cuda.device_count() if resources.gpus else 0
-        visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
-        launch.folder.beside.mkdir(exist_ok=True)
-        with (launch.folder.beside / "evaluator.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                stderr=log, start_new_session=True, env=variables,
-            )  # fmt: skip
-        assert self._process.stdin
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
-
-    def wait(self, seconds: float) -> bool:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.returncode is not None
-
-    def problem(self) -> str:
-        code = self._process.returncode
-        return f"its process ended with code {code}; beside/evaluator.log has its last words" if code else ""
-
-    def cancel(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    code = process.returncode
+    return f"its process ended with code {code}; evaluator/evaluator.log has its last words" if code else ""
 
 
 def answer_request(launch: Launch, threads: int | None) -> None:
@@ -154,20 +127,18 @@ def answer_request(launch: Launch, threads: int | None) -> None:
     """
     with suppress(OSError):
         os.nice(NICENESS)
-    mailbox = EvaluationMailbox(launch.folder.beside)
-    while request := mailbox.request():
+    inbox = Inbox(launch.folder.evaluator)
+    while request := inbox.newest():
         try:
-            answer = _evaluation(launch, request.step, threads)
+            answer = _evaluation(launch, request.number, threads)
         except (Unreachable, StorageOutage):
             raise
         except Exception as error:
-            newer = mailbox.request()
-            if isinstance(error, DamagedCheckpoint) and newer and newer.step != request.step:
+            if isinstance(error, DamagedCheckpoint) and inbox.newest() != request:
                 continue  # it was pruned just now
-            is_sentence = isinstance(error, UserError)
-            text = str(error) if is_sentence else f"{type(error).__name__}: {first_line(error)}"
-            answer = EvaluationAnswer(request.step, error=hide(text).rstrip("."))
-        mailbox.answer(answer)
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+            answer = EvaluationAnswer(request.number, error=hide(text).rstrip("."))
+        inbox.answer(request, answer)
         return
 
 
@@ -179,11 +150,11 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAns
     run = launch.changed(notify=warnings.append).training_run()
     with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
         found = evaluate_checkpoint(run, reader, device, protocol, warnings.append)
-    kept, has_pictures = run.experiment.objective.weights.model_dump(), False
+    components = run.experiment.objective.weights.model_dump()
+    by_sample = {name: values for name, values in found.by_sample["eval"].items() if name in components}
+    has_pictures = False
     try:
-        save_by_sample(
-            launch.folder, step, {name: each for name, each in found.by_sample["eval"].items() if name in kept}
-        )
+        save_by_sample(launch.folder, step, by_sample)
         if found.grid:
             save_samples(launch.folder, step, found.grid)
             has_pictures = True

@@ -24,7 +24,7 @@ from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
 from ditlab.training.hooks import StepHook
-from ditlab.training.mailbox import EvaluationMailbox
+from ditlab.training.inbox import Inbox
 from ditlab.training.plan import RunPlan, TrainingRun, plan_run, rate_change
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import TrainingProgress
@@ -140,7 +140,7 @@ class Launch:
             self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
             self.memory, start_point(self.experiment, self.home, self.run_id),
             InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
-            EvaluationMailbox(self.folder.beside) if self.experiment.evaluation.where == "beside" else None, self.gated,
+            Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None, self.gated,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import Launch
 from ditlab.runs.requests import withdraw_stops
@@ -31,17 +31,17 @@ class RunLifecycle:
     def start(self, total_steps: int) -> None:
         """Record that the run is running. Raises UserError where DITLAB_HOME cannot be written."""
         try:
-            launch, spec_hash = self.launch, self.launch.experiment.content_hash()
-            if launch.before and (old := launch.before.content_hash()) != spec_hash:
+            launch = self.launch
+            spec_hash = launch.experiment.content_hash()
+            old = launch.before.content_hash() if launch.before else spec_hash
+            if launch.before and old != spec_hash:
                 launch.folder.receipts.mkdir(exist_ok=True)  # the steps so far were trained by it
                 write_durably(launch.folder.spec_of(old), encode_recorded(launch.before.to_dict()))
             if launch.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
                 write_durably(launch.folder.spec, encode_recorded(launch.experiment.to_dict()))
                 withdraw_stops(launch.folder)
-            update_record(
-                launch.folder, status="running", message="", total_steps=total_steps, spec_hash=spec_hash
-            )  # fmt: skip
+            update_record(launch.folder, status="running", message="", total_steps=total_steps, spec_hash=spec_hash)
         except OSError as error:
             raise home_write_error(self.launch.home, error) from error
 
@@ -101,8 +101,7 @@ def _update(folder: RunFolder, **changes: Any) -> None:
     try:
         update_record(folder, **changes)
     except (OSError, UserError) as error:
-        reason = getattr(error, "strerror", None) or error
-        _warn(f"{folder.record} cannot be written ({reason}).")
+        _warn(f"{folder.record} cannot be written ({first_line(error)}).")
 
 
 def _warn(message: str) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from ditlab.engine.distributed import single_process
 from ditlab.runs.budget import budget_watched
-from ditlab.runs.evaluator import EvaluatorProcess, evaluated_beside
+from ditlab.runs.evaluator import async_evaluator, evaluate_in_process
 from ditlab.runs.launch import Launch, RunCallbacks, added_hooks
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.signals import GRACE, stop_signals
@@ -27,7 +27,7 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
         torch.set_num_threads(launch.threads.number if launch.threads else resources.cpus_per_worker or before)
         with (
             stop_signals(grace) as stop, budget_watched(launch, stop, callbacks.warn),
-            evaluated_beside(launch, EvaluatorProcess, callbacks.warn), rank_of as rank,
+            async_evaluator(launch, evaluate_in_process, callbacks.warn), rank_of as rank,
         ):  # fmt: skip
             reporter = TrackedReporter(
                 launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,

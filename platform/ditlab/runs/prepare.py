@@ -285,13 +285,13 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
 def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
     """Check where evaluations are made, and that those which end a run early are. Raises UserError."""
     experiment, evaluation = launch.experiment, launch.experiment.evaluation
-    if evaluation.where == "beside":
+    if evaluation.mode == "async":
         asked, workers = evaluation.resources, experiment.resources
         of_workers = workers.gpus_per_worker * workers.min_workers
         if evaluation.every is None:
             raise UserError(
-                "evaluation.where=beside evaluates nothing, as evaluation.every is null; set evaluation.every to a "
-                "number of steps, or evaluation.where to inline."
+                "evaluation.mode=async evaluates nothing, as evaluation.every is null; set evaluation.every to a "
+                "number of steps, or evaluation.mode to inline."
             )
         if not remote and (asked.custom or (asked.gpus and asked.gpus + of_workers > num_gpus)):
             raise UserError(

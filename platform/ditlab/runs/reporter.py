@@ -1,5 +1,7 @@
 """Reporter of a run's first worker: metrics, pictures and results go to tracking, progress to the launcher."""
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
-from ditlab.errors import RunFailed, Unreachable, UserError
+from ditlab.errors import RunFailed, Unreachable, UserError, first_line
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
@@ -18,8 +20,9 @@ from ditlab.reports.formatting import shorten
 from ditlab.runs.budget import device_kind, num_devices
 from ditlab.runs.launch import Launch
 from ditlab.runs.lineage import CHANGED_TAG
-from ditlab.runs.requests import ASKED_TAG, RequestAnswer, RequestDesk
+from ditlab.runs.requests import RequestAnswer, open_requests
 from ditlab.runs.sample_files import samples_path, save_grid, save_samples
+from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
 from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, Series, metric_history
@@ -39,6 +42,7 @@ from ditlab.tracking.review import (
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.evaluation import save_by_sample
 from ditlab.training.export import export_weights
+from ditlab.training.inbox import Inbox, Request
 from ditlab.training.metrics import metric_names
 from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import RecordedRun, Reporter, Requests, RunOutcome, TrainingProgress
@@ -53,6 +57,10 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
 
 
 _OF_A_TRIAL = "the run is a trial, and its sweep decides on its checkpoints and its end; ask for sample or evaluate."
+LOOK_INTERVAL = 0.5
+"""Least seconds between two looks for requests."""
+ASKED_TAG = "ditlab.asked"
+"""Tag with the last request that was answered."""
 _LONGEST_VALUES = 120
 """Characters of a trial's values, with which its name in MLflow begins."""
 
@@ -81,17 +89,37 @@ class TrackedRequests(Requests):
     """Requests to the first worker's run: what they make is logged, and each is answered in the run's folder."""
 
     def __init__(
-        self, desk: RequestDesk, tracker: RunTracker, log_metrics: Callable[[int, Mapping[str, float]], None]
+        self,
+        tracker: RunTracker,
+        warn: Callable[[str], None],
+        refused: Mapping[str, str],
+        log_metrics: Callable[[int, Mapping[str, float]], None],
     ) -> None:
-        """`log_metrics` receives step and metrics of an evaluation that was asked for."""
-        self.desk, self._tracker, self._log_metrics = desk, tracker, log_metrics
+        """`refused`: a sentence by verb that this run does not do.
 
-    def next(self) -> tuple[int, str] | None:
-        request = self.desk.next()
-        return (request.number, request.verb) if request else None
+        `log_metrics` receives step and metrics of an evaluation that was asked for.
+        """
+        self._tracker = tracker
+        self._warn = warn
+        self._refused = refused
+        self._log_metrics = log_metrics
+        self._next_look = 0.0
+        self._open: list[Request] = []
+        self._seen: set[Request] = set()
+        """Requests that this process has begun or refused."""
+        self._begun: dict[int, RequestAnswer] = {}
+        """Answers that are not complete, by the step after which their requests were begun."""
 
-    def begin(self, number: int, verb: str, step: int) -> None:
-        self.desk.begin(number, verb, step)
+    def next(self) -> Request | None:
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_INTERVAL
+            self._look()
+        return next((request for request in self._open if request not in self._seen), None)
+
+    def begin(self, request: Request, step: int) -> None:
+        self._seen.add(request)
+        self._begun[step] = RequestAnswer(*request, step=step)
 
     def sampled(self, step: int, figure: Figure) -> None:
         try:
@@ -102,23 +130,58 @@ class TrackedRequests(Requests):
         self._tracker.log_image("asked-samples", step, picture)
         if text:
             self._tracker.log_artifact(text, "samples")
-        self.desk.add_files([picture, *([text] if text else [])])
+        self._begun[step].files = [str(file) for file in (picture, text) if file]
 
     def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
         if metrics:
             self._log_metrics(step, metrics)
-        self._record(self.desk.done(metrics, problem))
+        answer = self._begun[step]
+        answer.metrics = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        if answer.verb not in ("checkpoint", STOP_VERB):
+            self._finish(step, problem)
 
-    def saved(self, step: int, location: str) -> None:
-        self._record(*self.desk.saved(step, location))
+    def saved(self, step: int, location: str, problem: str = "") -> None:
+        if step in self._begun:
+            self._begun[step].checkpoint = location
+            self._finish(step, problem)
 
-    def not_saved(self, step: int, problem: str) -> None:
-        self._record(*self.desk.saved(step, problem=problem))
+    def fail(self, reason: str) -> None:
+        """Answer what was begun: the run has failed, in that or beside it, for a `reason`."""
+        for step in [*self._begun]:
+            self._finish(step, reason)
 
-    def _record(self, *answers: RequestAnswer | None) -> None:
-        for answer in filter(None, answers):
-            about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
-            self._tracker.set_tags({ASKED_TAG: about})
+    def close(self, reason: str) -> None:
+        """Answer what was begun and what is open: the run does not go on, for a `reason`."""
+        self.fail(reason)
+        self._look()
+        while request := self.next():
+            self._refuse(request, reason)
+
+    def _look(self) -> None:
+        """Read the folder; answer what this run does not do in any case."""
+        self._open = open_requests(self._tracker.folder)
+        for request in self._open:
+            if request.verb in self._refused and request not in self._seen:
+                self._refuse(request, self._refused[request.verb])
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self._seen.add(request)
+        self._answer(RequestAnswer(*request), why)
+
+    def _finish(self, step: int, problem: str = "") -> None:
+        self._answer(self._begun.pop(step), problem)
+
+    def _answer(self, answer: RequestAnswer, problem: str) -> None:
+        if problem:
+            answer.status = "not done"
+            answer.message = hide(problem)
+        inbox = Inbox(self._tracker.folder.requests)
+        try:
+            inbox.answer(Request(answer.number, answer.verb), answer)
+        except OSError as error:  # it must not cost a step
+            self._warn(f"{inbox.folder} cannot be written ({first_line(error)}); training goes on.")
+        about = f"request {answer.number}: {answer.verb}, {answer.status} at step {answer.step}"
+        self._tracker.set_tags({ASKED_TAG: about})
 
 
 class TrackedReporter(Reporter):
@@ -147,10 +210,11 @@ class TrackedReporter(Reporter):
         self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        desk = RequestDesk(self._folder, self.warn, refused)
-        # a sweep ranks by its own evaluations alone, and points of an earlier step may still come from beside
-        counts = not launch.trial_channel and experiment.evaluation.where == "inline"
-        self.requests: TrackedRequests = TrackedRequests(desk, self._tracker, self.metrics if counts else ignore)
+        # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step may still come
+        counts = not launch.trial_channel and experiment.evaluation.mode == "inline"
+        self.requests: TrackedRequests = TrackedRequests(
+            self._tracker, self.warn, refused, self.metrics if counts else ignore
+        )
         self._openmetrics = OpenMetricsFile(
             self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
         )
@@ -213,7 +277,6 @@ class TrackedReporter(Reporter):
         self._renew_note()
         if experiment.tracking.system_metrics:
             tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
-        self.requests.desk.start()
         return self
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
@@ -231,8 +294,7 @@ class TrackedReporter(Reporter):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, UserError | RunFailed) and not isinstance(error, Unreachable):  # others are tried again
-            self.requests.desk.fail(f"the run has failed meanwhile: {error}")
-        self.requests.desk.close()
+            self.requests.fail(f"the run has failed meanwhile: {error}")
         self._receipts.close()
         # A failed run may be tried again at once; where it is not, the launcher records how it ended.
         left = self._tracker.close(CATCH_UP_TIMEOUT if self._finished else 0.0)
@@ -298,8 +360,7 @@ class TrackedReporter(Reporter):
         try:
             update_record(self._folder, step=step)
         except (OSError, UserError) as error:
-            reason = getattr(error, "strerror", None) or error
-            self.warn(f"{self._folder.record} cannot be written ({reason}); training goes on.")
+            self.warn(f"{self._folder.record} cannot be written ({first_line(error)}); training goes on.")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)
@@ -309,7 +370,7 @@ class TrackedReporter(Reporter):
         from ditlab.runs.page import log_run_report  # imports Jinja and PIL: not before the first step
 
         self._finished = True
-        self.requests.desk.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
+        self.requests.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
         if outcome.status == "finished" and outcome.checkpoint:
             try:
                 exported = self._folder.media / "export"

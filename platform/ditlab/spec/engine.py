@@ -121,7 +121,7 @@ class Checkpoint(Spec):
 
 
 class EvaluatorResources(Spec):
-    """Resources of an evaluation beside the training, apart from those of the workers."""
+    """Resources of an asynchronous evaluation, apart from those of the workers."""
 
     cpus: Count | None = None
     """CPU cores that an evaluation reserves on the cluster, and its threads. Null: none are reserved, and it has the
@@ -183,12 +183,12 @@ class Evaluation(Spec):
     """Samples drawn for the quality figures at each evaluation (`quality/...`: distances to the run's own real images,
     on features of a small classifier that DiTLab trains on them once; of text, entropy, distinct n-grams and
     perplexity); at least 100, 0 or null for none."""
-    where: Literal["inline", "beside"] = "inline"
-    """`inline`: the training workers evaluate, and train no step meanwhile. `beside`: the run saves a checkpoint at
+    mode: Literal["inline", "async"] = "inline"
+    """`inline`: the training workers evaluate, and train no step meanwhile. `async`: the run saves a checkpoint at
     every step that is evaluated, step 0 included, and another process measures it while steps go on. Of checkpoints
     that wait, the newest is measured and the older ones are passed over, which the run says; the last one always is."""
     resources: EvaluatorResources = EvaluatorResources()
-    """Resources of that process; used with `where: beside`."""
+    """Resources of that process; used with `mode: async`."""
     features: tuple[ImageFeatures, ...] = Field(default=(), strict=False)
     """Published networks for the figures of the field, beside those of the classifier, one of a kind: FID and others of
     `evaluation.quality` samples."""

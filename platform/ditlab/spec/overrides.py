@@ -57,8 +57,10 @@ NAMES_ELSEWHERE = {
     "vocab_size": "model.vocabulary",
     "max_length": "model.length",
     "seq_len": "model.length",
+    "where": "evaluation.mode",
 }
-"""Fields by the names that they have in other tools, whose letters lead elsewhere: `learning_rate` to `lr_patterns`."""
+"""Fields by the names that they have in other tools, or had before, whose letters lead elsewhere: `learning_rate` to
+`lr_patterns`."""
 MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 

@@ -178,7 +178,7 @@ class CheckpointManager:
             elif is_first:
                 self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
                 self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
-                self._reporter.requests.not_saved(outcome.step, str(error))
+                self._reporter.requests.saved(outcome.step, "", str(error))
 
     def wait(self) -> None:
         """Wait for the save that is under way and report it."""

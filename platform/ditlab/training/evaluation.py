@@ -80,7 +80,7 @@ class Protocol:
             return cls(experiment.micro_size, None, kind, experiment.resources.max_workers)
         own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
         kind, threads = "cpu" if own.device == "cpu" else "cuda", own.threads or None
-        if experiment.evaluation.where == "beside":
+        if experiment.evaluation.mode == "async":
             resources = experiment.evaluation.resources
             kind, threads = "cuda" if resources.gpus else "cpu", resources.cpus or threads
         return cls(experiment.micro_size >> own.halvings, threads, kind, own.workers)

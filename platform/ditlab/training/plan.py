@@ -16,7 +16,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import Schedule
-from ditlab.training.mailbox import EvaluationMailbox
+from ditlab.training.inbox import Inbox
 from ditlab.training.recovery import MemoryPlan
 from ditlab.weights.initial import InitialWeights
 
@@ -56,8 +56,8 @@ class TrainingRun:
     """Checkpoint of another run to begin from while there is none of this one; None for fresh weights."""
     weights: InitialWeights | None = None
     """Published weights to begin from while there is no checkpoint; None for fresh ones."""
-    mailbox: EvaluationMailbox | None = None
-    """Where evaluations beside the training are asked for; None: the workers evaluate."""
+    inbox: Inbox | None = None
+    """Inbox of the evaluator that another process is; None: the workers evaluate."""
     waits_for_values: bool = False
     """True if training blocks until the value of each evaluation is there, as a sweep's scheduler needs it."""
 

@@ -12,6 +12,7 @@ from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
 from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
+from ditlab.training.inbox import Request
 from ditlab_models.figures import Figure
 
 _NOT_SHOWN = {f"train/{name}" for name in ("samples_per_second", "data_wait", "grad_norm", "lr")}
@@ -105,27 +106,24 @@ class RecordedRun:
 class Requests:
     """Requests to a run while it trains. Here are none: all workers but the first have these."""
 
-    def next(self) -> tuple[int, str] | None:
-        """Return number and verb of the oldest request that is not begun; waits for nothing."""
+    def next(self) -> Request | None:
+        """Return the oldest request that is not begun."""
         return None
 
-    def begin(self, number: int, verb: str, step: int) -> None:
+    def begin(self, request: Request, step: int) -> None:
         """Take note that the workers do what a request asks for, after a step."""
 
     def sampled(self, step: int, figure: Figure) -> None:
-        """Log the samples of the request that was begun, apart from those of evaluations."""
+        """Log the samples of the request that was begun after a step, apart from those of evaluations."""
 
     def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        """Answer the request that was begun; a `problem` is a sentence on why nothing was done.
+        """Answer the request that was begun after a step; a `problem` is a sentence on why nothing was done.
 
-        One for a checkpoint is answered once that is complete (`saved`), or could not be written (`not_saved`).
+        One for a checkpoint is answered once that is complete, or could not be written (`saved`).
         """
 
-    def saved(self, step: int, location: str) -> None:
-        """Take note of a checkpoint that is complete."""
-
-    def not_saved(self, step: int, problem: str) -> None:
-        """Take note of a checkpoint that could not be written."""
+    def saved(self, step: int, location: str, problem: str = "") -> None:
+        """Take note of a checkpoint that is complete, or could not be written for a `problem`."""
 
 
 class Reporter(StepHook):
@@ -161,7 +159,7 @@ class Reporter(StepHook):
         """Log the samples of an evaluation, as shown to people."""
 
     def log_samples(self, step: int) -> None:
-        """Log the samples of an evaluation beside the training, which lie in the run's folder."""
+        """Log the samples of an asynchronous evaluation, which lie in the run's folder."""
 
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
@@ -184,25 +182,26 @@ class Reporter(StepHook):
 class AgreedRequest(StepHook):
     """Request that all workers do after the step at which they agreed on it, in the exchange of its end.
 
-    The first worker alone finds requests; its code is the largest, as the others have 0.
+    The first worker alone finds requests; its place is the largest, as the others have 0.
     """
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self.number = 0
-        """Number of the request; 0 for none."""
+        self._found: Request | None = None
         self.verb = ""
         """One of `VERBS`; empty for none."""
 
     def pack(self) -> list[int]:
-        """Return number and verb of this worker's request as one number; 0 for none."""
-        found = self._requests.next()
-        if found is None:
-            return [0]
-        number, verb = found
-        return [number * len(VERBS) + VERBS.index(verb)]
+        """Return the place of this worker's verb in `VERBS`, from 1; 0 for none."""
+        self._found = self._requests.next()
+        return [VERBS.index(self._found.verb) + 1 if self._found else 0]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
-        """Take in the codes of all workers."""
-        self.number, place = divmod(max(code for (code,) in records), len(VERBS))
-        self.verb = VERBS[place] if self.number else ""
+        """Take in the places of all workers."""
+        place = max(place for (place,) in records)
+        self.verb = VERBS[place - 1] if place else ""
+
+    def begin(self, step: int) -> None:
+        """Say, on the worker that has found the request, that it is done after a step."""
+        if self._found:
+            self._requests.begin(self._found, step)

@@ -28,8 +28,8 @@ from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
 from ditlab.training.checkpointing import CheckpointManager
 from ditlab.training.decisions import Action, Intervals, StepFacts, decide, is_due
+from ditlab.training.early_stop import Evaluations
 from ditlab.training.evaluation import RunEvaluation
-from ditlab.training.evaluations import Evaluations
 from ditlab.training.hooks import Hooks, StepHook
 from ditlab.training.metrics import MetricLog
 from ditlab.training.plan import TrainingRun, worker_share
@@ -94,8 +94,8 @@ class Trainer:
         phases = PhaseLog(run, rank, reporter, self.clock)
         self.request, self.evaluations = AgreedRequest(reporter.requests), Evaluations(run, rank, reporter)
         receipts = StepReceipts(run, rank, reporter.receipts, self.request)
-        asking = filter(None, [self.evaluations.asking])
-        self.hooks = Hooks([self.request, receipts, phases, reporter, *asking, *hooks])
+        asynchronous = filter(None, [self.evaluations.asynchronous])
+        self.hooks = Hooks([self.request, receipts, phases, reporter, *asynchronous, *hooks])
         self.metrics = MetricLog(run, rank, reporter, phases, self.hooks)
         self.evaluation = RunEvaluation(run, rank, self.channel, self.inputs, reporter)
         self.checkpoints = CheckpointManager(
@@ -212,7 +212,7 @@ class Trainer:
             checkpoint=experiment.checkpoint.every,
             until=until,
             saves=saves,
-            is_async=self.evaluations.are_beside,
+            is_async=self.evaluations.are_async,
             waits_for_values=self.run.waits_for_values,
         )
         for begun in self.hooks.attempt_begun:
@@ -222,7 +222,7 @@ class Trainer:
             self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
             with self.clock.phase("checkpoint"):
                 self.checkpoints.finish()
-            if self.evaluations.are_beside and not stopped:
+            if self.evaluations.are_async and not stopped:
                 with self.clock.phase("evaluation"):
                     stopped = self.evaluations.is_stopped_waiting()
             # The times since the last logged step, to the end of the run.
@@ -254,7 +254,7 @@ class Trainer:
             self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
                 # the level of chance; and a sampler that fails does so before hours of training
-                if not evaluations.are_beside:
+                if not evaluations.are_async:
                     with throughput.paused("evaluation"):
                         evaluations.record(state.step, self._evaluate())
                 elif not self.checkpoints.last:
@@ -343,10 +343,10 @@ class Trainer:
         for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
         """
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
-        self.reporter.requests.begin(self.request.number, verb, step)
+        self.request.begin(step)
         if evaluates and values is None:
-            values = self._evaluate(is_recorded=not self.evaluations.are_beside)
-            if verb == STOP_VERB and not self.evaluations.are_beside:  # the run's latest
+            values = self._evaluate(is_recorded=not self.evaluations.are_async)
+            if verb == STOP_VERB and not self.evaluations.are_async:  # the run's latest
                 self.metrics.add(step, values)
         elif verb == "sample":
             with self._evaluating():

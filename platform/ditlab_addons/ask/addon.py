@@ -17,5 +17,5 @@ ADDON = Parts(
         ),
     ),
     results="ditlab_addons.ask.results:RESULTS",
-    run_methods={"ask": "ditlab_addons.ask.asking:ask_run"},
+    run_methods={"ask": "ditlab_addons.ask.request:ask_run"},
 )

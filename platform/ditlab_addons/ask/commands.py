@@ -30,7 +30,7 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, as_json: bool) -
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.tracking.records import find_training_run
-    from ditlab_addons.ask import asking
+    from ditlab_addons.ask import request
 
     try:
         found = find_training_run(Home.from_environment(), run)
@@ -40,8 +40,8 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, as_json: bool) -
         output.say(found.note)
     run_id = found.folder.run_id
     with ProgressBars(f"asking run {run_id}") as progress:
-        answer = asking.ask(found.folder, verb, 0.0 if no_wait else wait, progress.stage)
-    for line in asking.answer_lines(answer):
+        answer = request.ask(found.folder, verb, 0.0 if no_wait else wait, progress.stage)
+    for line in request.answer_lines(answer):
         output.print_line(line, as_json)
     output.emit({"run_id": run_id, **asdict(answer)}, as_json)
     output.hint(as_json, "runs show" if verb == "stop-after-evaluation" else "watch", run_id)

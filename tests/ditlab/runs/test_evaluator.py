@@ -1,4 +1,4 @@
-"""The evaluator beside a training: lost ones are started again, mistakes are one sentence, a second terminal does as
+"""The evaluator of a run: lost ones are started again, mistakes are one sentence, a second terminal does as
 much."""
 
 import pytest
@@ -10,55 +10,42 @@ from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs import evaluator
-from ditlab.runs.evaluator import EvaluatorTask, evaluated_beside
+from ditlab.runs.evaluator import async_evaluator
 from ditlab.runs.launch import Launch
 from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
-from ditlab.training.mailbox import EvaluationAnswer, EvaluationMailbox, EvaluationRequest
+from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from support.clusters.faults import wait_until
 from support.command import run_here
 from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
 
-BESIDE = {"every": 2, "samples": 0, "limit": 16, "where": "beside"}
-
-
-class Scripted(EvaluatorTask):
-    """A task that is over at once, and answers or is lost as told."""
-
-    def __init__(self, answer, problem=""):
-        self._answer, self._problem = answer, problem
-
-    def wait(self, seconds):
-        self._answer()
-        return True
-
-    def problem(self):
-        return self._problem
-
-    def cancel(self):
-        raise AssertionError("it has ended")
+ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
 
 
 @pytest.mark.parametrize("num_lost", [3, evaluator.MAX_LOST + 1])
 def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "POLL_INTERVAL", 0.001)
     monkeypatch.setattr(evaluator, "RETRY_PAUSE", 0.0)
-    launch = Launch(tiny(evaluation=BESIDE), Home(tmp_path), "run")
-    mailbox, begun, warnings = EvaluationMailbox(launch.folder.beside), [], []
-    mailbox.ask(EvaluationRequest(4, [2]))
+    launch = Launch(tiny(evaluation=ASYNC), Home(tmp_path), "run")
+    inbox, begun, warnings = Inbox(launch.folder.evaluator), [], []
+    requests = [Request(step, EVALUATE) for step in (2, 4)]
+    for request in requests:
+        inbox.post(request)
 
-    def start(_):
+    def evaluate(*_):
         begun.append(len(begun))
         if len(begun) <= num_lost:
-            return Scripted(lambda: None, "its node is gone")
-        return Scripted(lambda: mailbox.answer(EvaluationAnswer(4, {"eval/velocity": float("nan")})))
+            return "its node is gone"
+        inbox.answer(requests[1], EvaluationAnswer(4, {"eval/velocity": float("nan")}))
+        return ""
 
-    with evaluated_beside(launch, start, warnings.append):
-        wait_until(lambda: mailbox.has_answer(4), 20, "an answer")
-    (answer,) = mailbox.answers()
+    with async_evaluator(launch, evaluate, warnings.append):
+        wait_until(lambda: inbox.listed()[requests[1]], 20, "an answer")
+    assert inbox.newest() is None and inbox.read(requests[0], EvaluationAnswer) is None
+    answer = inbox.read(requests[1], EvaluationAnswer)
     assert len(warnings) == min(num_lost, evaluator.MAX_LOST) and "its node is gone" in warnings[0]
     assert bool(answer.error) == (num_lost > evaluator.MAX_LOST)
     assert answer.error or str(answer.metrics["eval/velocity"]) == "nan"
@@ -67,9 +54,9 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"evaluation": {**BESIDE, "every": None}}, "evaluation.every is null"),
-        ({"evaluation": {**BESIDE, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
-        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": BESIDE}, "did you mean 'eval/velocity'?"),
+        ({"evaluation": {**ASYNC, "every": None}}, "evaluation.every is null"),
+        ({"evaluation": {**ASYNC, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
+        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": ASYNC}, "did you mean 'eval/velocity'?"),
         ({"training__stop": {"metric": "eval/velocity"}}, "training.stop.metric='eval/velocity' is not measured"),
     ],
 )
@@ -84,7 +71,7 @@ def test_reserved_resources():
     nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "cheap": 2.0}]
 
     def left(**resources):
-        return nodes_for_workers(tiny(evaluation={**BESIDE, "resources": resources}), nodes)
+        return nodes_for_workers(tiny(evaluation={**ASYNC, "resources": resources}), nodes)
 
     assert left() == nodes == nodes_for_workers(tiny(), nodes)
     assert left(cpus=2, custom={"cheap": 1}) == [nodes[0], {"CPU": 2.0, "cheap": 1.0}]
@@ -108,7 +95,7 @@ def test_a_second_terminal_follows(run_home):
     assert again.metrics == found.metrics
     assert metric_history(run.folder)["eval/velocity"].steps.tolist() == history.steps.tolist()
     refused = open_run(run.id)._opened()
-    object.__setattr__(refused, "experiment", tiny(evaluation=BESIDE))
+    object.__setattr__(refused, "experiment", tiny(evaluation=ASYNC))
     with pytest.raises(UserError, match="leave --watch out"):
         next(follow_checkpoints(refused, None, None))
 
@@ -121,11 +108,11 @@ def test_race_needs_its_rungs(run_home):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["inline", "beside"])
-def test_an_early_stop_is_replayed_and_verified_to_the_bit(where, run_home, capfd, monkeypatch):
+@pytest.mark.parametrize("mode", ["inline", "async"])
+def test_an_early_stop_is_replayed_and_verified_to_the_bit(mode, run_home, capfd, monkeypatch):
     """The loss falls, so that a run which wants it to rise ends at its first due evaluations."""
     stop = {"metric": "eval/velocity", "mode": "max", "patience": 1}
-    evaluation = {**BESIDE, "where": where}
+    evaluation = {**ASYNC, "mode": mode}
     spec = tiny(training__steps=3000, training__stop=stop, evaluation=evaluation, checkpoint={"every": None})
     result = train(spec, local=True)
     assert result.status == "finished" and 2 <= result.step < 3000

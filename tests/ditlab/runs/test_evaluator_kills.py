@@ -42,7 +42,7 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     home = seed(tmp_path / "home", mlflow_template)
     experiment = tiny(
         name="killed", training__steps=STEPS, checkpoint={"every": 20, "keep": 1},
-        evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 500},
+        evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}, sampling={"steps": 500},
     )  # fmt: skip
     spec = tmp_path / "spec.yaml"
     spec.write_text(dump_yaml(experiment.to_dict()))
@@ -80,4 +80,4 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     assert sorted(steps) == sorted(set(steps)) and steps[-1] == STEPS
     assert sorted([*steps, *passed]) == list(range(0, STEPS + 1, EVERY))
     assert len(list(folder.checkpoints.glob("step-*"))) <= 2  # keep=1, and one that waited
-    assert not list(folder.beside.glob("*.json"))
+    assert not list(folder.evaluator.glob("*.json"))

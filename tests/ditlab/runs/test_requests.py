@@ -2,26 +2,28 @@
 
 import errno
 import threading
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from ditlab.api.training import train
-from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
-from ditlab.runs import local, reporter
+from ditlab.runs import local, reporter, requests
 from ditlab.runs.events import EventReader
-from ditlab.runs.reporter import TrackedReporter
-from ditlab.runs.requests import RequestDesk, open_requests, read_answer, write_request
+from ditlab.runs.reporter import TrackedReporter, TrackedRequests
+from ditlab.runs.requests import RequestAnswer, open_requests, post_request
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import update_record
 from ditlab.training.evaluation import RunEvaluation
-from ditlab_addons.ask import asking
-from ditlab_addons.ask.asking import ask
+from ditlab.training.inbox import Inbox
+from ditlab_addons.ask import request as asking
+from ditlab_addons.ask.request import ask
 from support.command import run_here
-from support.trainings.workers import same_state, tiny
+from support.trainings.workers import tiny
 
 SPEC = {"evaluation": {"every": 4, "samples": 0, "limit": 32}, "sampling": {"steps": 2}, "tracking__report": False}
 
@@ -37,64 +39,62 @@ def asked(monkeypatch):
     """`asked(*verbs)`: the next training finds these requests as it begins; returns the folder's place to be."""
 
     def first(*verbs):
-        start = RequestDesk.start
+        enter = TrackedReporter.__enter__
 
-        def write_and_start(desk):
+        def post_and_enter(reporter):
             for verb in verbs:
-                write_request(desk._folder, verb)
-            start(desk)
-            monkeypatch.setattr(RequestDesk, "start", start)
+                post_request(reporter._folder, verb)
+            monkeypatch.setattr(TrackedReporter, "__enter__", enter)
+            return enter(reporter)
 
-        monkeypatch.setattr(RequestDesk, "start", write_and_start)
+        monkeypatch.setattr(TrackedReporter, "__enter__", post_and_enter)
 
     return first
 
 
+def read_answers(folder):
+    listed = Inbox(folder.requests).listed()
+    return {each.number: Inbox(folder.requests).read(each, RequestAnswer) for each in listed if listed[each]}
+
+
 def answers(folder):
-    found = [read_answer(folder, number) for number in range(1, 9)]
-    return [(each.verb, each.status, each.step) for each in found if each]
+    return [(each.verb, each.status, each.step) for each in read_answers(folder).values()]
 
 
-def test_equal_open_requests_are_one_and_a_damaged_file_costs_itself_alone(folder):
-    numbers = [write_request(folder, verb).number for verb in ("sample", "evaluate", "sample", "checkpoint")]
-    assert numbers == [1, 2, 1, 3]
-    torn = folder.requests / "00000002.json"
-    torn.write_bytes(torn.read_bytes()[:20])
-    (folder.requests / "00000004.json").write_text('{"number": 4, "verb": "format", "time": 1}')
-    (folder.requests / "00000005.json").symlink_to("/dev/zero")
-    said = []
-    desk = RequestDesk(folder, said.append, {})
-    for _ in range(3):
-        desk._look()
-    assert [each.verb for each in open_requests(folder)] == ["sample", "checkpoint"]
-    assert len(said) == 3 and all("is damaged" in text and "ask again" in text for text in said), said
-    assert write_request(folder, "evaluate").number == 6
+def test_equal_open_requests_are_one_and_a_damaged_answer_is_one_sentence(folder):
+    posted = [post_request(folder, verb) for verb in ("sample", "evaluate", "sample", "checkpoint")]
+    assert [request.number for request in posted] == [1, 2, 1, 3]
+    inbox, others = Inbox(folder.requests), ("00000004-format.json", "notes.txt", ".00000009-sample.json.1a2b.part")
+    for name in others:
+        (inbox.folder / name).touch()
+    assert open_requests(folder) == [posted[0], posted[1], posted[3]]
+    inbox.answer(posted[1], RequestAnswer(*posted[1], step=3))
+    assert [request.number for request in open_requests(folder)] == [1, 3]
+    assert post_request(folder, "evaluate").number == 4
+    answer = inbox.folder / "00000002-evaluate.answer.json"
+    for text in (answer.read_text()[:20], "[]", '{"verb": 1, "size": 2}'):
+        answer.write_text(text)
+        with pytest.raises(UserError, match=r"evaluate\.answer\.json cannot be read .*; delete it"):
+            inbox.read(posted[1], RequestAnswer)
 
 
-def test_what_a_killed_process_had_begun_is_done_again(folder):
-    write_request(folder, "evaluate")
-    for _ in range(2):
-        desk = RequestDesk(folder, print, {})
-        desk.start()
-        request = desk.next()
-        assert request is not None and request.verb == "evaluate"
-        desk.begin(request.number, request.verb, 3)
-        assert desk.next() is None  # once a process
-        desk.close()  # as a kill: without an answer
-    assert answers(folder) == []
+def test_answers_of_the_newest_requests_are_kept(folder, monkeypatch):
+    monkeypatch.setattr(requests, "MAX_KEPT", 2)
+    for _ in range(5):
+        request = post_request(folder, "sample")
+        Inbox(folder.requests).answer(request, RequestAnswer(*request))
+    assert [request.number for request in Inbox(folder.requests).listed()] == [3, 4, 5]
 
 
-def test_what_a_run_does_not_do_and_what_the_disk_refuses_is_said(folder):
-    for verb in (STOP_VERB, "checkpoint"):
-        write_request(folder, verb)
-    desk = RequestDesk(folder, print, {STOP_VERB: "the run is a trial."})
-    desk.start()
-    desk.begin(desk.next().number, "checkpoint", 3)
-    assert desk.done({}) is None and desk.saved(2, "elsewhere") == []
-    assert [answer.message for answer in desk.saved(3, problem="the disk is full.")] == ["the disk is full."]
-    desk.close("the run has ended.")
-    assert answers(folder) == [(STOP_VERB, "not done", 0), ("checkpoint", "not done", 3)]
-    assert read_answer(folder, 1).message == "the run is a trial."
+def test_a_checkpoint_that_cannot_be_written_is_answered(folder):
+    post_request(folder, "checkpoint")
+    worker = TrackedRequests(SimpleNamespace(folder=folder, set_tags=ignore), print, {}, ignore)
+    worker.begin(worker.next(), 3)
+    worker.done(3, {})
+    worker.saved(2, "elsewhere")
+    assert answers(folder) == [] and worker.next() is None
+    worker.saved(3, "", "the disk is full.")
+    assert answers(folder) == [("checkpoint", "not done", 3)] and read_answers(folder)[1].message == "the disk is full."
 
 
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
@@ -105,7 +105,7 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
         ("evaluate", "done", 1), ("sample", "done", 2), ("checkpoint", "done", 3), (STOP_VERB, "done", 4),
     ]  # fmt: skip
     assert (result.status, result.step) == ("interrupted", 4)
-    evaluation, sample, checkpoint, stop = (read_answer(folder, number) for number in range(1, 5))
+    evaluation, sample, checkpoint, stop = read_answers(folder).values()
     found = read_content(folder.journal).metrics["eval/velocity"]
     points = dict(zip(found.steps, found.values, strict=True))
     assert sorted(points) == [0, 1, 4] and points[1] == evaluation.metrics["eval/velocity"]
@@ -114,13 +114,10 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
     told = [event.text for event in EventReader(folder).read_all() if event.text.startswith("asked")]
     assert told[0] == "asked: request 1: evaluate, done at step 1" and len(told) == 4
     # Whoever resumes it wants it to go on: a stop that came too late is withdrawn, the rest is done.
-    write_request(folder, STOP_VERB)
-    write_request(folder, "sample")
+    post_request(folder, STOP_VERB)
+    post_request(folder, "sample")
     assert train(tiny(**SPEC), local=True, resume=result.run_id).status == "finished"
     assert answers(folder)[-1] == ("sample", "done", 5) and open_requests(folder) == []
-    plain = train(tiny(**SPEC), local=True)
-    stores = [CheckpointStore.at(run_home.run(run_id).checkpoints).newest() for run_id in (result.run_id, plain.run_id)]
-    assert same_state(*stores)
 
 
 def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeypatch):
@@ -132,7 +129,7 @@ def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeyp
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
     assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP_VERB, "not done", 0)]
-    assert result.status == "finished" and read_answer(folder, 2).metrics["eval/velocity"]
+    assert result.status == "finished" and read_answers(folder)[2].metrics["eval/velocity"]
     assert set(read_content(folder.journal).metrics["eval/velocity"].steps) == {0, 4, 6}
 
 
@@ -154,7 +151,7 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
         assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
     finally:
         if thread.is_alive():
-            write_request(folder, STOP_VERB)
+            post_request(folder, STOP_VERB)
         thread.join()
     assert found[0].status == "interrupted"
     done = [verb for verb, status, _ in answers(folder) if status == "done"]
@@ -193,25 +190,30 @@ def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, mo
     assert [each.verb for each in open_requests(folder)] == (["sample"] if status == "running" else [])
 
 
-def test_what_comes_too_late_and_what_fails_is_said(run_home, asked, monkeypatch):
+def test_what_comes_too_late_is_said(run_home, asked):
     asked("checkpoint", "evaluate", "sample")
     late = train(tiny(**SPEC, training__steps=1), local=True)
     assert answers(run_home.run(late.run_id)) == [
         ("checkpoint", "done", 1), ("evaluate", "not done", 0), ("sample", "not done", 0),
     ]  # fmt: skip
-    assert "has ended meanwhile (finished) at step 1" in read_answer(run_home.run(late.run_id), 2).message
+    assert "has ended meanwhile (finished) at step 1" in read_answers(run_home.run(late.run_id))[2].message
 
-    def refuse(self, state):
-        raise RunFailed("out of memory while sampling", kind="out_of_memory")
 
-    asked("sample")
-    monkeypatch.setattr(RunEvaluation, "sample", refuse)
+@pytest.mark.parametrize(
+    "error", [RunFailed("out of memory", kind="out_of_memory"), RuntimeError("the worker is gone")]
+)
+def test_what_fails_is_not_done_and_what_crashes_is_done_again(run_home, asked, monkeypatch, error):
     before = set(run_home.runs.iterdir())
-    with pytest.raises(RunFailed):
+    with monkeypatch.context() as patched, pytest.raises(type(error)):
+        asked("sample")
+        patched.setattr(RunEvaluation, "sample", Mock(side_effect=error))
         train(tiny(**SPEC), local=True)
     folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
-    assert answers(folder) == [("sample", "not done", 1)]  # a resume goes on without it
-    assert "out of memory while sampling" in read_answer(folder, 1).message
+    assert [request.verb for request in open_requests(folder)] == ([] if answers(folder) else ["sample"])
+    train(tiny(**SPEC), local=True, resume=folder.run_id)
+    is_done = isinstance(error, RuntimeError)
+    assert answers(folder) == [("sample", "done" if is_done else "not done", 1)]
+    assert is_done or "the run has failed meanwhile: out of memory" in read_answers(folder)[1].message
 
 
 def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch):
@@ -219,7 +221,7 @@ def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch
     refusal = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(reporter, "save_grid", Mock(side_effect=refusal))
     result = train(tiny(**SPEC), local=True)
-    answer = read_answer(run_home.run(result.run_id), 1)
+    answer = read_answers(run_home.run(result.run_id))[1]
     assert (answer.status, answer.files) == ("not done", []) and "No space left on device); make room" in answer.message
 
 

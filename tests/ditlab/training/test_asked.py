@@ -11,6 +11,7 @@ from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.training.hooks import StepHook
+from ditlab.training.inbox import Request
 from ditlab.training.reporting import ProgressMarker, Requests
 from ditlab.training.trainer import train
 from support.planted.faulty_losses import faulty, poison
@@ -29,10 +30,10 @@ class Asked(Requests):
 
     def next(self):
         verb = self._verbs.get(self._marker.step + 1)  # the marker has the steps before this one
-        return (len(self.answers) + 1, verb) if verb else None
+        return Request(len(self.answers) + 1, verb) if verb else None
 
-    def begin(self, number, verb, step):
-        self.answers.append((number, verb, step))
+    def begin(self, request, step):
+        self.answers.append((*request, step))
 
     def sampled(self, step, figure):
         self.grids.append(step)

@@ -8,9 +8,10 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.receipts.records import STOP_VERB
-from ditlab.runs.requests import read_answer, write_request
+from ditlab.runs.requests import RequestAnswer, open_requests, post_request
 from ditlab.tracking.journal import read_content
-from ditlab_addons.ask.asking import ask
+from ditlab.training.inbox import Inbox
+from ditlab_addons.ask.request import ask
 from support.clusters.faults import journal_path, wait_until, worker_processes
 from support.clusters.unbroken import broken, checkpoint_of
 from support.trainings.workers import same_state
@@ -30,10 +31,10 @@ def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_hom
             folder = Home(at_home).run(run_id)
             for verb in ("sample", "evaluate", "checkpoint"):
                 found[verb] = ask(folder, verb, 200)
-            found["number"] = write_request(folder, "evaluate").number
+            request, inbox = post_request(folder, "evaluate"), Inbox(folder.requests)
             os.kill(worker_processes()[0].pid, signal.SIGKILL)
-            wait_until(lambda: read_answer(folder, found["number"]) is not None, 300, "the answer")
-            found["killed"] = read_answer(folder, found["number"])
+            wait_until(lambda: inbox.listed()[request], 300, "the answer")
+            found["killed"] = inbox.read(request, RequestAnswer)
             found["stop"] = ask(folder, STOP_VERB, 200)
         except BaseException as error:
             faults.append(error)
@@ -45,19 +46,12 @@ def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_hom
     thread.join(60)
     assert not faults, faults
     folder = Home(at_home).run(result.run_id)
-    done = [
-        found["sample"],
-        found["evaluate"],
-        found["checkpoint"],
-        found["killed"],
-        found["stop"],
-    ]
-    assert [answer.status for answer in done] == ["done"] * 5, found
+    assert [answer.status for answer in found.values()] == ["done"] * 5, found
     assert found["stop"].step == result.step
     assert result.status == "interrupted" and found["stop"].checkpoint.endswith(f"step-{result.step:08d}")
     points = read_content(folder.journal).metrics["eval/velocity"]
     assert found["evaluate"].metrics["eval/velocity"] in points.values
     assert {found["evaluate"].step, result.step} <= set(points.steps)
-    assert [path.name for path in folder.requests.glob("*.json") if "answer" not in path.name] == []
+    assert open_requests(folder) == []
     plain = go(broken("plain", training__steps=result.step, **changes))
     assert same_state(checkpoint_of(at_home, result.run_id), checkpoint_of(at_home, plain.run_id))

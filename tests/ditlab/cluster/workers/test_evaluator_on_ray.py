@@ -36,16 +36,16 @@ def test_killed_five_times_and_twice(go, home, unbroken):
                 killed.add(process.pid)
 
     experiment = broken(
-        "beside", evaluation={"every": EVERY, "samples": 4, "limit": 64, "where": "beside"}, sampling={"steps": 2}
+        "asynchronous", evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}, sampling={"steps": 2}
     )
     thread = threading.Thread(target=kill_evaluators)
     thread.start()
-    with in_turn(home, "beside", (10, kill_worker(0)), (40, kill_worker(1))):
+    with in_turn(home, "asynchronous", (10, kill_worker(0)), (40, kill_worker(1))):
         result = go(experiment)
     over.set()
     thread.join()
     assert (result.status, result.step) == ("finished", STEPS) and len(killed) == 5
-    points, _, _ = tracked(home, "beside")
+    points, _, _ = tracked(home, "asynchronous")
     for name, expected in unbroken.points.items():
         if name.startswith("eval/"):
             found = points[name]

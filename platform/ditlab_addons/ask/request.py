@@ -11,12 +11,12 @@ from ditlab.home import RunFolder
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB, VERBS
 from ditlab.runs.locks import running_state
-from ditlab.runs.requests import RequestAnswer, read_answer, withdraw, write_request
+from ditlab.runs.requests import RequestAnswer, post_request
 from ditlab.tracking.journal import recent_metrics
-from ditlab.tracking.records import RunRecord, read_record
+from ditlab.tracking.records import read_record
+from ditlab.training.inbox import Inbox
 
-_POLL_INTERVAL = 0.1  # seconds between two looks for an answer
-_STATE_INTERVAL = 1.0  # seconds between two looks at the run that is to answer
+_POLL_INTERVAL = 0.25  # seconds between two looks for an answer, and at the run that is to give it
 _INSTEAD = {
     "sample": "`ditlab sample {0}` draws from its newest checkpoint",
     "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
@@ -43,8 +43,9 @@ def answer_lines(answer: RequestAnswer) -> list[str]:
     return [f"{answer.verb}: done at step {answer.step:,}", *values, *made]
 
 
-def refusal(folder: RunFolder, record: RunRecord, verb: str) -> str:
+def refusal(folder: RunFolder, verb: str) -> str:
     """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
+    record = read_record(folder)
     status: str = record.status
     if status == "running":
         running = running_state(folder, record)
@@ -62,32 +63,32 @@ def ask(
     """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
 
     An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
-    for. Raises UserError for a run that is not in training, an unknown verb, and a folder that cannot be written.
+    for. Raises UserError for a run that is not in training, an unknown verb, a folder that cannot be written, and an
+    answer that cannot be read.
     """
     if verb not in VERBS:
         raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
-    if why := refusal(folder, read_record(folder), verb):
+    if why := refusal(folder, verb):
         raise UserError(why)
     try:
-        number = write_request(folder, verb).number
+        request = post_request(folder, verb)
     except OSError as error:
         raise UserError(f"{folder.requests} cannot be written ({first_line(error)}); make room there.") from None
-    begin, look_at = time.monotonic(), 0.0
+    inbox = Inbox(folder.requests)
+    begin = time.monotonic()
     while True:
-        why = ""
-        if time.monotonic() >= look_at:
-            why, look_at = refusal(folder, read_record(folder), verb), time.monotonic() + _STATE_INTERVAL
-            on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
-        if answer := read_answer(folder, number):  # after the look at the run, which answers before it ends
+        why = refusal(folder, verb)
+        on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
+        if answer := inbox.read(request, RequestAnswer):  # after the look at the run, which answers before it ends
             return answer
         if why:
             if verb != STOP_VERB and read_record(folder).status == "running":  # lost, with what it had begun
                 why += " The request stays, and is done once the run goes on."
             else:
-                withdraw(folder, number)
-            return RequestAnswer(number, verb, "not done", message=why)
+                inbox.remove(request)
+            return RequestAnswer(*request, "not done", message=why)
         if wait is not None and time.monotonic() - begin >= wait:
-            return RequestAnswer(number, verb, "open", message=_open_sentence(folder.run_id, verb, wait))
+            return RequestAnswer(*request, "open", message=_open_sentence(folder.run_id, verb, wait))
         time.sleep(_POLL_INTERVAL)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps whose trials are evaluated beside their training decide as those that are evaluated by their workers."""
+"""Sweeps whose trials are evaluated asynchronously decide as those that are evaluated by their workers."""
 
 import threading
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from ditlab.api.sweeps import tune
 from ditlab.home import Home
 from ditlab.spec.sweep import build_sweep
 from ditlab.tracking.history import metric_history
-from ditlab_addons.ask.asking import ask
+from ditlab_addons.ask.request import ask
 from support.sweeps import METRIC, small_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -34,16 +34,14 @@ def found(result):
 
 @pytest.mark.parametrize("fields", [RACE, ASHA], ids=["race", "asha"])
 def test_decisions_are_those_of_evaluations_in_the_training(fields, ray, tracked_home):
-    inline, beside = (run_sweep(fixed={"evaluation.where": where}, **fields) for where in ("inline", "beside"))
-    assert found(beside) == found(inline)
+    inline, asynchronous = (run_sweep(fixed={"evaluation.mode": mode}, **fields) for mode in ("inline", "async"))
+    assert found(asynchronous) == found(inline)
     assert {trial.status for trial in inline.summary.trials} == {"finished", "stopped"}
-    for pair in zip(by_number(inline), by_number(beside), strict=True):
+    for pair in zip(by_number(inline), by_number(asynchronous), strict=True):
         one, other = (metric_history(tracked_home.run(trial.run_id))[METRIC] for trial in pair)
-        values, beside_them = (
-            dict(zip(each.steps.tolist(), each.values.tolist(), strict=True)) for each in (one, other)
-        )
-        beside_them.setdefault(0, values[0])  # passed over where the evaluator comes after a newer checkpoint
-        assert beside_them == values
+        values, of_other = (dict(zip(each.steps.tolist(), each.values.tolist(), strict=True)) for each in (one, other))
+        of_other.setdefault(0, values[0])  # passed over where the evaluator comes after a newer checkpoint
+        assert of_other == values
 
 
 def test_a_trial_is_asked_and_its_sweep_decides_as_before(ray, tracked_home):

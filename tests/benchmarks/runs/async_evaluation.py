@@ -1,6 +1,6 @@
-"""Time of a step with evaluations beside the training, on another node, over the same training without evaluations.
+"""Time of a step with asynchronous evaluations, on another node, over the same training without evaluations.
 
-    python tests/benchmarks/runs/evaluation_beside.py [--rounds 3] [--steps 2000] [--every 200]
+    python tests/benchmarks/runs/async_evaluation.py [--rounds 3] [--steps 2000] [--every 200]
 
 Two Ray nodes on this machine: one trains, the other, with a resource of its own, evaluates. The sides take turns: no
 evaluation but the last, evaluations beside, evaluations inline. A step's time is the span of all but the first steps,
@@ -32,7 +32,7 @@ FIRST = 20
 def experiment(side: str, steps: int, every: int) -> Experiment:
     evaluation = {"every": steps if side == "none" else every, "samples": 16, "limit": 512}
     if side != "inline":
-        evaluation |= {"where": "beside", "resources": {"cpus": 1, "custom": {"evaluator": 1}}}
+        evaluation |= {"mode": "async", "resources": {"cpus": 1, "custom": {"evaluator": 1}}}
     return tiny(
         name=side, training__steps=steps, checkpoint={"every": None}, evaluation=evaluation, sampling={"steps": 10},
         resources={"cpus_per_worker": 1},
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=200)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="evaluation-beside-") as folder:
+    with tempfile.TemporaryDirectory(prefix="async-evaluation-") as folder:
         os.environ["DITLAB_HOME"] = folder
         import ditlab.cluster.session as session
 
@@ -64,7 +64,7 @@ def main() -> None:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
         cluster.add_node(num_cpus=1, resources={"evaluator": 1})
         ray.init(address=cluster.address, log_to_driver=False)
-        found: dict[str, list[Timed]] = {"none": [], "beside": [], "inline": []}
+        found: dict[str, list[Timed]] = {"none": [], "async": [], "inline": []}
         longest = dict.fromkeys(found, 0.0)
         try:
             for number in range(options.rounds):
@@ -80,7 +80,7 @@ def main() -> None:
         finally:
             ray.shutdown()
             cluster.shutdown()
-    for side in ("beside", "inline"):
+    for side in ("async", "inline"):
         measured = Measured(seconds=float(np.median([each.seconds for each in found[side]])))
         row = f"a step with evaluations {side}, every {options.every} steps"
         report_beside(row, "the same training without evaluations", found[side], found["none"], at_most=1.05,
