@@ -1,6 +1,5 @@
 """File locks: one process trains a run at a time, and one worker writes its journal; whether it is still there."""
 
-import fcntl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from typing import Literal, NamedTuple
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import RunFolder
+from ditlab.storage.files import take_lock
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import RunRecord, is_process_there
@@ -72,7 +72,7 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal
     """Hold a lock. Raises `refusal` after `timeout` seconds."""
     start = time.monotonic()
     with path.open("ab") as file:
-        while not _take(file.fileno()):
+        while not take_lock(file):
             waited = time.monotonic() - start
             if waited >= timeout:
                 raise refusal
@@ -81,16 +81,6 @@ def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal
                 warn = None
             time.sleep(0.1)
         yield
-
-
-def _take(descriptor: int) -> bool:
-    """Take a lock; False where another process holds it. A file system without locks gives it always."""
-    with suppress(OSError):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
@@ -114,6 +104,6 @@ def is_locked(folder: RunFolder) -> bool:
     """Return True while another process holds the run's lock; makes no file."""
     try:
         with (folder.path / "run.lock").open("r+b") as file:
-            return not _take(file.fileno())
+            return not take_lock(file)
     except OSError:
         return False

@@ -82,11 +82,11 @@ def flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def take_lock(file: IO[Any] | int) -> bool:
-    """Lock an open file until it is closed; False where another process holds it. A file system without locks gives it
-    always."""
+def take_lock(file: IO[Any] | int, wait: bool = False) -> bool:
+    """Lock an open file until it is closed; False where another process holds it and `wait` is not set. A file system
+    without locks gives it always."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import importlib.util
 import logging
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from ditlab.errors import first_line
 from ditlab.home import Home
+from ditlab.storage.files import take_lock
 from ditlab.storage.plain_files import MIB
 from ditlab.tracking.access import artifact_address, exempt_from_proxies, is_server, sqlite_address, sqlite_path
 
@@ -107,7 +107,7 @@ def _database_lock(uri: str) -> Iterator[None]:
     path = sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{path}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take_lock(lock, wait=True)
         yield
 
 

@@ -1,6 +1,5 @@
 """The local registry of runs: a folder each, with a `run.json`. Imports no mlflow."""
 
-import fcntl
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from pydantic_core import from_json
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.secrets import hide
-from ditlab.storage.files import write_durably
+from ditlab.storage.files import take_lock, write_durably
 
 FORMAT = 2
 """Version of `run.json`."""
@@ -179,7 +178,7 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
     # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
     # anything that is open for reading only.
     with (folder.path / "run.json.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take_lock(lock, wait=True)
         record = replace(read_record(folder), **changes, updated=_now())
         _write(folder, record)
     return record

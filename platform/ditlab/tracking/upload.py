@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import math
@@ -17,7 +16,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from ditlab.errors import first_line
 from ditlab.home import Home, RunFolder
-from ditlab.storage.files import sync_file, write_durably
+from ditlab.storage.files import sync_file, take_lock, write_durably
 from ditlab.tracking.access import (
     access_fault,
     redact,
@@ -93,9 +92,7 @@ class CursorFile:
         """Take the lock; returns False while another process holds it."""
         if self.lock is None:
             lock = Path(f"{self._path}.lock").open("ab")  # noqa: SIM115
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not take_lock(lock):
                 lock.close()
                 return False
             self.lock = lock

@@ -5,7 +5,6 @@ Files of a store are listed from its manifests alone, and hashed on the way; the
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -36,7 +35,7 @@ from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.spec.values import format_bytes
-from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
+from ditlab.storage.files import flush_to_disk, sync_folder, take_lock, write_durably
 from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
 from ditlab.storage.remote import RemoteFiles
 
@@ -236,11 +235,9 @@ def fetch_copy(
             folder.mkdir(parents=True, exist_ok=True)
             # the lock of a killed process ends with it
             with os.fdopen(open_for_append(folder / f".{copy.name}.lock"), "rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not take_lock(lock):
                     notify(f"{place}: another process copies it to {copy}; waiting for it to finish.")
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    take_lock(lock, wait=True)
                 if repair or not is_whole():
                     _copy(files, root, copy, notify, is_copied)
         except OSError as error:
