@@ -170,7 +170,7 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     try:
         for name in ("zarr.json", ".zarray"):
             if (file := files.named.get(f"{key}/{name}")) is not None:
-                _check_codecs(name, parse_json(read_source(file, METADATA_BYTES)))
+                _check_codecs(name, parse_json(read_source(file)))
         found = zarr.open(files, path=key, mode="r")
     except UNREADABLE as error:
         raise RefusedSource(

@@ -207,8 +207,6 @@ def encoded_blocks(
         request.executor or ProcessExecutor(1, "encodes"),
         request.progress,
         "encoding",
-        "rows",
-        sum(map(len, parts.values())),
     ) as (folder, receipts):
         yield folder, receipts, columns
 
