@@ -32,7 +32,6 @@ from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably, writing_into
-from ditlab.storage.plain_files import MIB, read_plain
 
 if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
@@ -169,7 +168,7 @@ def dropped_of(receipts: Sequence[BlockReceipt]) -> DroppedRecords:
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
     try:
-        receipt = BlockReceipt.model_validate(parse_json_line(read_plain(folder / block.receipt, 64 * MIB)))
+        receipt = BlockReceipt.model_validate(parse_json_line((folder / block.receipt).read_bytes()))
         files = ((part, *file) for part, written in receipt.parts.items() for each in written
                  for file in each.shard.stored_files)  # fmt: skip
         sizes_fit = all((folder / part / name).stat().st_size == size for part, name, size, _ in files)

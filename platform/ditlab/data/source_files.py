@@ -42,8 +42,8 @@ LINE_BYTES = 256 * MIB
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 CIRCLE, TWICE, SPECIAL = "link in a circle", "name there twice", "no plain file"
-"""Stamps of a link to a folder around it, of a zip's member that a later one of its name replaces, of a pipe or the
-like, which is never opened."""
+"""Stamps of a link to a folder around it, of a zip's member that a later one of its name replaces, and of a pipe, a
+device or a link that leads nowhere, which are never opened."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, csv.Error, tarfile.TarError,
     zipfile.BadZipFile, zlib.error,
@@ -193,6 +193,8 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
             files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
         else:
             files = _list_file(source, beside, whole)
+    if len(files) == 1 and files[0].stamp == SPECIAL:
+        raise UserError(f"--source={source}: {files[0].place} is {SPECIAL}; name another.")
     if len(files) == 1 and files[0].suffix == ZIP and not pattern:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
@@ -235,9 +237,12 @@ def local_file(path: Path) -> SourceFile:
 def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
     try:
         status = file.stat()
-    except OSError:
-        return SourceFile(root, name, 0, "")
-    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else SPECIAL)
+        is_plain = stat.S_ISREG(status.st_mode)
+    except OSError:  # a link that leads nowhere
+        is_plain = False
+    if not is_plain:
+        return SourceFile(root, name, 0, SPECIAL)
+    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
 
 
 def _walk(root: str, below: str = "", above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[SourceFile]:

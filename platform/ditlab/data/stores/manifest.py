@@ -24,7 +24,7 @@ from pydantic import (
 
 from ditlab.data.stores.receipt import ManifestRecord, PlainName, SourceReceipt
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import MIB, parse_json, read_plain
+from ditlab.storage.plain_files import parse_json
 from ditlab_models.contract import ANY
 
 MANIFEST_NAME = "store.json"
@@ -36,8 +36,6 @@ LATENTS_VERSION = 6
 READ_VERSIONS = (4, FORMAT_VERSION, LATENTS_VERSION)
 """Versions that are read; version 4 has no digests of pieces."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
-MANIFEST_BYTES = 64 * MIB
-"""Most bytes of a manifest: a store of 60 TB has about as many."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
@@ -410,14 +408,14 @@ def format_manifest(manifest: AnyManifest) -> bytes:
 
 def has_own_layout(file: Path) -> bool:
     """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
-    content = read_plain(file, MANIFEST_BYTES)
+    content = file.read_bytes()
     return content == _laid_out(json.loads(content))
 
 
 def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
     """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest` does."""
     try:
-        return parse_manifest(read_plain(file, MANIFEST_BYTES), kind, str(file))
+        return parse_manifest(file.read_bytes(), kind, str(file))
     except OSError as error:
         raise UserError(
             f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
