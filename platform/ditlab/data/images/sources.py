@@ -31,7 +31,6 @@ from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
 from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
-    SYSTEM,
     SYSTEM_NAMES,
     TWICE,
     SourceFile,
@@ -80,6 +79,8 @@ ENDINGS_READ = (*IMAGE_SUFFIXES, ".txt", ".json", ".cls")
 """Endings of the members of a tar that are read: images, and what belongs to them."""
 BESIDE = "captions and classes"
 """Use of files and members that are an image's caption or class."""
+OF_ANOTHER = "about another sample"
+"""Reason of a picture beside the one of its key."""
 ALONE = "without an image"
 """Reason of captions and classes that belong to no image."""
 BEHIND = "beside a damage"
@@ -468,14 +469,10 @@ class SampleMembers:
 
     images: list[str] = field(default_factory=list)
     """Pictures of the sample."""
-    others: list[str] = field(default_factory=list)
-    """Pictures that are about another sample."""
     beside: dict[str, dict[str, str]] = field(default_factory=dict)
     """Captions and classes, by stem and ending."""
-    of_system: list[str] = field(default_factory=list)
-    """Hidden ones, and those that systems leave."""
-    not_read: list[str] = field(default_factory=list)
-    """Names that no reader takes."""
+    others: dict[str, str] = field(default_factory=dict)
+    """Reasons of those that are left out."""
 
     def beside_image(self, name: str) -> dict[str, str]:
         """Return what is of an image's stem, by ending; of a sample's only image, what is of its key."""
@@ -492,14 +489,15 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
     for name in names:
         path = PurePosixPath(name)
         ending = path.suffix.lower()
-        if SourceFile("", name, 0, "").set_aside:
-            members.of_system.append(name)
+        as_file = SourceFile("", name, 0, "")
+        if as_file.set_aside:
+            members.others[name] = as_file.set_aside
         elif ending in IMAGE_SUFFIXES:
             pictures[name] = path.stem
         elif ending in companions:
             members.beside.setdefault(path.stem, {})[ending] = name
         else:
-            members.not_read.append(name)
+            members.others[name] = not_read(as_file.ending)
     has_plain = any("." not in stem for stem in pictures.values())
     for name, stem in pictures.items():
         _, dot, behind = stem.partition(".")
@@ -507,11 +505,12 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
         if not dot or stem in members.beside or is_version:
             members.images.append(name)
         else:
-            members.others.append(name)
+            members.others[name] = OF_ANOTHER
     return members
 
 
-def _dropped(file: SourceFile, name: str, reason: str, detail: str = "") -> Dropped:
+def _dropped(file: SourceFile, name: str, reason: str) -> Dropped:
+    detail = "a dot in its name: rename it, or write a caption of its stem beside it" if reason == OF_ANOTHER else ""
     return Dropped(place=f"{file.shown}: {PurePosixPath(visible_name(name))}", reason=reason, detail=detail)
 
 
@@ -523,13 +522,8 @@ def _sample(
     `is_cut`: the tar is damaged behind them.
     """
     members = _sorted_members(contents, annotations.companions)
-    for name in members.of_system:
-        yield _dropped(file, name, SYSTEM)
-    for name in members.not_read:
-        yield _dropped(file, name, not_read(SourceFile("", name, 0, "").ending))
-    for name in members.others:
-        remedy = "a dot in its name: rename it, or write a caption of its stem beside it"
-        yield _dropped(file, name, "about another sample", remedy)
+    for name, reason in members.others.items():
+        yield _dropped(file, name, reason)
     used: set[str] = set()
     for name in members.images:
         named = members.beside_image(name)
