@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,8 +164,8 @@ def _origin(
     np.add.at(borders, windows.first, 1)
     np.add.at(borders, windows.first + windows.size, -1)
     num_inside = int((np.cumsum(borders) > 0).sum())
-    unused = {"zero atpm": len(closed), "in no window": len(kept) - num_inside}
-    wide = {f"over {options.max_span:,} base pairs": windows.dropped}
+    unused = +Counter({"zero atpm": len(closed), "in no window": len(kept) - num_inside})
+    wide = +Counter({f"over {options.max_span:,} base pairs": windows.dropped})
     levels = [
         ReceiptLevel(unit="peaks", used={"in windows": num_inside}, left_out=unused),
         ReceiptLevel(unit="windows", used={"rows": len(windows.first)}, left_out=wide),

@@ -312,7 +312,13 @@ TEXTS = {
     "endings and compression": Case(below({"a.jsonl.gz": gz(lines({"text": "one"})), "b.TXT": "two", "c.md": "three",
                "d.csv": "id,text\n1,\"fo\nur\"\n", "e.txt.zst": zst("five"), "f.tsv": "text\nsix\n",
                "g.CSV.GZ": gz("text\nseven\n"), "h.pdf": ""}),
-        "8 files: 6 read; 1 not read (.md), 1 not read (.pdf) | 6 documents: 6 documents", "one|two|fo\nur|five|six|seven"),
+        "8 files: 6 read; 1 not read (.md), 1 not read (.pdf) | 6 documents: 6 documents",
+        "one|two|fo\nur|five|six|seven"),
+    "special files among texts": Case(
+        below({"a.txt": "one"} | {f"{kind}.{end}": special(kind) for kind in ("pipe", "device", "dangling")
+                                  for end in ("txt", "csv", "parquet")}),
+        "10 files: 10 read | 10 documents: 1 documents; 3 unreadable, 6 damaged file", "one",
+        warns="Damaged: dangling.csv, dangling.parquet, device.csv, ..."),
     "damaged and empty documents": Case(
         below({"a.jsonl": lines({"text": "one"}, {"text": ""}, {"text": None}, {"txt": ""}) + "{\n\n",
                "b.txt": b"gr\xfcn", "c.txt": "", "d.txt": "two", "e.csv.gz": gz("text\nthree\n" * 9)[:-12]}),
