@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
 from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Moments, Source
-from ditlab.data.stores.receipt import Dropped, DroppedRecords, ManifestRecord
+from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
@@ -119,7 +119,7 @@ class BlockReceipt(ManifestRecord):
     """Shards by the folder below the import's that they lie in: an image size; `.`: that folder itself."""
     left_out: dict[str, int] = Field(default_factory=dict)
     """Number of records that were left out, by reason."""
-    listed: tuple[Dropped, ...] = ()
+    listed: tuple[DroppedRecord, ...] = ()
     """The first of them."""
     counts: dict[str, int] = Field(default_factory=dict)
     """Other sums, of the importer's choice: captions cut, bytes of text."""

@@ -35,7 +35,7 @@ from ditlab.data.region_windows import (
 from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.receipt import LISTED, Dropped, ReceiptLevel, SourceReceipt, make_receipt
+from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError
@@ -171,7 +171,9 @@ def _origin(
         ReceiptLevel(unit="windows", used={"rows": len(windows.first)}, left_out=wide),
     ]
     zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
-    return "; ".join(parts), *make_receipt(levels, [Dropped(place=name, reason="zero atpm") for name in names], zeros)
+    return "; ".join(parts), *make_receipt(
+        levels, [DroppedRecord(place=name, reason="zero atpm") for name in names], zeros
+    )
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:

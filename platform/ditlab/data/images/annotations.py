@@ -10,7 +10,7 @@ from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import BadRecord, SourceFile, visible_name
 from ditlab.data.sources.records import SourceRecord, read_records, text_problem
-from ditlab.data.stores.receipt import Dropped
+from ditlab.data.stores.receipt import DroppedRecord
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import parse_json
 
@@ -52,7 +52,7 @@ class Annotations:
     """Paths or URIs of the files that the lines are of."""
     remedy: str = ""
     """Remedy for an image without a caption."""
-    damaged: Sequence[Dropped] = ()
+    damaged: Sequence[DroppedRecord] = ()
     """Lines of captions that cannot be read."""
     numbered: Sequence[str] = ()
     """Names of classes by their numbers, where a column of numbers has names."""
@@ -185,7 +185,7 @@ def class_table(names: Iterable[str]) -> tuple[str, ...]:
 
 def read_lines(
     files: Sequence[SourceFile], keys: Mapping[str, str], option: str | None = None
-) -> tuple[dict[str, Line], list[Dropped]]:
+) -> tuple[dict[str, Line], list[DroppedRecord]]:
     """Read captions and classes by image path from tables of them, such as lines `{"file_name": "a/b.png", ...}`.
 
     `keys`: those of captions and classes, by flag. `option`: the one that names the table, whose paths begin below the
@@ -194,7 +194,7 @@ def read_lines(
     """
     asked = {PATH: FILE_NAME, **keys}
     lines: dict[str, Line] = {}
-    damaged: list[Dropped] = []
+    damaged: list[DroppedRecord] = []
     first: UserError | None = None
     for file in files:
         folder = PurePosixPath() if option else PurePosixPath(file.name).parent
@@ -205,7 +205,7 @@ def read_lines(
                 name, values = _read_line(record, asked)
             except BadRecord as problem:
                 place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
-                damaged.append(Dropped(place=place, reason="damaged line", detail=str(problem)))
+                damaged.append(DroppedRecord(place=place, reason="damaged line", detail=str(problem)))
                 first = first or record.error(problem)
                 continue
             path = str(folder / name.replace("\\", "/"))

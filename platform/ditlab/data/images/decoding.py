@@ -19,7 +19,7 @@ from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.captions import cut
 from ditlab.data.source_files import not_utf8
-from ditlab.data.stores.receipt import NO_RECORD, Dropped
+from ditlab.data.stores.receipt import NO_RECORD, DroppedRecord
 from ditlab.errors import first_line
 from ditlab.storage.plain_files import open_regular_file
 
@@ -160,15 +160,15 @@ class DecodedImage:
     """Origin for people, as of `CaptionedImage`."""
 
 
-def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped:
+def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | DroppedRecord:
     """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
 
     Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing caption`, `missing class`,
     `unreadable`, `too small` or `too large`.
     """
 
-    def left_out(reason: str, detail: str) -> Dropped:
-        return Dropped(place=item.name, reason=reason, detail=detail)
+    def left_out(reason: str, detail: str) -> DroppedRecord:
+        return DroppedRecord(place=item.name, reason=reason, detail=detail)
 
     if item.problem:
         return left_out(NO_RECORD, item.problem)

@@ -54,7 +54,7 @@ from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.receipt import (
     DAMAGED,
     NO_RECORD,
-    Dropped,
+    DroppedRecord,
     DroppedRecords,
     ReceiptLevel,
     SourceReceipt,
@@ -339,13 +339,13 @@ class ImageRules:
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
                 if isinstance(item, CaptionedImage):
                     counts[BESIDE] += item.beside
-                if isinstance(image, Dropped):
+                if isinstance(image, DroppedRecord):
                     self.check(image)
                     dropped.add(image)
                     continue
                 row = self.row(image)
                 if self.grown and row_digest(row) in known_rows(self.grown):
-                    dropped.add(Dropped(place=image.name, reason=THERE))
+                    dropped.add(DroppedRecord(place=image.name, reason=THERE))
                     continue
                 if image.size not in series:
                     columns = self.columns(image.size)
@@ -370,8 +370,10 @@ class ImageRules:
             counts=dict(+counts),
         )
 
-    def _decoded(self, item: CaptionedImage | Dropped) -> tuple[CaptionedImage | Dropped, DecodedImage | Dropped]:
-        return item, item if isinstance(item, Dropped) else decode(self.decoding, item)
+    def _decoded(
+        self, item: CaptionedImage | DroppedRecord
+    ) -> tuple[CaptionedImage | DroppedRecord, DecodedImage | DroppedRecord]:
+        return item, item if isinstance(item, DroppedRecord) else decode(self.decoding, item)
 
     def row(self, image: DecodedImage) -> dict[str, np.ndarray]:
         """Return an image as a row of its store, (1, *shape) by column."""
@@ -411,7 +413,7 @@ class ImageRules:
             )
         return columns
 
-    def check(self, image: Dropped) -> None:
+    def check(self, image: DroppedRecord) -> None:
         """Raise RefusedSource where the options refuse to skip such an image."""
         if image.reason == "missing caption" and self.options.missing_caption == "refuse":
             remedy = self.annotations.remedy

@@ -51,7 +51,7 @@ from ditlab.data.sources.records import (
 )
 from ditlab.data.sources.tables import UNREADABLE, named_classes, other_columns, table_schema
 from ditlab.data.sources.tars import tar_members
-from ditlab.data.stores.receipt import DAMAGED, Dropped, ReceiptLevel
+from ditlab.data.stores.receipt import DAMAGED, DroppedRecord, ReceiptLevel
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
 
@@ -98,7 +98,7 @@ class ImageSource:
     """Names of all classes in their order: a class's number is its place here."""
     files: ReceiptLevel
     """Uses of the source's files. Of image files, `images` counts those that are tried."""
-    files_left_out: Sequence[Dropped] = ()
+    files_left_out: Sequence[DroppedRecord] = ()
     """The first files that are left out."""
     num_lines: int = 0
     """Lines of captions and classes that could be read."""
@@ -161,7 +161,7 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
         remedy = "write one into a .txt member of the same key beside it"
     tables = metadata
     lines: Mapping[str, Line] = {}
-    damaged: Sequence[Dropped] = ()
+    damaged: Sequence[DroppedRecord] = ()
     if caption == "lines":
         tables = [local_file(Path(options.caption_from or ""))]
         lines, damaged = read_lines(tables, keys, f"--caption-from={options.caption_from}")
@@ -340,7 +340,9 @@ def _column_classes(blocks: Sequence[InputBlock], column: str) -> Sequence[str]:
     return class_table(found)
 
 
-def read_images(block: InputBlock, annotations: Annotations, image_column: str) -> Iterator[CaptionedImage | Dropped]:
+def read_images(
+    block: InputBlock, annotations: Annotations, image_column: str
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over a block's images, in the order of the source, with one item for all behind the damage of a file.
 
     Raises UserError for a column that is missing or holds something else, and for an image outside all class folders.
@@ -381,7 +383,9 @@ def _converted(flag: str, value: Any, block: InputBlock, column: str, file: Sour
         ) from None
 
 
-def _read_tables(block: InputBlock, annotations: Annotations, image_column: str) -> Iterator[CaptionedImage | Dropped]:
+def _read_tables(
+    block: InputBlock, annotations: Annotations, image_column: str
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the rows of tables."""
     columns = {IMAGES: image_column, **annotations.keys}
     for record in read_records(block, columns, ROWS):
@@ -441,7 +445,7 @@ def _key(name: str) -> PurePosixPath:
     return path.parent / (path.name.partition(".")[0] or path.name)
 
 
-def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | Dropped]:
+def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the images of a tar, and what is none; all behind a damage is one item.
 
     Neighbours of one key are one sample. A picture whose name has more dots (`a.seg.png`) is about the sample `a`, and
@@ -457,10 +461,10 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
                 members[name] = content
         is_cut = bool(damage)  # known with the last sample
         while damage:
-            yield Dropped(place=file.shown, reason=DAMAGED, detail=damage.pop())
+            yield DroppedRecord(place=file.shown, reason=DAMAGED, detail=damage.pop())
         yield from _sample(file, members, annotations, is_cut)
     while damage:
-        yield Dropped(place=file.shown, reason=DAMAGED, detail=damage.pop())
+        yield DroppedRecord(place=file.shown, reason=DAMAGED, detail=damage.pop())
 
 
 @dataclass
@@ -509,14 +513,14 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
     return members
 
 
-def _dropped(file: SourceFile, name: str, reason: str) -> Dropped:
+def _dropped(file: SourceFile, name: str, reason: str) -> DroppedRecord:
     detail = "a dot in its name: rename it, or write a caption of its stem beside it" if reason == OF_ANOTHER else ""
-    return Dropped(place=f"{file.shown}: {PurePosixPath(visible_name(name))}", reason=reason, detail=detail)
+    return DroppedRecord(place=f"{file.shown}: {PurePosixPath(visible_name(name))}", reason=reason, detail=detail)
 
 
 def _sample(
     file: SourceFile, contents: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
-) -> Iterator[CaptionedImage | Dropped]:
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the images of neighbours of one key, and over those that are none of their own.
 
     `is_cut`: the tar is damaged behind them.

@@ -21,7 +21,7 @@ from ditlab.data.sources.lines import csv_rows, json_rows
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
 from ditlab.data.sources.tables import UNREADABLE, arrow_batches, arrow_rows, parquet_batches, parquet_rows
 from ditlab.data.sources.tars import tar_members
-from ditlab.data.stores.receipt import DAMAGED, NO_RECORD, Dropped, DroppedRecords, ReceiptLevel
+from ditlab.data.stores.receipt import DAMAGED, NO_RECORD, DroppedRecord, DroppedRecords, ReceiptLevel
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import MIB
 
@@ -87,7 +87,7 @@ def _refuse_splits(source: str, content: Any) -> None:
 
 def files_level(
     listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
-) -> tuple[ReceiptLevel, list[Dropped]]:
+) -> tuple[ReceiptLevel, list[DroppedRecord]]:
     """Count the files of a source: those `used`, by what for, those about others, and those that are left out.
 
     `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well the
@@ -103,7 +103,7 @@ def files_level(
             counts["indices"] += 1
         else:
             reason = file.set_aside or (reasons or {}).get(file.name) or not_read(file.ending)
-            dropped.add(Dropped(place=file.shown, reason=reason))
+            dropped.add(DroppedRecord(place=file.shown, reason=reason))
     unit = "members" if listing and listing[0].in_zip else "files"
     return ReceiptLevel(unit=unit, used=counts, left_out=dropped.counts), dropped.first
 
@@ -248,10 +248,10 @@ class SourceRecord:
         """Place for people, below the source: `data/a.parquet, row 12`."""
         return ", ".join(filter(None, [self.file.shown, self.where]))
 
-    def dropped(self, problem: BadRecord | None = None) -> Dropped:
+    def dropped(self, problem: BadRecord | None = None) -> DroppedRecord:
         """Return what a receipt says of it: of its own problem, unless another is given."""
         problem = problem or self.problem
-        return Dropped(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(problem))
+        return DroppedRecord(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(problem))
 
     def error(self, problem: BadRecord | None = None) -> UserError:
         """Return the error for a source whose records must all be read."""

@@ -52,7 +52,7 @@ class ManifestRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Dropped(ManifestRecord):
+class DroppedRecord(ManifestRecord):
     """Record of a source that is not in the store."""
 
     place: str
@@ -72,9 +72,9 @@ class DroppedRecords:
 
     counts: Counter[str] = field(default_factory=Counter)
     """Number of them by reason."""
-    first: list[Dropped] = field(default_factory=list)
+    first: list[DroppedRecord] = field(default_factory=list)
 
-    def add(self, *records: Dropped) -> None:
+    def add(self, *records: DroppedRecord) -> None:
         """Count records."""
         self.counts.update(each.reason for each in records)
         self.first += records[: LISTED - len(self.first)]
@@ -145,7 +145,7 @@ class SourceReceipt(ManifestRecord):
 
 def make_receipt(
     levels: Sequence[ReceiptLevel],
-    dropped: Iterable[Dropped],
+    dropped: Iterable[DroppedRecord],
     changed: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
     before: bytes = b"",

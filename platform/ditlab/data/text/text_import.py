@@ -29,7 +29,7 @@ from ditlab.data.source_files import BadRecord, endings, list_source, source_nam
 from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files, share_read
 from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.receipt import Dropped, DroppedRecords, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
@@ -145,7 +145,7 @@ class TextRules:
         def leave_out(record: SourceRecord, problem: BadRecord | None) -> None:
             nonlocal first_problem
             if problem is None:
-                dropped.add(Dropped(place=record.place, reason=EMPTY))
+                dropped.add(DroppedRecord(place=record.place, reason=EMPTY))
                 return
             message = str(record.error(problem))
             if self.refuses:
@@ -295,7 +295,7 @@ def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[Bl
     return RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
 
 
-def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[Dropped]]:
+def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[DroppedRecord]]:
     """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
     listing = list_source(source)
     files = record_files(source, [file for file in listing if not file.set_aside], TEXT_KINDS)

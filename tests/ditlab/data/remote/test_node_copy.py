@@ -19,7 +19,7 @@ from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
-from ditlab.data.stores.receipt import Dropped, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
@@ -318,7 +318,7 @@ def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
         store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     else:
         level = ReceiptLevel(unit="files", used={}, left_out={"x": 50_000})
-        receipt, listed = make_receipt([level], [Dropped(place="x" * 46, reason="x")] * 50_000)
+        receipt, listed = make_receipt([level], [DroppedRecord(place="x" * 46, reason="x")] * 50_000)
         write(tmp_path / "s", receipt=receipt, left_out=listed)
         store = open_named_store("x", str(tmp_path / "s"), home)
     upload_store(store, place("s"))

@@ -14,7 +14,7 @@ from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.receipt import Dropped, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
@@ -70,7 +70,7 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
 def lost() -> dict[str, object]:
     """Return arguments of `write` for a source of one file, which was left out."""
     level = ReceiptLevel(unit="files", used={}, left_out={"too small": 1})
-    receipt, content = make_receipt([level], [Dropped(place="a.png", reason="too small")])
+    receipt, content = make_receipt([level], [DroppedRecord(place="a.png", reason="too small")])
     return {"receipt": receipt, "left_out": content}
 
 
