@@ -283,7 +283,7 @@ def imported_blocks(
         for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
             done[receipt.block] = receipt
             progress(what, len(done), len(blocks), "blocks")
-            if limit and sum(each.records for each in done.values()) >= limit:
+            if limit and _num_records(done) >= limit:
                 break
         yield folder, [receipt for _, receipt in sorted(done.items())]
         is_over = True
@@ -294,6 +294,10 @@ def imported_blocks(
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(made)
+
+
+def _num_records(done: Mapping[int, BlockReceipt]) -> int:
+    return sum(receipt.records for receipt in done.values())
 
 
 def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:

@@ -193,10 +193,8 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
             files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
         else:
             files = _list_file(source, beside, whole)
-    if len(files) == 1 and files[0].stamp == SPECIAL:
-        raise UserError(f"--source={source}: {files[0].place} is {SPECIAL}; name another.")
-    if len(files) == 1 and files[0].suffix == ZIP and not pattern:
-        files = _zip_members(files[0])
+    if len(files) == 1 and not pattern:
+        files = _only_file(source, files[0])
     files.sort(key=lambda file: file.name.split("/"))
     if not pattern:
         return files
@@ -205,6 +203,13 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     if not files:
         raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
     return files
+
+
+def _only_file(source: str, file: SourceFile) -> list[SourceFile]:
+    """Return a source's only file, or the members of a zip. Raises UserError for a pipe and the like."""
+    if file.stamp == SPECIAL:
+        raise UserError(f"--source={source}: {file.place} is {SPECIAL}; name another.")
+    return _zip_members(file) if file.suffix == ZIP else [file]
 
 
 def _list_file(source: str, beside: Sequence[str], whole: bool) -> list[SourceFile]:

@@ -103,7 +103,7 @@ def test_special_files_in_a_store_are_named(store, zarr_format, kind, problem):
         refused(
             path,
             "x",
-            rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*(no plain file|{problem}|a device|{file.name})",
+            rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*(no plain|{problem}|a device|{file.name})",
         )
         remove(file)
         file.write_bytes(content)

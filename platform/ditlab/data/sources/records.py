@@ -198,35 +198,38 @@ def share_read(blocks: Sequence[InputBlock], sizes: Sequence[int], limit: int, f
     `sizes`: records that were read of each block, bytes of text, of which no more than about `limit` are; `found`: all
     records. The share is that of the records, of text files that of the bytes.
     """
-    kind = blocks[0].kind
     files = list(dict.fromkeys(file for block in blocks for file in block.files))
     size = sum(file.size for file in files)
-    first = files[0]
+    kind = blocks[0].kind
     if len(sizes) == len(blocks) and max(sizes) < limit:
         return 1.0
-    if len({block.kind for block in blocks}) > 1 or (first.compression and kind in UNPACKED):
+    is_packed = kind in UNPACKED and files[0].compression
+    if is_packed or len({block.kind for block in blocks}) > 1:
         return None
     if kind == "txt":
         return min(1.0, sum(sizes) / size)
-    if kind == "images":
-        return found / len(files)
     if kind == "mds":
         return found / sum(shard["samples"] for block in blocks for shard in block.detail)
+    if kind == "images":
+        return found / len(files)
+    return _share_by_first(kind, files[0], size, found)
+
+
+def _share_by_first(kind: str, file: SourceFile, size: int, found: int) -> float | None:
+    """Return the share of `found` records, where all `size` bytes hold as many as the first file, or its beginning."""
+    num_bytes = file.size
     try:
-        held, num_bytes = _records_held(kind, first)
+        if kind == "tar":
+            held = sum(1 for _ in tar_members(file, [], wanted=()))
+        elif kind in ROWS_OF:
+            held = sum(ROWS_OF[kind](file))
+        else:
+            text = read_part(file, 0, BEGINNING_BYTES)
+            num_bytes = len(text)
+            held = text.count(b"\n")
     except UNREADABLE:
         return None
     return min(1.0, found * num_bytes / (held * size)) if held else None
-
-
-def _records_held(kind: str, file: SourceFile) -> tuple[int, int]:
-    """Return the number of a file's records, or of those in its beginning, and the bytes that hold them."""
-    if kind == "tar":
-        return sum(1 for _ in tar_members(file, [], wanted=())), file.size
-    if kind in ROWS_OF:
-        return sum(ROWS_OF[kind](file)), file.size
-    text = read_part(file, 0, BEGINNING_BYTES)
-    return text.count(b"\n"), len(text)
 
 
 @dataclass(frozen=True)

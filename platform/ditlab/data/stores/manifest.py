@@ -263,7 +263,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[7] = FORMAT_VERSION
+    version: Literal[7] = 7
     name: PlainName
     description: str
     rows: PositiveInt
@@ -336,7 +336,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[7] = FORMAT_VERSION
+    version: Literal[7] = 7
     name: PlainName
     description: str
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
