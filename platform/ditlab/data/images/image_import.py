@@ -63,6 +63,7 @@ from ditlab.data.stores.receipt import (
     read_list,
 )
 from ditlab.data.stores.row_changes import CAPTION
+from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
@@ -131,7 +132,9 @@ def _import_sizes(
     with imported_blocks(
         path, "images", source.blocks, described, rules, executor, request.progress, "decoding", request.limit
     ) as (folder, receipts):
-        receipt, left_out = _receipt(request, source, rules, receipts)
+        dropped = dropped_of(receipts)
+        if not any(receipt.rows for receipt in receipts):
+            raise _refusal(options.source, [*annotations.damaged, *dropped.first])
         old = before.by_size if before else {}
         parts = {*old, *chain.from_iterable(block.parts for block in receipts)}
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
@@ -143,6 +146,7 @@ def _import_sizes(
         )
         columns = {part: rules.columns(size) for part, size in sizes.items()}
         stores = finish_parts(folder, receipts, columns, origin, old)
+        receipt, left_out = _receipt(request, source, rules, receipts, [*stores.values()])
         with ExitStack() as encoding:
             if encodes:
                 encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
@@ -197,21 +201,20 @@ def _receipt(
     source: ImageSource,
     rules: ImageRules,
     receipts: Sequence[BlockReceipt],
+    stores: Sequence[Store],
 ) -> tuple[SourceReceipt, bytes]:
-    """Return an import's receipt, and the file that lists what was left out. Raises RefusedSource without an image."""
+    """Return an import's receipt, and the file that lists what was left out."""
     before = request.grown
     is_whole = request.limit is None
     damaged = DroppedRecords()
     damaged.add(*source.annotations.damaged)
     dropped = dropped_of(receipts)
-    if not any(receipt.rows for receipt in receipts):
-        raise _refusal(request.options, damaged, dropped)
     counts = sums_of(receipts)
     warnings = [*source.warnings]
-    if is_whole:
-        class_rows = _class_rows(receipts, before)
-        warnings += class_warnings(dict(zip(rules.classes, class_rows, strict=False)))
-    elif request.options.encode_text or request.options.encode_images:
+    if is_whole and rules.classes:
+        rows = np.sum([store.columns[LABEL].statistics.class_counts for store in stores], axis=0)
+        warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
+    if not is_whole and (request.options.encode_text or request.options.encode_images):
         warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
     used = {"images": sum(receipt.rows for receipt in receipts)}
     kind = source.blocks[0].kind
@@ -235,16 +238,15 @@ def _receipt(
     )
 
 
-def _refusal(options: ImagesOptions, damaged: DroppedRecords, dropped: DroppedRecords) -> RefusedSource:
+def _refusal(source: str, dropped: Sequence[DroppedRecord]) -> RefusedSource:
     """Return the error for a source without a usable image."""
-    first = [*damaged.first, *dropped.first][:1]
-    if not first:
-        return RefusedSource(f"--source={options.source} holds no image; name files that hold some.")
-    counts = damaged.counts + dropped.counts
+    if not dropped:
+        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
+    counts = Counter(each.reason for each in dropped)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
     smaller = ", or give a smaller --resolution" if TOO_SMALL in counts else ""
     return RefusedSource(
-        f"--source={options.source} holds no image that can be used ({reasons}), the first being {first[0]}; "
+        f"--source={source} holds no image that can be used ({reasons}), the first being {dropped[0]}; "
         f"name other files{smaller}."
     )
 
@@ -278,18 +280,6 @@ def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:
         words.append(f"of {num:,} class{'es' if num > 1 else ''}")
     words.append(f"in {num_sizes} size{'s' if num_sizes > 1 else ''}")
     return " ".join(words)
-
-
-def _class_rows(receipts: Sequence[BlockReceipt], before: BucketedStore | None) -> list[int]:
-    """Return the number of rows of each class, with those of the store that grows."""
-    counts: Counter[int] = Counter()
-    if before and LABEL in before.columns:
-        counts.update(dict(enumerate(before.columns[LABEL].statistics.class_counts or ())))
-    for shards in (each for receipt in receipts for each in receipt.parts.values()):
-        for shard in shards:
-            if LABEL in shard.moments:
-                counts.update(dict(enumerate(shard.moments[LABEL].class_counts or ())))
-    return [counts[number] for number in range(max(counts, default=-1) + 1)]
 
 
 def _buckets(options: ImagesOptions, side: int) -> AspectBuckets:

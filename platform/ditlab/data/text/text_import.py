@@ -154,23 +154,21 @@ class TextRules:
             dropped.add(record.dropped(problem))
 
         rest = np.empty(0, tokenizer.dtype)
-        documents = 0
-        num_bytes = 0
-        tokens = 0
+        counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            nonlocal documents, num_bytes
             for piece in beginning(block_pieces(block, self.column, leave_out), self.limit):
-                documents += piece.last
-                num_bytes += piece.num_bytes
+                counts["documents"] += piece.last
+                counts["bytes"] += piece.num_bytes
                 yield piece
 
         def rows() -> Iterator[Mapping[str, np.ndarray]]:
-            nonlocal rest, tokens
+            nonlocal rest
             for part in encode(counted(), tokenizer):
                 joined = np.concatenate([rest, part])
                 whole = len(joined) - len(joined) % self.length
-                tokens, rest = tokens + len(part), joined[whole:].copy()  # a copy: a view keeps all of `joined`
+                rest = joined[whole:].copy()  # a view would keep all of `joined`
+                counts["tokens"] += len(part)
                 if whole:
                     yield {"tokens": joined[:whole].reshape(-1, self.length)}
 
@@ -181,7 +179,7 @@ class TextRules:
             parts={".": tuple(shards)},
             left_out=dropped.counts,
             listed=tuple(dropped.first[:MOST_LISTED]),
-            counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
+            counts=counts,
             detail={REST: packed(rest), FIRST: first_problem},
         )
 
