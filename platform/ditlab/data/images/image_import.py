@@ -132,9 +132,7 @@ def _import_sizes(
     with imported_blocks(
         path, "images", source.blocks, described, rules, executor, request.progress, "decoding", request.limit
     ) as (folder, receipts):
-        dropped = dropped_of(receipts)
-        if not any(receipt.rows for receipt in receipts):
-            raise _refusal(options.source, [*annotations.damaged, *dropped.first])
+        _refuse_no_image(options.source, annotations, receipts)
         old = before.by_size if before else {}
         parts = {*old, *chain.from_iterable(block.parts for block in receipts)}
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
@@ -238,14 +236,17 @@ def _receipt(
     )
 
 
-def _refusal(source: str, dropped: Sequence[DroppedRecord]) -> RefusedSource:
-    """Return the error for a source without a usable image."""
+def _refuse_no_image(source: str, annotations: Annotations, receipts: Sequence[BlockReceipt]) -> None:
+    """Raise RefusedSource for a source without a usable image."""
+    if any(receipt.rows for receipt in receipts):
+        return
+    dropped = [*annotations.damaged, *dropped_of(receipts).first]
     if not dropped:
-        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
+        raise RefusedSource(f"--source={source} holds no image; name files that hold some.")
     counts = Counter(each.reason for each in dropped)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
     smaller = ", or give a smaller --resolution" if TOO_SMALL in counts else ""
-    return RefusedSource(
+    raise RefusedSource(
         f"--source={source} holds no image that can be used ({reasons}), the first being {dropped[0]}; "
         f"name other files{smaller}."
     )
