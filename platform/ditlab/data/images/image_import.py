@@ -210,7 +210,7 @@ def _receipt(
     counts = sums_of(receipts)
     warnings = [*source.warnings]
     if is_whole and rules.classes:
-        rows = np.sum([store.columns[LABEL].statistics.class_counts for store in stores], axis=0)
+        rows = np.sum([store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0)
         warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
     if not is_whole and (request.options.encode_text or request.options.encode_images):
         warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
