@@ -18,12 +18,9 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.uris import is_uri
 from ditlab.storage.files import folder_size, writing_into
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.tracking.records import scan_runs
 from ditlab_models.contract import Spec
 
-SPEC_BYTES = 16 * MIB
-"""Most bytes of a run's spec."""
 STAGING = ".importing"
 """Folder below that of the stores in which an import is written, and goes on after a kill."""
 MOST_TOKENS = 512
@@ -129,7 +126,7 @@ def users_of_store(home: Home, folder: Path) -> list[str]:
     for record in scan_runs(home).records:
         for spec in (home.run(record.run_id).path / name for name in ("spec.yaml", "sweep.yaml")):
             with suppress(OSError):
-                if named.search(read_plain(spec, SPEC_BYTES).decode(errors="replace")):
+                if named.search(spec.read_bytes().decode(errors="replace")):
                     users.append(f"{record.run_id} ({record.name})")
     return users
 

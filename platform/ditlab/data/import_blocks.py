@@ -26,19 +26,18 @@ from pydantic import Field, ValidationError
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
 from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Moments, Source
-from ditlab.data.stores.receipt import LeftOutGroup, LeftOutTally, ManifestRecord
+from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably, writing_into
-from ditlab.storage.plain_files import MIB, read_plain
 
 if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
 
 
-VERSION = 5
+VERSION = 6
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
@@ -109,24 +108,6 @@ def group_files(files: Sequence[SourceFile], most_bytes: int | None = None) -> I
         yield tuple(group)
 
 
-class LeftOut(ManifestRecord):
-    """Record of a source that was left out of a store."""
-
-    place: str
-    """Place for people: a path below the source, a tar's member, a row of a file."""
-    reason: str
-    """Kind of reason, which records are counted by: `too small`."""
-    detail: str
-    """Finding that led to it."""
-    ending: str = ""
-    """Ending of its name in small letters; empty where it has none, as a row."""
-    side: int = 0
-    """Shorter side in pixels of an image that is too small; 0 for any other record."""
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
-
-
 class BlockReceipt(ManifestRecord):
     """Result of a block: its shards, its counts, and what was left out."""
 
@@ -136,9 +117,9 @@ class BlockReceipt(ManifestRecord):
     """Rows of its shards."""
     parts: dict[str, tuple[WrittenShard, ...]]
     """Shards by the folder below the import's that they lie in: an image size; `.`: that folder itself."""
-    left_out: tuple[LeftOutGroup, ...] = ()
-    """Records that were left out, by reason and ending."""
-    listed: tuple[LeftOut, ...] = ()
+    left_out: dict[str, int] = Field(default_factory=dict)
+    """Number of records that were left out, by reason."""
+    listed: tuple[DroppedRecord, ...] = ()
     """The first of them."""
     counts: dict[str, int] = Field(default_factory=dict)
     """Other sums, of the importer's choice: captions cut, bytes of text."""
@@ -147,8 +128,8 @@ class BlockReceipt(ManifestRecord):
 
     @property
     def records(self) -> int:
-        """Records of the source: those that became rows, and those that were left out."""
-        return self.rows + sum(group.number for group in self.left_out)
+        """Rows, and records that were left out."""
+        return self.rows + sum(self.left_out.values())
 
 
 BlockTask = Callable[[InputBlock], BlockReceipt]
@@ -175,20 +156,19 @@ def sums_of(receipts: Sequence[BlockReceipt]) -> Counter[str]:
     return sum((Counter(receipt.counts) for receipt in receipts), Counter[str]())
 
 
-def listed_of(receipts: Sequence[BlockReceipt]) -> list[LeftOut]:
-    """Return the first records that were left out of each block."""
-    return [each for receipt in receipts for each in receipt.listed]
-
-
-def tally_of(receipts: Sequence[BlockReceipt]) -> LeftOutTally:
-    """Count what was left out of blocks."""
-    return LeftOutTally().merge(group for receipt in receipts for group in receipt.left_out)
+def dropped_of(receipts: Sequence[BlockReceipt]) -> DroppedRecords:
+    """Return what was left out of blocks."""
+    dropped = DroppedRecords()
+    for receipt in receipts:
+        dropped.counts.update(receipt.left_out)
+        dropped.first += receipt.listed
+    return dropped
 
 
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
     """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
     try:
-        receipt = BlockReceipt.model_validate(parse_json_line(read_plain(folder / block.receipt, 64 * MIB)))
+        receipt = BlockReceipt.model_validate(parse_json_line((folder / block.receipt).read_bytes()))
         files = ((part, *file) for part, written in receipt.parts.items() for each in written
                  for file in each.shard.stored_files)  # fmt: skip
         sizes_fit = all((folder / part / name).stat().st_size == size for part, name, size, _ in files)
@@ -271,38 +251,6 @@ class RefusedSource(UserError):
     """A source that an importer's options refuse: another source or another option begins anew."""
 
 
-@dataclass
-class RecordCount:
-    """Records of an import that are done, for people; of an unknown number, estimated from the input's bytes."""
-
-    progress: Progress
-    what: str
-    unit: str
-    total: int | None
-    """Number of all records; None where it is unknown."""
-    total_bytes: int
-    records: int = 0
-    bytes_read: int = 0
-
-    def add(self, block: InputBlock, receipt: BlockReceipt) -> None:
-        """Count a block that is done."""
-        self.records += receipt.records
-        self.bytes_read += block.bytes
-
-    def show(self) -> None:
-        """Report the records, and all there are; an estimate has two digits."""
-        total = self.total
-        unit = self.unit
-        if total is None:
-            total = self.records
-            unit = f"{unit} (estimated)"
-            if self.bytes_read < self.total_bytes:
-                estimate = float(f"{self.records * self.total_bytes / max(1, self.bytes_read):.1e}")
-                total = max(self.records, int(estimate))
-            total = total or None
-        self.progress(self.what, self.records, total, unit)
-
-
 @contextmanager
 def imported_blocks(
     path: Path,
@@ -313,33 +261,31 @@ def imported_blocks(
     executor: BlockExecutor,
     progress: Progress,
     what: str = "importing",
-    unit: str = "records",
-    num_records: int | None = None,
+    limit: int | None = None,
 ) -> Iterator[tuple[Path, list[BlockReceipt]]]:
     """Make the shards of all blocks in a folder below a store's; gives that folder and the receipts in order.
 
     `options`: all that changes the result beside the blocks, as values of JSON. Blocks whose receipt is whole are taken
-    over from an import of the same fingerprint that was killed. Progress counts records; of None their number is
-    estimated from the input's bytes. The folder goes once the body ends, or the source is refused; else what is done
-    stays. Raises as the executor does.
+    over from an import of the same fingerprint that was killed. The folder goes once the body ends, or the source is
+    refused; else what is done stays. `limit`: records, used and left out, after which a dry run ends; None: all. Raises
+    as the executor does.
     """
     folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
-    count = RecordCount(progress, what, unit, num_records, sum(block.bytes for block in blocks))
     done: dict[int, BlockReceipt] = {}
     for block in blocks:
         if (receipt := whole_receipt(folder, block)) is not None:
             done[block.number] = receipt
-            count.add(block, receipt)
     missing = [block for block in blocks if block.number not in done]
     is_over = False
     try:
-        count.show()
+        progress(what, len(done), len(blocks), "blocks")
         for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
             done[receipt.block] = receipt
-            count.add(blocks[receipt.block], receipt)
-            count.show()
-        yield folder, [receipt for _, receipt in sorted(done.items())]  # of a dry run the first
+            progress(what, len(done), len(blocks), "blocks")
+            if limit and _num_records(done) >= limit:
+                break
+        yield folder, [receipt for _, receipt in sorted(done.items())]
         is_over = True
     except RefusedSource:
         is_over = True
@@ -348,6 +294,10 @@ def imported_blocks(
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(made)
+
+
+def _num_records(done: Mapping[int, BlockReceipt]) -> int:
+    return sum(receipt.records for receipt in done.values())
 
 
 def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:

@@ -41,8 +41,8 @@ class ImportRequest(Generic[Options]):
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
     grown: BucketedStore | None = None
     """Store to which images are added; None for a new one."""
-    first: int | None = None
-    """Records of a block that a dry run looks at (`data.dry_run`); None: all."""
+    limit: int | None = None
+    """Records of the source with which a dry run ends (`data.dry_run`); None: all."""
 
 
 def find_importer(name: str) -> Importer:

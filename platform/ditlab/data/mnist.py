@@ -25,7 +25,6 @@ from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions
 from ditlab.storage.files import write_durably
-from ditlab.storage.plain_files import read_plain
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 """Public mirrors of the four .gz files, tried in turn."""
@@ -45,8 +44,6 @@ IMAGES_MAGIC = 2051
 """0x0803: unsigned bytes, three sizes (images, rows, columns)."""
 LABELS_MAGIC = 2049
 """0x0801: unsigned bytes, one size."""
-MOST_BYTES = 2**30
-"""Most bytes of a file: 1.3 million images of 28x28."""
 _CONTENT = {IMAGES_MAGIC: "images", LABELS_MAGIC: "labels"}
 MIRROR_TIMEOUT = 20.0
 """Seconds without an answer or a byte before a mirror is given up."""
@@ -193,7 +190,7 @@ class IdxFile:
 def read_idx(path: Path, magic: int) -> IdxFile:
     """Read an idx file of images (2051) or labels (2049), gzipped or not. Raises UserError for any other or damaged."""
     try:
-        content = packed = read_plain(path, MOST_BYTES, follow=True)
+        content = packed = path.read_bytes()
         gzipped = packed[:2] == b"\x1f\x8b"
         if gzipped:
             content = gzip.decompress(packed)
@@ -232,7 +229,7 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
     """
     target = folder / name
     with suppress(OSError):
-        if hashlib.md5(read_plain(target, MOST_BYTES)).hexdigest() == md5:
+        if hashlib.md5(target.read_bytes()).hexdigest() == md5:
             return None
     folder.mkdir(parents=True, exist_ok=True)
     reasons = []

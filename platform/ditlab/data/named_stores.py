@@ -25,7 +25,6 @@ from ditlab.home import Home
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size, sync_folder, write_durably, writing_into
-from ditlab.storage.plain_files import read_plain
 
 COPY_SHARE = 0.8
 """Share of a disk's free room up to which `auto` copies a store."""
@@ -33,8 +32,6 @@ SHOWN = 12
 """Digits of a fingerprint in the name of a store's folder."""
 AT = "@"
 """Sign between a name and a fingerprint."""
-NAME_BYTES = 4096
-"""Most bytes of the file of a name."""
 
 
 class StoreName(ManifestRecord):
@@ -132,7 +129,7 @@ def pointed_folder(path: Path) -> Path:
 
 def _read_name(path: Path) -> StoreName:
     try:
-        return StoreName.model_validate_json(read_plain(path, NAME_BYTES))
+        return StoreName.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(
             f"{path} is no name of a store ({first_line(error)}); name the folder of a store, or import the data again."

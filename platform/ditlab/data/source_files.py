@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import re
+import stat
+import tarfile
 import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import IO, Any
 
 from ditlab.errors import Unreachable, UserError, first_line, nearest_file
 from ditlab.spec.uris import is_uri
-from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
+from ditlab.storage.plain_files import MIB, parse_json
 from ditlab.storage.remote import HUB, RemoteFiles, split_uri
 
 ZIP = ".zip"
@@ -38,12 +41,17 @@ LINE_BYTES = 256 * MIB
 """Most bytes of a line."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
-CIRCLE, TWICE = "link in a circle", "name there twice"
-"""Stamps of a link to a folder around it, and of a zip's member that a later one of its name replaces."""
-UNPACKING = (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, KeyError, EOFError)
-"""Errors of unpacking; RuntimeError and NotImplementedError: one that is encrypted, an unknown method."""
+CIRCLE, TWICE, SPECIAL = "link in a circle", "name there twice", "no plain file"
+"""Stamps of a link to a folder around it, of a zip's member that a later one of its name replaces, and of a pipe, a
+device or a link that leads nowhere, which are never opened."""
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, csv.Error, tarfile.TarError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""Errors of the libraries that read files of a source; RuntimeError: one that is encrypted, or an unknown method."""
 _PATTERN = re.compile(r"[*?\[]")
-_NO_FOLDER, _MISSING = " is a file; name a folder.", ": there is no such file or folder; correct it."
+_NO_FOLDER = " is a file; name a folder."
+_MISSING = ": there is no such file or folder; correct it."
 _NOT_ON_HUB = ": the Hugging Face hub shows no such data set or path; correct it, or set HF_TOKEN if it is private."
 _ACCESS = "check address, network and the credentials in the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)"
 READ_BYTES = 4 << 20
@@ -52,27 +60,18 @@ _PAUSES = (0.5, 2.0, 8.0)
 """Seconds between attempts to read from a URI: the library has tried again by itself before."""
 
 
-class BadRecord(UserError):
+class BadRecord(Exception):
     """A record of a source that cannot be read: a line, a row, a file, or the rest of one. The others still can."""
 
-    def __init__(self, message: str, place: str = "", reason: str = "") -> None:
-        super().__init__(message)
-        self.place = place
-        """Place of the record, for people: a file, and its line or row."""
-        self.reason = reason
-        """Reason why it cannot be read, without its place."""
-        self.is_rest = False
-        """True for a damaged file, or all of it behind the damage."""
-
-    @classmethod
-    def at(cls, place: str, reason: str, remedy: str) -> BadRecord:
-        """Make the error `place: reason; remedy.`"""
-        return cls(f"{place}: {reason}; {remedy}.", place, reason)
+    def __init__(self, finding: str, remedy: str = "copy it again") -> None:
+        super().__init__(finding)
+        self.remedy = remedy
 
 
-def not_utf8(start: int, error: UnicodeDecodeError) -> str:
-    """Return the reason for bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
-    return f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
+def not_utf8(start: int, error: UnicodeDecodeError) -> BadRecord:
+    """Return the finding on bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
+    place = f"{error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
+    return BadRecord(f"is not UTF-8: byte {place}", CONVERT)
 
 
 def visible_name(name: str) -> str:
@@ -157,8 +156,10 @@ class SourceFile:
 
     @property
     def path(self) -> Path:
-        """Path of a file that is neither behind a URI nor in an archive."""
+        """Path of a file that is neither behind a URI nor in an archive. Raises OSError for a pipe and the like."""
         assert self.has_path, self.root
+        if self.stamp == SPECIAL:
+            raise OSError(SPECIAL)
         return Path(os.path.join(self.root, self.name))  # noqa: PTH118  pathlib takes three times as long
 
 
@@ -192,8 +193,8 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
             files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
         else:
             files = _list_file(source, beside, whole)
-    if len(files) == 1 and files[0].suffix == ZIP and not pattern:
-        files = _zip_members(files[0])
+    if len(files) == 1 and not pattern:
+        files = _only_file(source, files[0])
     files.sort(key=lambda file: file.name.split("/"))
     if not pattern:
         return files
@@ -202,6 +203,13 @@ def list_source(source: str, beside: Sequence[str] = (), whole: bool = False) ->
     if not files:
         raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
     return files
+
+
+def _only_file(source: str, file: SourceFile) -> list[SourceFile]:
+    """Return a source's only file, or the members of a zip. Raises UserError for a pipe and the like."""
+    if file.stamp == SPECIAL:
+        raise UserError(f"--source={source}: {file.place} is {SPECIAL}; name another.")
+    return _zip_members(file) if file.suffix == ZIP else [file]
 
 
 def _list_file(source: str, beside: Sequence[str], whole: bool) -> list[SourceFile]:
@@ -234,8 +242,11 @@ def local_file(path: Path) -> SourceFile:
 def _listed(root: str, name: str, file: os.DirEntry[str] | Path) -> SourceFile:
     try:
         status = file.stat()
-    except OSError:
-        return SourceFile(root, name, 0, "")
+        is_plain = stat.S_ISREG(status.st_mode)
+    except OSError:  # a link that leads nowhere
+        is_plain = False
+    if not is_plain:
+        return SourceFile(root, name, 0, SPECIAL)
     return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
 
 
@@ -269,7 +280,7 @@ def _zip_members(file: SourceFile) -> list[SourceFile]:
     root = f"{file.root.rstrip('/')}/{file.name}"
     try:
         infos = _opened_zip(root).infolist()
-    except (OSError, *UNPACKING) as error:
+    except UNREADABLE as error:
         raise UserError(f"--source={root} is no zip that can be read ({first_line(error)}); copy it again.") from error
     infos = [each for each in infos if not each.is_dir()]
     last = {each.filename: each for each in infos}
@@ -340,80 +351,45 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(expression.removesuffix("/") + r"\Z")
 
 
-def open_source(file: SourceFile, buffer: int = READ_BYTES) -> BinaryIO:
+def open_source(file: SourceFile, buffer: int = READ_BYTES) -> IO[bytes]:
     """Open a file, which can be read from any place of it. `buffer`: bytes of a request behind a URI.
 
-    Raises Unreachable for a file behind a URI that some attempts cannot read, UnusableFile for no plain file, and
-    OSError.
+    Raises Unreachable for a file behind a URI that some attempts cannot read, and errors of `UNREADABLE`.
     """
     if file.in_zip:
-        return _unpacking(lambda: _opened_zip(file.root).open(file.name))
+        return _opened_zip(file.root).open(file.name)
     if not file.is_remote:
-        return open_regular_file(file.path, follow=True)
-    return cast(BinaryIO, io.BufferedReader(RemoteStream(file), buffer))
+        return file.path.open("rb")
+    return io.BufferedReader(RemoteStream(file), buffer)
 
 
-def open_unpacked(file: SourceFile) -> BinaryIO:
-    """Open a file to be read in its order, unpacked where its ending says that it is compressed. Raises OSError."""
+def open_unpacked(file: SourceFile) -> IO[bytes]:
+    """Open a file to be read in its order, unpacked where its ending says that it is compressed. Raises as above."""
     if file.compression is None:
         return open_source(file)
     import pyarrow as pa
 
-    return _unpacking(lambda: pa.CompressedInputStream(open_source(file), file.compression))
+    return io.BufferedReader(pa.CompressedInputStream(open_source(file), file.compression), READ_BYTES)
 
 
-def _unpacking(opened: Callable[[], Any]) -> BinaryIO:
-    """Open what unpacks a file; its libraries' errors become OSError."""
-    stream = UnpackedStream(opened)
-    return cast(BinaryIO, io.BufferedReader(stream, READ_BYTES))
-
-
-class UnpackedStream(io.RawIOBase):
-    """Content of a compressed file or of a member of an archive, read in its order."""
-
-    def __init__(self, opened: Callable[[], Any]) -> None:
-        self._read = self._translating(opened).read
-
-    def _translating(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except UNPACKING as error:
-            raise OSError(first_line(error)) from error
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer. Raises OSError for what cannot be unpacked."""
-        content = self._translating(lambda: self._read(len(buffer)))
-        buffer[: len(content)] = content
-        return len(content)
-
-
-def read_source(file: SourceFile, limit: int) -> bytes:
-    """Read a file of at most `limit` bytes. Raises as `open_source` does, and OSError for a larger one."""
-    if file.has_path:
-        return read_plain(file.path, limit, follow=True)
-    if file.size > limit:
-        raise OSError(f"{file.size:,} bytes, more than {limit:,}")
-    if file.in_zip:
-        with open_source(file) as source:
-            return source.read()
+def read_source(file: SourceFile) -> bytes:
+    """Read a file. Raises as `open_source` does."""
     return read_part(file, 0, file.size)
 
 
 def read_json(file: SourceFile) -> Any:
     """Read a small file of JSON. Raises UserError for what is none."""
     try:
-        return parse_json(read_source(file, 512 * MIB))
-    except (OSError, ValueError) as error:
+        return parse_json(read_source(file))
+    except UNREADABLE as error:
         raise UserError(f"{file.place} cannot be read ({first_line(error)}); copy it again.") from error
 
 
 def read_part(file: SourceFile, start: int, length: int) -> bytes:
     """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as `open_source` does."""
     with open_source(file, max(1, min(length, READ_BYTES))) as stream:
-        stream.seek(start)
+        if start:
+            stream.seek(start)
         return stream.read(length)  # of `read()` without a length Python asks 8 KiB at a time
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from ditlab.data.region_windows import (
 from ditlab.data.source_files import SourceFile, source_name, visible_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
-from ditlab.data.stores.receipt import LISTED, SHOWN_NAMES, LeftOutTally, ReceiptLevel, SourceReceipt, make_receipt
+from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError
@@ -86,10 +87,8 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     fitting = fitting_processes(sum(block.bytes for block in to_measure) // QUICKER)
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
     measure = LargestScoreRules(options.source, source.motifs)
-    what, num_peaks = "reading the largest scores", len(source.peaks)
-    with imported_blocks(
-        path, "get scores", to_measure, described, measure, executor, progress, what, "peaks", num_peaks
-    ) as (_, found):
+    what = "reading the largest scores"
+    with imported_blocks(path, "get scores", to_measure, described, measure, executor, progress, what) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
         names = (*source.motifs, "accessibility")
@@ -102,7 +101,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         rules = WindowRules(options.source, columns, rows_per_block)
         blocks = window_blocks(source, kept, windows, row_bytes, rows_per_block)
         described["divisors"] = divisors
-        with imported_blocks(path, "get", blocks, described, rules, executor, progress, "writing", "windows", num) as (
+        with imported_blocks(path, "get", blocks, described, rules, executor, progress, "writing") as (
             folder,
             receipts,
         ):
@@ -160,21 +159,21 @@ def _origin(
         parts.append(f"neighbouring windows share regions: {WHOLE_CHROMOSOMES}")
     if missing:
         parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
-    peaks, wide = LeftOutTally(), LeftOutTally()
-    lines = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
-    peaks.add("zero atpm", "", *lines[:SHOWN_NAMES], number=len(closed))
+    names = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
     borders = np.zeros(len(kept) + 1, np.int64)
     np.add.at(borders, windows.first, 1)
     np.add.at(borders, windows.first + windows.size, -1)
     num_inside = int((np.cumsum(borders) > 0).sum())
-    peaks.add("in no window", "", number=len(kept) - num_inside)
-    wide.add(f"over {options.max_span:,} base pairs", "", number=windows.dropped)
+    unused = +Counter({"zero atpm": len(closed), "in no window": len(kept) - num_inside})
+    wide = +Counter({f"over {options.max_span:,} base pairs": windows.dropped})
     levels = [
-        ReceiptLevel(unit="peaks", found=num, used={"in windows": num_inside}, left_out=peaks.groups()),
-        ReceiptLevel(unit="windows", found=all_windows, used={"rows": len(windows.first)}, left_out=wide.groups()),
+        ReceiptLevel(unit="peaks", used={"in windows": num_inside}, left_out=unused),
+        ReceiptLevel(unit="windows", used={"rows": len(windows.first)}, left_out=wide),
     ]
     zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
-    return "; ".join(parts), *make_receipt(levels, [f"{line}: zero atpm" for line in lines], zeros)
+    return "; ".join(parts), *make_receipt(
+        levels, [DroppedRecord(place=name, reason="zero atpm") for name in names], zeros
+    )
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:

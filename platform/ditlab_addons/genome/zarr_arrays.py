@@ -18,11 +18,9 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from ditlab.data.import_blocks import RefusedSource
 from ditlab.data.source_files import SourceFile, list_source, read_part, read_source
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import MIB, parse_json
+from ditlab.storage.plain_files import parse_json
 
 METADATA = (".zarray", ".zattrs", ".zgroup", "zarr.json")
-METADATA_BYTES = 16 * MIB
-"""Most bytes of a file of metadata."""
 CHUNK_BYTES = 2**30
 """Most bytes of a chunk (of a shard, where it has them) once unpacked."""
 TEXT_FILTERS = ("vlen-bytes", "vlen-utf8")
@@ -170,7 +168,7 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     try:
         for name in ("zarr.json", ".zarray"):
             if (file := files.named.get(f"{key}/{name}")) is not None:
-                _check_codecs(name, parse_json(read_source(file, METADATA_BYTES)))
+                _check_codecs(name, parse_json(read_source(file)))
         found = zarr.open(files, path=key, mode="r")
     except UNREADABLE as error:
         raise RefusedSource(

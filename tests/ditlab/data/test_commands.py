@@ -110,15 +110,13 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
-    lines = done.err.splitlines()[-5:]
+    lines = done.err.splitlines()[-6:]
     assert lines[0].startswith("images-photos-128: 3 rows in ") and "bytes of decoded pixels" in lines[1]
-    assert lines[2] == (
-        "  10 files found: 3 images, 5 captions and classes; 2 left out: "
-        "1 .png (too small: 3.png); 1 .png (unreadable: broken.png)"
-    )
-    assert re.fullmatch(r"  listed in .*/images-photos-128@[0-9a-f]{12}/left_out-[0-9a-f]{8}\.txt", lines[3])
-    assert lines[4] == "warning: 2 of 10 files (20%) were left out, most as too small."
-    listed = Path(lines[3].removeprefix("  listed in ")).read_text().splitlines()
+    assert lines[2] == ("  10 files found: 3 images, 5 captions and classes; 2 left out: 1 too small, 1 unreadable")
+    assert lines[3].startswith("  left out: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG")
+    assert re.fullmatch(r"  listed in .*/images-photos-128@[0-9a-f]{12}/left_out-[0-9a-f]{8}\.txt", lines[4])
+    assert lines[5] == "warning: 2 of 10 files (20%) were left out, most as too small."
+    listed = Path(lines[4].removeprefix("  listed in ")).read_text().splitlines()
     assert listed == list(store["receipt"]["listed"]) and "3.png: too small (20x20 pixels)" in listed
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
@@ -131,7 +129,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
     table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
-    assert all(words in " ".join(table.split()) for words in ("1 .png (too small: 3.png)", "2 of 10 files (20%)"))
+    assert all(words in " ".join(table.split()) for words in ("3.png: too small (20x20 pixels)", "2 of 10 files (20%)"))
 
 
 def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
@@ -163,8 +161,8 @@ def test_a_dry_run_looks_at_the_beginning_and_writes_nothing(ditlab, tmp_path, m
     assert (small["name"], small["looked_at"], small["total"], small["rows"]) == ("images-pets-8", 4, 12, 2)
     assert (large["rows"], large["all_rows"], large["sizes"], large["classes"]) == (1, 3, {"16x16": 1}, ["a", "b"])
     files, pictures = large["receipt"]["levels"]
-    assert files["found"] == 13 and files["left_out"][0]["ending"] == ".heic"
-    assert pictures["found"] == 4 and {each["reason"] for each in pictures["left_out"]} == {"unreadable", "too small"}
+    assert files["left_out"] == {"not read (.heic)": 1}
+    assert pictures == {"unit": "images", "used": {"images": 1}, "left_out": {"unreadable": 2, "too small": 1}}
     assert not any("no sample" in each for each in large["receipt"]["warnings"]), "b was not looked at"
     assert "images-pets-16: looked at the first 4 of 12 images: 1 rows\n" in done.err
     assert not (tmp_path / "home").exists() and not any((tmp_path / "temporary").iterdir())
@@ -174,7 +172,7 @@ def test_a_dry_run_looks_at_the_beginning_and_writes_nothing(ditlab, tmp_path, m
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "parquet"])
 def test_a_dry_run_of_text_estimates_the_whole(ditlab, tmp_path, monkeypatch, ending):
-    monkeypatch.setattr("ditlab.data.dry_run.FIRST", 20)
+    monkeypatch.setattr("ditlab.data.dry_run.FIRST", 20)  # rows, of 14 tokens each
     texts = [f"document {n:04d}" for n in range(400)]  # 14 tokens each
     if ending == "txt":
         (tmp_path / "texts").mkdir()

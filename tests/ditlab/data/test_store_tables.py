@@ -11,7 +11,7 @@ from rich.console import Console
 from ditlab.analysis.store_tables import store_tables, text_table
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
-from ditlab.data.stores.receipt import LeftOutGroup, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
 from support.datasets.bucketed import write
 from support.datasets.writing import StoreWriter
@@ -77,11 +77,13 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
     tokens = Column(dtype="uint16", shape=(1024,), num_classes=65536, unit="token")
     text = text_of(plain(tmp_path / "books", {"tokens": tokens}))
     assert "…" not in text and {"uint16", "token", "1,000,000,000", "(1024,)"} <= words_of(text)
-    group = LeftOutGroup(reason="not read", ending=".tif", number=1234, first=("a.tif",))
-    level = ReceiptLevel(unit="files", found=1300, used={"images": 66}, left_out=(group,))
-    receipt, listed = make_receipt([level], ["a.tif: not read"], {"captions cut": 2})
+    level = ReceiptLevel(unit="files", used={"images": 66}, left_out={"not read (.tif)": 1234})
+    receipt, listed = make_receipt(
+        [level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2}
+    )
     text = text_of(write(tmp_path / "photos", receipt=receipt, left_out=listed).store)
-    for words in ("1,300 files found: 66 images; 1,234 left out: 1,234 .tif", "2 captions cut", "(95%) were left out"):
+    found = "1,300 files found: 66 images; 1,234 left out: 1,234 not read (.tif)"
+    for words in (found, "2 captions cut", "(95%) were left out"):
         assert words in " ".join(text.split()), text
     assert receipt.list_name in words_of(text)
     assert "…" not in text and {"16x4", "55.6%"} <= words_of(text)

@@ -46,7 +46,7 @@ def test_files_below_an_odd_folder_are_listed_and_read(name, tmp_path):
         (folder / f"{text} #?%25.txt").write_text(text)
     as_written = [] if set(name) & set("?[*") else [f"file://{folder}"]  # these are a pattern's
     for source in (*as_written, folder.as_uri(), f"{folder.as_uri()}/*.txt"):
-        assert [read_source(file, 9) for file in list_source(source)] == [b"one", b"two"]
+        assert [read_source(file) for file in list_source(source)] == [b"one", b"two"]
 
 
 def test_a_uri_without_a_folder():

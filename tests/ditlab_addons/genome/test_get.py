@@ -135,8 +135,8 @@ def test_both_passes_report_progress(get):
     last = {what: (done, total, unit) for what, done, total, unit in seen}
     assert last == {
         "reading names": (34, 34, "peaks"),
-        "reading the largest scores": (34, 34, "peaks"),
-        "writing": (9, 9, "windows"),
+        "reading the largest scores": (1, 1, "blocks"),
+        "writing": (1, 1, "blocks"),
     }
 
 

@@ -126,7 +126,7 @@ def test_an_object_store_that_fails_at_times_gives_the_same_store(importing, sou
     assert sent < 2.5 * size, "scores are read twice, the rest once and a little"
     receipt = there.store.manifest.receipt
     assert receipt.counts == {"zero atpm": 100, "chunks without a file, read as zeros": 1}
-    assert receipt.levels[0].found == 400 and receipt.levels[0].left_out[0].first[0] == "chr2:10-410"
+    assert receipt.levels[0].found == 400 and receipt.listed[0] == "chr2:10-410: zero atpm"
 
 
 def test_shards_of_an_object_store_are_read_in_parts(importing, tmp_path):

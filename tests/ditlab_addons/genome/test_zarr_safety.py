@@ -101,13 +101,15 @@ def test_special_files_in_a_store_are_named(store, zarr_format, kind, problem):
         content = file.read_bytes()
         put(kind, file)
         refused(
-            path, "x", rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*({problem}|a device|{file.name})"
+            path,
+            "x",
+            rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*(no plain|{problem}|a device|{file.name})",
         )
         remove(file)
         file.write_bytes(content)
     assert read(path).shape == (4, 2)
     put(kind, path / (".zgroup" if zarr_format == 2 else "zarr.json"))
-    refused(path, "x", rf"--source=.*s\.zarr is no zarr store \(.*({problem}|a device|nothing|[Nn]o)")
+    refused(path, "x", rf"--source=.*s\.zarr is no zarr store \(.*(no plain file|{problem}|a device|nothing|[Nn]o)")
 
 
 def test_a_copy_of_the_metadata_is_not_trusted(store):

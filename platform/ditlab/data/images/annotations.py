@@ -8,8 +8,9 @@ from typing import Any
 
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import CONVERT, BadRecord, SourceFile, visible_name
+from ditlab.data.source_files import BadRecord, SourceFile, visible_name
 from ditlab.data.sources.records import SourceRecord, read_records, text_problem
+from ditlab.data.stores.receipt import DroppedRecord
 from ditlab.errors import UserError, first_line
 from ditlab.storage.plain_files import parse_json
 
@@ -51,7 +52,7 @@ class Annotations:
     """Paths or URIs of the files that the lines are of."""
     remedy: str = ""
     """Remedy for an image without a caption."""
-    damaged: Sequence[BadRecord] = ()
+    damaged: Sequence[DroppedRecord] = ()
     """Lines of captions that cannot be read."""
     numbered: Sequence[str] = ()
     """Names of classes by their numbers, where a column of numbers has names."""
@@ -79,7 +80,7 @@ class Annotations:
         caption, caption_problem = self._caption(path, contents, values)
         label, label_problem = self._label(path, place, contents, values)
         problem = problem or beside_problem or json_problem or caption_problem or label_problem
-        return CaptionedImage(place, None if problem else image, caption, label, problem, path.suffix.lower())
+        return CaptionedImage(place, None if problem else image, caption, label, problem)
 
     def _caption(
         self, path: PurePosixPath, contents: Mapping[str, bytes], values: Mapping[str, Any]
@@ -184,7 +185,7 @@ def class_table(names: Iterable[str]) -> tuple[str, ...]:
 
 def read_lines(
     files: Sequence[SourceFile], keys: Mapping[str, str], option: str | None = None
-) -> tuple[dict[str, Line], list[BadRecord]]:
+) -> tuple[dict[str, Line], list[DroppedRecord]]:
     """Read captions and classes by image path from tables of them, such as lines `{"file_name": "a/b.png", ...}`.
 
     `keys`: those of captions and classes, by flag. `option`: the one that names the table, whose paths begin below the
@@ -193,40 +194,42 @@ def read_lines(
     """
     asked = {PATH: FILE_NAME, **keys}
     lines: dict[str, Line] = {}
-    damaged: list[BadRecord] = []
+    damaged: list[DroppedRecord] = []
+    first: UserError | None = None
     for file in files:
         folder = PurePosixPath() if option else PurePosixPath(file.name).parent
         for record in read_records(InputBlock(0, (file,), file.suffix.removeprefix(".")), asked):
-            if record.problem and record.problem.is_rest:
-                remedy = CONVERT if "UTF-8" in record.problem.reason else "name another file"
-                raise UserError(f"{option or file.place} is {record.problem.reason}; {remedy}.")
-            line = _read_line(record, asked)
-            if isinstance(line, BadRecord):
-                line.place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
-                damaged.append(line)
+            if record.problem and record.is_rest:
+                raise UserError(f"{option or file.place} {record.problem}; {record.problem.remedy}.")
+            try:
+                name, values = _read_line(record, asked)
+            except BadRecord as problem:
+                place = f"{visible_name(PurePosixPath(file.name).name)}, {record.where}"
+                damaged.append(DroppedRecord(place=place, reason="damaged line", detail=str(problem)))
+                first = first or record.error(problem)
                 continue
-            name, values = line
             path = str(folder / name.replace("\\", "/"))
             if path in lines:
                 raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")
             lines[path] = values
-    if damaged and not lines:
-        raise damaged[0]
+    if first and not lines:
+        raise first
     return lines, damaged
 
 
-def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line] | BadRecord:
-    """Return a line's path, with its caption and class, or what is wrong with it."""
+def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line]:
+    """Return a line's path, with its caption and class. Raises BadRecord for one of another form."""
     if record.problem:
-        return record.problem
+        raise record.problem
     found = dict(zip(keys, record.values, strict=True))
-    if problem := text_problem(record, PATH, FILE_NAME, found[PATH]):
-        return problem
+    problem = text_problem(PATH, FILE_NAME, found[PATH])
     caption = caption_text(found.get(CAPTIONS))
-    if CAPTIONS in keys and (problem := text_problem(record, CAPTIONS, keys[CAPTIONS], caption)):
-        return problem
+    if CAPTIONS in keys and not problem:
+        problem = text_problem(CAPTIONS, keys[CAPTIONS], caption)
+    if problem:
+        raise problem
     try:
         return found[PATH], (caption, class_name(found.get(LABELS)))
     except TypeError as error:
-        reason = f"'{keys[LABELS]}' holds a {error}, no class"
-        return BadRecord.at(record.place, reason, "write text or a whole number there")
+        finding = f"'{keys[LABELS]}' holds a {error}, no class"
+        raise BadRecord(finding, "write text or a whole number there") from error

@@ -18,12 +18,13 @@ import numpy as np
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.captions import cut
-from ditlab.data.import_blocks import LeftOut
 from ditlab.data.source_files import not_utf8
-from ditlab.data.stores.receipt import DAMAGED
+from ditlab.data.stores.receipt import NO_RECORD, DroppedRecord
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import MIB, open_regular_file
+from ditlab.storage.plain_files import open_regular_file
 
+TOO_SMALL = "too small"
+"""Reason of an image that no size takes."""
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
@@ -45,8 +46,6 @@ BROKEN = (
 """Errors of Pillow for files that are no images, or damaged ones."""
 MAX_PIXELS = 64_000_000
 """Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
-CAPTION_BYTES = MIB
-"""Most bytes of a caption's file."""
 
 
 class ImageSize(NamedTuple):
@@ -123,12 +122,8 @@ class CaptionedImage:
     """Name of its class; None where the source has no classes."""
     problem: str = ""
     """Reason why the source could not read it, if any."""
-    ending: str = ""
-    """Ending of its name in small letters; empty for a row."""
     beside: int = 0
     """Members of an archive that are its caption or class."""
-    is_rest: bool = False
-    """True for a damaged file, or all of it behind the damage, whose images are unknown."""
 
 
 @dataclass(frozen=True)
@@ -161,26 +156,28 @@ class DecodedImage:
     was_converted: bool = False
     """True where its colours were those of another profile than sRGB."""
     label: str | None = None
+    name: str = ""
+    """Origin for people, as of `CaptionedImage`."""
 
 
-def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut:
+def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | DroppedRecord:
     """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
 
     Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing caption`, `missing class`,
-    `unreadable`, `too small`, `too large` or `damaged file`.
+    `unreadable`, `too small` or `too large`.
     """
 
-    def left_out(reason: str, detail: str, side: int = 0) -> LeftOut:
-        return LeftOut(place=item.name, reason=reason, detail=detail, side=side, ending=item.ending)
+    def left_out(reason: str, detail: str) -> DroppedRecord:
+        return DroppedRecord(place=item.name, reason=reason, detail=detail)
 
     if item.problem:
-        return left_out(DAMAGED if item.is_rest else "unreadable", item.problem)
+        return left_out(NO_RECORD, item.problem)
     caption = b""
     if rules.captions:
         try:
             text = (item.caption or b"").decode()
         except UnicodeDecodeError as error:
-            return left_out("unreadable", f"its caption {not_utf8(0, error)}")
+            return left_out(NO_RECORD, f"its caption {not_utf8(0, error)}")
         caption = "\n".join(text.removeprefix("\ufeff").replace("\0", "").strip().splitlines()).encode()
         if not caption:
             detail = "no caption" if item.caption is None else "an empty caption"
@@ -188,26 +185,23 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | LeftOut
     if rules.labels and item.label is None:
         return left_out("missing class", "no class")
     if item.image is None:
-        return left_out("unreadable", "no image there")
+        return left_out(NO_RECORD, "no image there")
     try:
         with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
             fitted, was_converted = _fitted(item.image, rules)
     except TooManyPixels as error:
         return left_out("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except UnidentifiedImageError:
-        return left_out("unreadable", f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
+        return left_out(NO_RECORD, f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     except BROKEN as error:
-        return left_out("unreadable", first_line(error))
+        return left_out(NO_RECORD, first_line(error))
     if isinstance(fitted, ImageSize):
-        return left_out("too small", f"{fitted.width}x{fitted.height} pixels", min(fitted))
+        return left_out(TOO_SMALL, f"{fitted.width}x{fitted.height} pixels")
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.atleast_3d(np.asarray(fitted)).transpose(2, 0, 1))
-    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label)
-
-
-def most_image_bytes(max_pixels: int) -> int:
-    """Return the most bytes of a picture's file: four channels of 16 bits that are not packed."""
-    return 8 * max_pixels + 16 * MIB
+    return DecodedImage(
+        ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label, item.name
+    )
 
 
 @contextmanager
@@ -215,8 +209,7 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
     """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of `BROKEN` otherwise."""
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
-    most = most_image_bytes(max_pixels)
-    with BytesIO(content) if isinstance(content, bytes) else open_regular_file(content, most, follow=True) as file:
+    with BytesIO(content) if isinstance(content, bytes) else open_regular_file(content, follow=True) as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:

@@ -32,7 +32,6 @@ from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
 from ditlab.errors import UserError
 from ditlab.spec.encoders import LATENTS
-from ditlab.storage.plain_files import MIB, read_plain
 
 if TYPE_CHECKING:
     from ditlab.encoders.autoencoder import FrozenAutoencoder
@@ -50,8 +49,6 @@ MEANING = {
     LATENTS: ("", "channel (means, then log-variances from -30 to 20), row, column"),
 }
 """Unit and description by column."""
-ATTACHMENT_BYTES = 512 * MIB
-"""Most bytes of a file beside a store's shards: its tokeniser."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +204,6 @@ def encoded_blocks(
         request.executor or ProcessExecutor(1, "encodes"),
         request.progress,
         "encoding",
-        "rows",
-        sum(map(len, parts.values())),
     ) as (folder, receipts):
         yield folder, receipts, columns
 
@@ -264,7 +259,7 @@ def encode_store(
             stores = finish_parts(*encoded, facts["source"])
             return place_buckets(path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts)
     refuse_bucketed_store(path)
-    attachments = {name: read_plain(store.path / name, ATTACHMENT_BYTES) for name in store.manifest.attachments}
+    attachments = {name: (store.path / name).read_bytes() for name in store.manifest.attachments}
     with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
         return finish_import(
             path, folder, receipts, columns["."], text=store.manifest.text, attachments=attachments, **facts

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +20,15 @@ import numpy as np
 
 from ditlab.data.images.annotations import Annotations
 from ditlab.data.images.captions import LABEL, caption_column, encode_captions
-from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, ImageSize, decode
+from ditlab.data.images.decoding import (
+    TOO_SMALL,
+    AspectBuckets,
+    CaptionedImage,
+    DecodedImage,
+    DecodingRules,
+    ImageSize,
+    decode,
+)
 from ditlab.data.images.encoding import EncoderChoice, encoded_blocks, open_features
 from ditlab.data.images.growing import all_classes, continued_options, kept_options, known_rows, row_digest
 from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
@@ -28,35 +36,38 @@ from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
     InputBlock,
-    LeftOut,
     ProcessExecutor,
     RefusedSource,
+    dropped_of,
     finish_parts,
     imported_blocks,
-    listed_of,
     shards_of,
     sums_of,
-    tally_of,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import source_name, visible_name
+from ditlab.data.sources.records import share_read
 from ditlab.data.stores.block_index import block_rows
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.receipt import (
     DAMAGED,
-    LeftOutTally,
+    NO_RECORD,
+    DroppedRecord,
+    DroppedRecords,
     ReceiptLevel,
     SourceReceipt,
     class_warnings,
     make_receipt,
+    read_list,
 )
 from ditlab.data.stores.row_changes import CAPTION
+from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import ShardSeries
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain_store
 from ditlab.errors import UserError
-from ditlab.spec.importing import SMALLEST_RESOLUTION, ImagesOptions
+from ditlab.spec.importing import ImagesOptions
 
 IRRELEVANT = {"source", "processes", "name", "into", "encode_text", "encode_images", "resolution"}
 """Options that do not change the images of a store, or enter otherwise: the source by its listing, and its size."""
@@ -66,8 +77,6 @@ THERE = "there already"
 """Reason of images that the store which they are added to holds."""
 AHEAD = 8
 """Images that are decoded ahead of what is written."""
-MEMBER_BYTES = 1024
-"""Bytes of a tar's member beside its content: its header and padding."""
 
 
 def import_images(request: ImportRequest[ImagesOptions]) -> list[WrittenStore]:
@@ -112,19 +121,18 @@ def _import_sizes(
         raise UserError(f"--encode-text={options.encode_text} needs captions; give --caption-from, or leave it out.")
     refuse_plain_store(path)
     rules = _image_rules(request, source, buckets)
-    damaged = [LeftOut(place=line.place, reason="damaged line", detail=line.reason) for line in annotations.damaged]
-    for line in damaged:
+    for line in annotations.damaged:
         rules.check(line)
     encoders = EncoderChoice(options.encode_text, options.encode_images, options.caption_length, options.patch)
-    encodes = bool(encoders) and request.first is None
+    encodes = bool(encoders) and request.limit is None
     if encodes:
         open_features(encoders)  # refuses those that cannot be used before an image is decoded
     described = _described(rules, before)
     executor = request.executor or ProcessExecutor(options.processes)
     with imported_blocks(
-        path, "images", source.blocks, described, rules, executor, request.progress, "decoding", "images", source.num
+        path, "images", source.blocks, described, rules, executor, request.progress, "decoding", request.limit
     ) as (folder, receipts):
-        receipt, left_out = _receipt(request, source, rules, receipts, damaged)
+        _refuse_no_image(options.source, annotations, receipts)
         old = before.by_size if before else {}
         parts = {*old, *chain.from_iterable(block.parts for block in receipts)}
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
@@ -136,11 +144,12 @@ def _import_sizes(
         )
         columns = {part: rules.columns(size) for part, size in sizes.items()}
         stores = finish_parts(folder, receipts, columns, origin, old)
+        receipt, left_out = _receipt(request, source, rules, receipts, [*stores.values()])
         with ExitStack() as encoding:
             if encodes:
                 encoded = encoding.enter_context(encoded_blocks(path, stores, encoders, None, request))
                 stores = finish_parts(*encoded, origin)
-            return place_buckets(
+            written = place_buckets(
                 path,
                 {sizes[part]: store for part, store in stores.items()},
                 name=path.name,
@@ -149,6 +158,10 @@ def _import_sizes(
                 receipt=receipt,
                 left_out=left_out,
             )
+    if request.limit is None:
+        return written
+    records = [each.records for each in receipts]
+    return replace(written, share=share_read(source.blocks, records, request.limit, sum(records)))
 
 
 def _image_rules(request: ImportRequest[ImagesOptions], source: ImageSource, buckets: AspectBuckets) -> ImageRules:
@@ -163,7 +176,7 @@ def _image_rules(request: ImportRequest[ImagesOptions], source: ImageSource, buc
     classes = source.classes
     if before:
         classes = all_classes(before, classes, has_captions, options.into or "")
-    return ImageRules(options, annotations, decoding, classes, before.path if before else None, request.first)
+    return ImageRules(options, annotations, decoding, classes, before.path if before else None, request.limit)
 
 
 def _described(rules: ImageRules, before: BucketedStore | None) -> dict[str, Any]:
@@ -186,43 +199,55 @@ def _receipt(
     source: ImageSource,
     rules: ImageRules,
     receipts: Sequence[BlockReceipt],
-    damaged: Sequence[LeftOut],
+    stores: Sequence[Store],
 ) -> tuple[SourceReceipt, bytes]:
-    """Return an import's receipt, and the file that lists what was left out. Raises RefusedSource without an image."""
+    """Return an import's receipt, and the file that lists what was left out."""
     before = request.grown
-    is_whole = request.first is None
-    listed = [*damaged, *listed_of(receipts)]
-    if not any(receipt.rows for receipt in receipts):
-        raise _refusal(request.options.source, listed)
+    is_whole = request.limit is None
+    damaged = DroppedRecords()
+    damaged.add(*source.annotations.damaged)
+    dropped = dropped_of(receipts)
     counts = sums_of(receipts)
     warnings = [*source.warnings]
-    if is_whole:
-        class_rows = _class_rows(receipts, before)
-        warnings += class_warnings(dict(zip(rules.classes, class_rows, strict=False)))
-    elif request.options.encode_text or request.options.encode_images:
+    if is_whole and rules.classes:
+        rows = np.sum([store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0)
+        warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
+    if not is_whole and (request.options.encode_text or request.options.encode_images):
         warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
+    used = {"images": sum(receipt.rows for receipt in receipts)}
+    kind = source.blocks[0].kind
+    files = source.files
+    if kind == "images" and is_whole:  # the files are the records
+        left_out = Counter(files.left_out) + dropped.counts
+        levels = [ReceiptLevel(unit=files.unit, used=files.used | used, left_out=left_out)]
+    else:
+        if counts[BESIDE]:
+            used[BESIDE] = counts[BESIDE]
+        unit = {"images": "images", "tar": "members"}.get(kind, "rows")
+        levels = [files, ReceiptLevel(unit=unit, used=used, left_out=dropped.counts)]
+    if damaged.first or source.num_lines:
+        levels.append(ReceiptLevel(unit="lines", used={"read": source.num_lines}, left_out=damaged.counts))
     return make_receipt(
-        _levels(source, receipts, damaged, counts[BESIDE], is_whole),
-        [*source.files_left_out, *map(str, listed)],
+        levels,
+        [*source.files_left_out, *damaged.first, *dropped.first],
         {what: counts[what] for what in (CUT, CONVERTED)},
         warnings,
-        (before.path, before.manifest.receipt) if before and before.manifest.receipt else None,
+        read_list(before.path, before.manifest.receipt) if before else b"",
     )
 
 
-def _refusal(source: str, listed: Sequence[LeftOut]) -> RefusedSource:
-    """Return the error for a source without a usable image."""
-    if not listed:
-        return RefusedSource(f"--source={source} holds no image; name files that hold some.")
-    numbers = Counter(each.reason for each in listed)
-    reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(numbers.items()))
-    side = max(each.side for each in listed)
-    smaller = ""
-    if side >= SMALLEST_RESOLUTION:
-        patch = _fitting_patch(side)
-        smaller = f", or give --resolution {side - side % patch} --patch {patch}"
-    return RefusedSource(
-        f"--source={source} holds no image that can be used ({reasons}), the first being {listed[0]}; "
+def _refuse_no_image(source: str, annotations: Annotations, receipts: Sequence[BlockReceipt]) -> None:
+    """Raise RefusedSource for a source without a usable image."""
+    if any(receipt.rows for receipt in receipts):
+        return
+    dropped = [*annotations.damaged, *dropped_of(receipts).first]
+    if not dropped:
+        raise RefusedSource(f"--source={source} holds no image; name files that hold some.")
+    counts = Counter(each.reason for each in dropped)
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
+    smaller = ", or give a smaller --resolution" if TOO_SMALL in counts else ""
+    raise RefusedSource(
+        f"--source={source} holds no image that can be used ({reasons}), the first being {dropped[0]}; "
         f"name other files{smaller}."
     )
 
@@ -258,45 +283,6 @@ def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:
     return " ".join(words)
 
 
-def _levels(
-    source: ImageSource, receipts: Sequence[BlockReceipt], damaged: Sequence[LeftOut], beside: int, is_whole: bool
-) -> list[ReceiptLevel]:
-    """Return the levels of an import: the files, and the members or rows in them; image files are their own level.
-
-    `is_whole`: False where only the beginning was looked at, which then has a level of its own.
-    """
-    tally = tally_of(receipts)
-    used = {"images": sum(receipt.rows for receipt in receipts)}
-    kind = source.blocks[0].kind
-    files = source.files
-    if kind == "images" and is_whole:
-        tally.merge(files.left_out)
-        left_out = tally.groups()
-        levels = [ReceiptLevel(unit=files.unit, found=files.found, used=files.used | used, left_out=left_out)]
-    else:
-        if beside:
-            used[BESIDE] = beside
-        levels = [files, tally.level({"images": "images", "tar": "members"}.get(kind, "rows"), used)]
-    if damaged or source.num_lines:
-        lines = LeftOutTally()
-        for line in damaged:
-            lines.add(line.reason, "", line.place)
-        levels.append(lines.level("lines", {"read": source.num_lines}))
-    return levels
-
-
-def _class_rows(receipts: Sequence[BlockReceipt], before: BucketedStore | None) -> list[int]:
-    """Return the number of rows of each class, with those of the store that grows."""
-    counts: Counter[int] = Counter()
-    if before and LABEL in before.columns:
-        counts.update(dict(enumerate(before.columns[LABEL].statistics.class_counts or ())))
-    for shards in (each for receipt in receipts for each in receipt.parts.values()):
-        for shard in shards:
-            if LABEL in shard.moments:
-                counts.update(dict(enumerate(shard.moments[LABEL].class_counts or ())))
-    return [counts[number] for number in range(max(counts, default=-1) + 1)]
-
-
 def _buckets(options: ImagesOptions, side: int) -> AspectBuckets:
     if options.sizes == "square":
         return AspectBuckets(side, side, side, side, options.fit)
@@ -318,16 +304,6 @@ def _fitting_patch(side: int) -> int:
     return min(16, 1 << ((side // 8).bit_length() - 1))
 
 
-def _first(
-    items: Iterable[CaptionedImage | LeftOut], num: int, counts: Counter[str]
-) -> Iterator[CaptionedImage | LeftOut]:
-    """Iterate over the first images of an archive or table, and count about the bytes that they take of it."""
-    for item in islice(items, num):
-        if isinstance(item, CaptionedImage) and isinstance(item.image, bytes):
-            counts["bytes"] += len(item.image) + MEMBER_BYTES * (item.beside + 1)
-        yield item
-
-
 @dataclass(frozen=True)
 class ImageRules:
     """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
@@ -339,30 +315,28 @@ class ImageRules:
     """Names of all classes; none without classes."""
     grown: Path | None = None
     """Bucketed store to which the images are added; those that it holds are left out."""
-    first: int | None = None
-    """Most images of a block; None: all."""
+    limit: int | None = None
+    """Most records of a block; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
-        skipped: list[LeftOut] = []
         counts = Counter[str]()
-        tally = LeftOutTally()
+        dropped = DroppedRecords()
         rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            items = read_images(block, self.annotations, self.options)
-            items = items if self.first is None else _first(items, self.first, counts)
+            items = islice(read_images(block, self.annotations, self.options.image_column), self.limit)
             # Pillow and hashes work without the GIL, so that this thread hashes and writes while another one decodes
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
-                counts[BESIDE] += 0 if isinstance(item, LeftOut) else item.beside
-                row = {} if isinstance(image, LeftOut) else self.row(image)
-                if self.grown and row and row_digest(row) in known_rows(self.grown):
-                    assert isinstance(item, CaptionedImage), "a row is of an image"
-                    image = LeftOut(place=item.name, reason=THERE, detail="", ending=item.ending)
-                if isinstance(image, LeftOut):
+                if isinstance(item, CaptionedImage):
+                    counts[BESIDE] += item.beside
+                if isinstance(image, DroppedRecord):
                     self.check(image)
-                    tally.add(image.reason, image.ending, image.place)
-                    skipped.append(image)
+                    dropped.add(image)
+                    continue
+                row = self.row(image)
+                if self.grown and row_digest(row) in known_rows(self.grown):
+                    dropped.add(DroppedRecord(place=image.name, reason=THERE))
                     continue
                 if image.size not in series:
                     columns = self.columns(image.size)
@@ -382,13 +356,15 @@ class ImageRules:
             block=block.number,
             rows=rows,
             parts=parts,
-            left_out=tally.groups(),
-            listed=tuple(skipped[:MOST_LISTED]),
+            left_out=dropped.counts,
+            listed=tuple(dropped.first[:MOST_LISTED]),
             counts=dict(+counts),
         )
 
-    def _decoded(self, item: CaptionedImage | LeftOut) -> tuple[CaptionedImage | LeftOut, DecodedImage | LeftOut]:
-        return item, item if isinstance(item, LeftOut) else decode(self.decoding, item)
+    def _decoded(
+        self, item: CaptionedImage | DroppedRecord
+    ) -> tuple[CaptionedImage | DroppedRecord, DecodedImage | DroppedRecord]:
+        return item, item if isinstance(item, DroppedRecord) else decode(self.decoding, item)
 
     def row(self, image: DecodedImage) -> dict[str, np.ndarray]:
         """Return an image as a row of its store, (1, *shape) by column."""
@@ -428,14 +404,10 @@ class ImageRules:
             )
         return columns
 
-    def check(self, image: LeftOut) -> None:
+    def check(self, image: DroppedRecord) -> None:
         """Raise RefusedSource where the options refuse to skip such an image."""
         if image.reason == "missing caption" and self.options.missing_caption == "refuse":
             remedy = self.annotations.remedy
             raise RefusedSource(f"{image.place} has {image.detail}; {remedy}, or give --missing-caption skip.")
-        if self.options.unreadable == "refuse" and image.reason == "unreadable":
-            raise RefusedSource(
-                f"{image.place} cannot be decoded ({image.detail}); replace it, or give --unreadable skip."
-            )
-        if self.options.unreadable == "refuse" and image.reason in (DAMAGED, "damaged line"):
+        if self.options.unreadable == "refuse" and image.reason in (NO_RECORD, DAMAGED, "damaged line"):
             raise RefusedSource(f"{image.place}: {image.detail}; correct it, or give --unreadable skip.")

@@ -7,14 +7,13 @@ and MosaicML's MDS shards. Of every file, member and row it is known in the end 
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from ditlab.data.images.annotations import (
     CAPTIONS,
@@ -28,36 +27,33 @@ from ditlab.data.images.annotations import (
     class_table,
     read_lines,
 )
-from ditlab.data.images.decoding import CAPTION_BYTES, IMAGE_SUFFIXES, CaptionedImage, most_image_bytes
-from ditlab.data.import_blocks import InputBlock, LeftOut, block_bytes, group_files
+from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
+from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
-    SYSTEM,
     SYSTEM_NAMES,
     TWICE,
-    BadRecord,
     SourceFile,
     endings,
     list_source,
     local_file,
-    open_source,
     read_source,
     visible_name,
     with_suffix,
 )
 from ditlab.data.sources.records import (
-    NOT_READ,
     RecordFile,
     files_level,
+    not_read,
     read_records,
     record_blocks,
     record_files,
 )
-from ditlab.data.sources.tables import named_classes, other_columns, parquet_rows, table_schema
-from ditlab.data.stores.receipt import DAMAGED, ReceiptLevel
+from ditlab.data.sources.tables import UNREADABLE, named_classes, other_columns, table_schema
+from ditlab.data.sources.tars import tar_members
+from ditlab.data.stores.receipt import DAMAGED, DroppedRecord, ReceiptLevel
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
-from ditlab.storage.plain_files import MIB
 
 LINES = (".csv", ".jsonl", ".tsv")
 """Endings of files of captions."""
@@ -79,18 +75,16 @@ ROWS = 16
 """Rows of a table that are read at a time: an image each."""
 AHEAD = 16
 """Files behind a URI that are read at once: each takes a request's latency."""
-MEMBER_BYTES = 512 * MIB
-"""Most bytes of a tar's member."""
-PADDING_BYTES = 4 * MIB
-"""Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
-BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError)
-"""Errors of Python's reader for what is no tar, or a damaged one."""
+ENDINGS_READ = (*IMAGE_SUFFIXES, ".txt", ".json", ".cls")
+"""Endings of the members of a tar that are read: images, and what belongs to them."""
 BESIDE = "captions and classes"
 """Use of files and members that are an image's caption or class."""
+OF_ANOTHER = "about another sample"
+"""Reason of a picture beside the one of its key."""
 ALONE = "without an image"
 """Reason of captions and classes that belong to no image."""
-BEHIND = "what belongs to it lies behind the damage"
-"""Finding on members whose image or caption is lost."""
+BEHIND = "beside a damage"
+"""Reason of members whose image or caption is lost behind the damage."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +94,12 @@ class ImageSource:
     annotations: Annotations
     """Rules for captions and classes; of image files, without the captions of each, which its block has."""
     blocks: Sequence[InputBlock]
-    num: int | None
-    """Number of images; None where it is unknown before they are read."""
     classes: Sequence[str]
     """Names of all classes in their order: a class's number is its place here."""
     files: ReceiptLevel
     """Uses of the source's files. Of image files, `images` counts those that are tried."""
-    files_left_out: Sequence[str] = ()
-    """The first files that are left out, a line each."""
+    files_left_out: Sequence[DroppedRecord] = ()
+    """The first files that are left out."""
     num_lines: int = 0
     """Lines of captions and classes that could be read."""
     warnings: Sequence[str] = ()
@@ -169,7 +161,7 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
         remedy = "write one into a .txt member of the same key beside it"
     tables = metadata
     lines: Mapping[str, Line] = {}
-    damaged: Sequence[BadRecord] = ()
+    damaged: Sequence[DroppedRecord] = ()
     if caption == "lines":
         tables = [local_file(Path(options.caption_from or ""))]
         lines, damaged = read_lines(tables, keys, f"--caption-from={options.caption_from}")
@@ -213,7 +205,7 @@ def _tar_files(listing: Sequence[SourceFile], tars: Sequence[SourceFile], annota
             labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
     blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
     level, left_out = files_level(listing, {"read": tars})
-    return ImageSource(annotations, blocks, None, class_table(labels), level, left_out, len(annotations.lines))
+    return ImageSource(annotations, blocks, class_table(labels), level, left_out, len(annotations.lines))
 
 
 def _table_files(listing: Sequence[SourceFile], tables: Sequence[RecordFile], annotations: Annotations) -> ImageSource:
@@ -222,7 +214,7 @@ def _table_files(listing: Sequence[SourceFile], tables: Sequence[RecordFile], an
     blocks = record_blocks(tables, block_bytes(sum(file.size for file in files)))
     named: Mapping[str, Sequence[str]] = {}
     if tables[0].kind != "mds":
-        with suppress(BadRecord):  # told as its rows are read
+        with suppress(*UNREADABLE):  # told as its rows are read
             named = named_classes(table_schema(files[0], tables[0].kind))
     classes: Sequence[str] = ()
     warnings = []
@@ -235,17 +227,7 @@ def _table_files(listing: Sequence[SourceFile], tables: Sequence[RecordFile], an
         name = next(iter(named))
         warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
     level, left_out = files_level(listing, {"read": files})
-    return ImageSource(annotations, blocks, _num_rows(tables), classes, level, left_out, warnings=warnings)
-
-
-def _num_rows(tables: Sequence[RecordFile]) -> int | None:
-    """Return the rows of tables; None where a file is damaged, or where it would take a request for each."""
-    if tables[0].kind == "mds":
-        return sum(int(each.detail["samples"]) for each in tables)
-    if tables[0].kind == "parquet" and not tables[0].file.is_remote:
-        with suppress(BadRecord):
-            return sum(sum(parquet_rows(each.file)) for each in tables)
-    return None
+    return ImageSource(annotations, blocks, classes, level, left_out, warnings=warnings)
 
 
 def _image_files(
@@ -275,7 +257,7 @@ def _image_files(
     classes = class_table(filter(None, labels))
     num_lines = len(annotations.lines)
     annotations = replace(annotations, lines={})
-    return ImageSource(annotations, blocks, len(images), classes, level, left_out, num_lines, warnings)
+    return ImageSource(annotations, blocks, classes, level, left_out, num_lines, warnings)
 
 
 def _image_blocks(
@@ -341,8 +323,8 @@ def _companion_classes(files: Iterable[SourceFile], annotations: Annotations) ->
         return {line[1] for line in annotations.lines.values()}
     found: set[str | None] = set()
     for file in files:
-        with suppress(OSError):  # told where its image is read
-            content = {file.suffix: read_source(file, CAPTION_BYTES)}
+        with suppress(*UNREADABLE):  # told where its image is read
+            content = {file.suffix: read_source(file)}
             found.add(annotations.annotate(PurePosixPath(file.shown), "", b"", content).label)
     return found
 
@@ -353,19 +335,14 @@ def _column_classes(blocks: Sequence[InputBlock], column: str) -> Sequence[str]:
     for block in blocks:
         for record in read_records(block, {LABELS: column}, 4096):
             for value in record.values:
-                try:
-                    found.update(filter(None, [class_name(value)]))
-                except TypeError:
-                    raise UserError(
-                        f"{record.place}: '{column}' holds a {type(value).__name__}, no class; give {LABELS} with a "
-                        f"column of whole numbers or text ({other_columns(block, column)})."
-                    ) from None
+                name = _converted(LABELS, value, block, column, record.file)
+                found.update(filter(None, [name]))
     return class_table(found)
 
 
 def read_images(
-    block: InputBlock, annotations: Annotations, options: ImagesOptions
-) -> Iterator[CaptionedImage | LeftOut]:
+    block: InputBlock, annotations: Annotations, image_column: str
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over a block's images, in the order of the source, with one item for all behind the damage of a file.
 
     Raises UserError for a column that is missing or holds something else, and for an image outside all class folders.
@@ -374,9 +351,9 @@ def read_images(
         for file in block.files:
             yield from tar_images(file, annotations)
     elif block.kind == "images":
-        yield from _read_image_files(block, annotations, most_image_bytes(options.max_pixels))
+        yield from _read_image_files(block, annotations)
     else:
-        yield from _read_tables(block, annotations, options.image_column)
+        yield from _read_tables(block, annotations, image_column)
 
 
 def image_bytes(value: Any) -> bytes | None:
@@ -394,13 +371,26 @@ COLUMNS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 """Conversion of a column's values, what they are, and what its column is one of, by the flag that names the column."""
 
 
-def _read_tables(block: InputBlock, annotations: Annotations, image_column: str) -> Iterator[CaptionedImage]:
+def _converted(flag: str, value: Any, block: InputBlock, column: str, file: SourceFile) -> Any:
+    """Return a value of the column that a flag names as images, captions or classes have it. Raises UserError."""
+    convert, what, form = COLUMNS[flag]
+    try:
+        return convert(value)
+    except TypeError:
+        raise UserError(
+            f"{file.place}: '{column}' holds {type(value).__name__}, no {what}; give {flag} with a column of {form} "
+            f"({other_columns(block, column)})."
+        ) from None
+
+
+def _read_tables(
+    block: InputBlock, annotations: Annotations, image_column: str
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the rows of tables."""
     columns = {IMAGES: image_column, **annotations.keys}
     for record in read_records(block, columns, ROWS):
-        name = ", ".join(filter(None, [record.file.shown, record.where]))
         if record.problem:
-            yield CaptionedImage(name, None, None, problem=record.problem.reason, is_rest=record.problem.is_rest)
+            yield record.dropped()
             continue
         values = dict(zip(columns, record.values, strict=True))
         image = values[IMAGES]
@@ -409,23 +399,16 @@ def _read_tables(block: InputBlock, annotations: Annotations, image_column: str)
             values[IMAGES] = image["bytes"]
             if image["bytes"] is None:
                 problem = f"its bytes are null, and its path is {image.get('path')}"
-        for flag, (convert, what, form) in COLUMNS.items():
-            value = values.get(flag)
-            try:
-                values[flag] = convert(value)
-            except TypeError:
-                raise UserError(
-                    f"{record.file.place}: '{columns[flag]}' holds {type(value).__name__}, no {what}; give {flag} "
-                    f"with a column of {form} ({other_columns(block, columns[flag])})."
-                ) from None
-        label = values[LABELS]
+        for flag, column in columns.items():
+            values[flag] = _converted(flag, values[flag], block, column, record.file)
+        label = values.get(LABELS)
         if annotations.numbered and label is not None:
             number = int(label)
             label = annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
-        yield CaptionedImage(name, values[IMAGES], values[CAPTIONS], label, problem)
+        yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label, problem)
 
 
-def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: int) -> Iterator[CaptionedImage]:
+def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[CaptionedImage]:
     """Iterate over image files; the .txt file of a stem is that of all images of this stem."""
     beside: dict[str, list[SourceFile]] = {}
     for each in block.beside:
@@ -439,13 +422,13 @@ def _read_image_files(block: InputBlock, annotations: Annotations, most_bytes: i
         image: bytes | Path | None = None
         for companion in beside.get(file.stem, []):
             try:
-                contents[companion.suffix] = read_source(companion, CAPTION_BYTES)
-            except OSError as error:
+                contents[companion.suffix] = read_source(companion)
+            except UNREADABLE as error:
                 contents[companion.suffix] = first_line(error)
         try:
             # of a file of this machine the path: decoding reads what it needs of it
-            image = file.path if file.has_path else read_source(file, most_bytes)
-        except OSError as error:
+            image = file.path if file.has_path else read_source(file)
+        except UNREADABLE as error:
             problem = first_line(error)
         return annotations.annotate(path, str(path), image, contents, problem)
 
@@ -462,25 +445,26 @@ def _key(name: str) -> PurePosixPath:
     return path.parent / (path.name.partition(".")[0] or path.name)
 
 
-def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | LeftOut]:
+def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the images of a tar, and what is none; all behind a damage is one item.
 
     Neighbours of one key are one sample. A picture whose name has more dots (`a.seg.png`) is about the sample `a`, and
     left out, but where it cannot be: it has a caption of its own, or a number behind the dot (`v1.2_c.png`).
     """
     damage: list[str] = []
-    for _, group in groupby(_contents(file, damage), lambda member: _key(member[0])):
+    for _, group in groupby(tar_members(file, damage, ENDINGS_READ), lambda member: _key(member[0])):
         members: dict[str, bytes | str | None] = {}
         for name, content in group:
             if name in members:
-                yield _left_out(file, name, TWICE)
+                yield _dropped(file, name, TWICE)
             else:
                 members[name] = content
         is_cut = bool(damage)  # known with the last sample
-        yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
-        damage.clear()
+        while damage:
+            yield DroppedRecord(place=file.shown, reason=DAMAGED, detail=damage.pop())
         yield from _sample(file, members, annotations, is_cut)
-    yield from (CaptionedImage(file.shown, None, None, problem=each, is_rest=True) for each in damage)
+    while damage:
+        yield DroppedRecord(place=file.shown, reason=DAMAGED, detail=damage.pop())
 
 
 @dataclass
@@ -489,14 +473,10 @@ class SampleMembers:
 
     images: list[str] = field(default_factory=list)
     """Pictures of the sample."""
-    others: list[str] = field(default_factory=list)
-    """Pictures that are about another sample."""
     beside: dict[str, dict[str, str]] = field(default_factory=dict)
     """Captions and classes, by stem and ending."""
-    of_system: list[str] = field(default_factory=list)
-    """Hidden ones, and those that systems leave."""
-    not_read: list[str] = field(default_factory=list)
-    """Names that no reader takes."""
+    others: dict[str, str] = field(default_factory=dict)
+    """Reasons of those that are left out."""
 
     def beside_image(self, name: str) -> dict[str, str]:
         """Return what is of an image's stem, by ending; of a sample's only image, what is of its key."""
@@ -513,14 +493,15 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
     for name in names:
         path = PurePosixPath(name)
         ending = path.suffix.lower()
-        if SourceFile("", name, 0, "").set_aside:
-            members.of_system.append(name)
+        as_file = SourceFile("", name, 0, "")
+        if as_file.set_aside:
+            members.others[name] = as_file.set_aside
         elif ending in IMAGE_SUFFIXES:
             pictures[name] = path.stem
         elif ending in companions:
             members.beside.setdefault(path.stem, {})[ending] = name
         else:
-            members.not_read.append(name)
+            members.others[name] = not_read(as_file.ending)
     has_plain = any("." not in stem for stem in pictures.values())
     for name, stem in pictures.items():
         _, dot, behind = stem.partition(".")
@@ -528,38 +509,32 @@ def _sorted_members(names: Iterable[str], companions: Collection[str]) -> Sample
         if not dot or stem in members.beside or is_version:
             members.images.append(name)
         else:
-            members.others.append(name)
+            members.others[name] = OF_ANOTHER
     return members
 
 
-def _left_out(file: SourceFile, name: str, reason: str, detail: str = "") -> LeftOut:
-    path = PurePosixPath(visible_name(name))
-    return LeftOut(place=f"{file.shown}: {path}", reason=reason, detail=detail, ending=path.suffix.lower())
+def _dropped(file: SourceFile, name: str, reason: str) -> DroppedRecord:
+    detail = "a dot in its name: rename it, or write a caption of its stem beside it" if reason == OF_ANOTHER else ""
+    return DroppedRecord(place=f"{file.shown}: {PurePosixPath(visible_name(name))}", reason=reason, detail=detail)
 
 
 def _sample(
     file: SourceFile, contents: Mapping[str, bytes | str | None], annotations: Annotations, is_cut: bool
-) -> Iterator[CaptionedImage | LeftOut]:
+) -> Iterator[CaptionedImage | DroppedRecord]:
     """Iterate over the images of neighbours of one key, and over those that are none of their own.
 
     `is_cut`: the tar is damaged behind them.
     """
-
-    def left_out(names: Iterable[str], reason: str, detail: str = "") -> Iterator[LeftOut]:
-        return (_left_out(file, name, reason, detail) for name in names)
-
     members = _sorted_members(contents, annotations.companions)
-    yield from left_out(members.of_system, SYSTEM)
-    yield from left_out(members.not_read, NOT_READ)
-    remedy = "a dot in its name: rename it, or write a caption of its stem beside it"
-    yield from left_out(members.others, "about another sample", remedy)
+    for name, reason in members.others.items():
+        yield _dropped(file, name, reason)
     used: set[str] = set()
     for name in members.images:
         named = members.beside_image(name)
         newly_used = {*named.values()} - used
         used |= newly_used
         if is_cut and annotations.companions and not named:
-            yield from left_out([name], DAMAGED, BEHIND)
+            yield _dropped(file, name, BEHIND)
             continue
         content = contents[name]
         inside = PurePosixPath(visible_name(name))
@@ -571,17 +546,15 @@ def _sample(
             content if isinstance(content, str) else "",
         )
         yield replace(image, beside=len(newly_used))
-    unused = [name for names in members.beside.values() for name in names.values() if name not in used]
-    if is_cut and not members.images:
-        yield from left_out(unused, DAMAGED, BEHIND)
-    else:
-        yield from left_out(unused, ALONE)
+    for name in chain.from_iterable(names.values() for names in members.beside.values()):
+        if name not in used:
+            yield _dropped(file, name, BEHIND if is_cut and not members.images else ALONE)
 
 
 def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
     """Return the classes of a tar's images, whose pictures are not read for them."""
     if annotations.label in ("folder", "inner"):
-        insides = (PurePosixPath(visible_name(name)) for name, _ in _contents(file, [], wanted=()))
+        insides = (PurePosixPath(visible_name(name)) for name, _ in tar_members(file, [], wanted=()))
         found = (
             annotations.label_of(each, f"{file.shown}: {each}")
             for each in insides
@@ -589,58 +562,8 @@ def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str]:
         )
         return set(filter(None, found))
     labels: set[str | None] = set()
-    for name, content in _contents(file, [], wanted=tuple(annotations.companions - {".txt"})):
+    for name, content in tar_members(file, [], wanted=tuple(annotations.companions - {".txt"})):
         path = PurePosixPath(name)
         if isinstance(content, bytes):
             labels.add(annotations.annotate(path, "", b"", {path.suffix.lower(): content}).label)
     return set(filter(None, labels))
-
-
-def _contents(
-    file: SourceFile, damage: list[str], wanted: Sequence[str] | None = None
-) -> Iterator[tuple[str, bytes | str | None]]:
-    """Iterate over the files of a tar up to a damage, told in `damage`: name and content, or why it is not read.
-
-    `wanted`: endings whose contents are read [default: of images and what belongs to them]; of the others it is None.
-    """
-    endings_read = (*IMAGE_SUFFIXES, ".txt", ".json", ".cls") if wanted is None else wanted
-    start: int | None = None
-    mode: Literal["r:", "r|"] = "r:" if wanted == () and file.has_path else "r|"
-    try:
-        with open_source(file) as source, tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar:
-            start = 0
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # all so far, which a stream has no use for
-                if not member.isdir():
-                    suffix = PurePosixPath(member.name).suffix.lower()
-                    if suffix not in endings_read or not member.isfile():
-                        yield member.name, None if member.isfile() else "a link or a device"
-                    elif member.size > MEMBER_BYTES:
-                        yield member.name, f"{member.size:,} bytes"
-                    else:
-                        content = tar.extractfile(member)
-                        assert content is not None, member.name  # it is a regular file
-                        yield member.name, content.read()
-                start = tar.offset
-            # a header of zeros leaves data behind the end mark, and so does a second tar behind the first
-            if tar.fileobj is not None and tar.fileobj.read(PADDING_BYTES).strip(b"\0"):
-                damage.append(f"the rest, from byte {tar.offset:,} on: it lies behind an end mark")
-    except BROKEN as error:
-        where = "no tar that can be read" if start is None else f"the rest, from byte {start:,} on"
-        damage.append(f"{where}: {first_line(error)}")
-
-
-class StrictHeader(tarfile.TarInfo):
-    """Header of a member, for which a damaged one is an error: Python's own takes it for the end of the tar."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> StrictHeader:
-        """Read the next header. Raises ReadError for one that is damaged, cut short, or missing before the end mark."""
-        try:
-            return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
-            raise
-        except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
-            raise tarfile.ReadError("it ends without its end mark") from None
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(first_line(error)) from error

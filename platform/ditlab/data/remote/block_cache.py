@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -75,8 +74,6 @@ class BlockCache:
         """Map a block; None where it is missing. It stays in the cache while the buffer or a view of it lives."""
         path = self._folder / key
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):
-                return None
             with pa.memory_map(str(path)) as file:
                 # The lock lasts as long as the map, though the descriptor is closed here.
                 fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -90,8 +87,6 @@ class BlockCache:
         """Claim the making of a block until the body, or the process, ends; None while another makes it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / f"{key}{PART}"
-        if part.is_symlink():
-            part.unlink()
         descriptor = _open(part)
         try:
             is_ours = _try_lock(descriptor) and _is_at(part, descriptor)
@@ -165,9 +160,9 @@ class BlockCache:
         blocks = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # renamed or deleted meanwhile
-                state = entry.stat(follow_symlinks=False)
+                state = entry.stat()
                 is_part = entry.name.endswith(PART)
-                if not stat.S_ISREG(state.st_mode) or entry.name == ".lock":
+                if entry.is_dir() or entry.name == ".lock":
                     continue
                 if is_part and _delete_unlocked(Path(entry.path)):
                     continue
@@ -194,7 +189,7 @@ class BlockCache:
 
 
 def _open(path: Path, flags: int = os.O_CREAT) -> int:
-    return os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    return os.open(path, flags | os.O_RDWR, 0o644)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -208,7 +203,7 @@ def _try_lock(descriptor: int) -> bool:
 def _is_at(path: Path, descriptor: int) -> bool:
     """Return True if an open file still has this name."""
     try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 

@@ -23,7 +23,6 @@ from typing import Any
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store, open_store
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
-    MANIFEST_BYTES,
     MANIFEST_NAME,
     AnyManifest,
     BucketsManifest,
@@ -36,7 +35,7 @@ from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import flush_to_disk, sync_folder, take_lock, write_durably
-from ditlab.storage.plain_files import MIB, open_for_append, open_regular_file, read_plain
+from ditlab.storage.plain_files import MIB
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
@@ -213,7 +212,7 @@ def fetch_copy(
     record = folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
     recorded = ""
     with suppress(OSError):  # none, or a damaged one: it is written below
-        recorded = read_plain(record, MIB).decode(errors="replace")
+        recorded = record.read_bytes().decode(errors="replace")
     try:
         files, root = open_root(knob, uri)
     except Unreachable as error:
@@ -226,7 +225,7 @@ def fetch_copy(
     def is_whole() -> bool:
         """Return True if the copy's manifest, which is placed last, equals the one behind the URI."""
         try:
-            return read_plain(copy / root.name, MANIFEST_BYTES) == root.content
+            return (copy / root.name).read_bytes() == root.content
         except OSError:
             return False
 
@@ -234,7 +233,7 @@ def fetch_copy(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # the lock of a killed process ends with it
-            with os.fdopen(open_for_append(folder / f".{copy.name}.lock"), "rb") as lock:
+            with (folder / f".{copy.name}.lock").open("ab") as lock:
                 if not take_lock(lock):
                     notify(f"{place}: another process copies it to {copy}; waiting for it to finish.")
                     take_lock(lock, wait=True)
@@ -294,7 +293,7 @@ def _copy(
 def _is_there(path: Path, file: StoreFile) -> bool:
     """Return True if a file of an earlier copy has the manifest's size and SHA-256."""
     try:
-        with open_regular_file(path) as content:
+        with path.open("rb") as content:
             if not file.sha256 or file.size not in (None, os.fstat(content.fileno()).st_size):
                 return False
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from ditlab.data.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_unpacked
 from ditlab.data.sources.tables import check_columns
@@ -39,37 +39,51 @@ def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> 
             place += len(line)
 
 
-def parse_line(line: bytes, begin: int, name: str, place: str, keys: Mapping[str, str]) -> tuple[Any, ...] | None:
-    """Return the values of keys (by flag) of a line, which begins at `begin` of the file `name`; None for an empty one.
+def parse_line(line: bytes, begin: int, keys: Mapping[str, str]) -> tuple[Any, ...] | None:
+    """Return the values of keys (by flag) of a line, which begins at `begin` of its file; None for an empty one.
 
     Raises BadRecord for what is no JSON object with these keys.
     """
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        reason = not_utf8(begin, error)
-        raise BadRecord(f"{name} {reason}; {CONVERT}.", place, reason) from error
-    text = text if begin else text.removeprefix("\ufeff")
+        raise not_utf8(begin, error) from error
+    if not begin:
+        text = text.removeprefix("\ufeff")
     if not text.strip():
         return None
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord.at(place, f"is no JSON ({first_line(error)})", "a line takes one object") from error
+        raise BadRecord(f"is no JSON ({first_line(error)})", "a line takes one object") from error
     if not isinstance(record, dict):
-        raise BadRecord.at(place, f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
+        raise BadRecord(f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
     for flag, key in keys.items():
         if key not in record:
-            near = nearest(key, list(record))
-            raise BadRecord(f"{place}: has no key '{key}'; {near} Give {flag}.", place, f"has no key '{key}'")
+            raise BadRecord(f"has no key '{key}'", f"{nearest(key, list(record))} Give {flag}")
     return tuple(record[key] for key in keys.values())
+
+
+def json_rows(
+    file: SourceFile, keys: Mapping[str, str], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[str, tuple[Any, ...] | BadRecord]]:
+    """Iterate over the lines between two bytes of a file, each with its place: values of keys, or what is wrong."""
+    for number, (begin, line) in enumerate(lines_between(file, start, stop), start=1):
+        where = f"the line at byte {begin:,}" if start else f"line {number}"
+        try:
+            values = parse_line(line, begin, keys)
+        except BadRecord as bad_line:
+            yield where, bad_line
+        else:
+            if values is not None:
+                yield where, values
 
 
 def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below a line of names.
 
-    All values are text, those that a short line lacks None. Raises UserError for a column that is not there, and
-    BadRecord, after the rows before, for what is not UTF-8 or no CSV.
+    All values are text, those that a short line lacks None. Raises UserError for a column that is not there, BadRecord,
+    after the rows before, for what is not UTF-8, and as the libraries do.
     """
     csv.field_size_limit(LINE_BYTES)
     try:
@@ -79,11 +93,7 @@ def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any
             for row in rows:
                 yield tuple(row[column] for column in columns.values())
     except UnicodeDecodeError as error:
-        reason = f"no UTF-8 (byte {error.object[error.start]:#04x})"
-        raise BadRecord(f"{file.place} is {reason}; {CONVERT}.", file.place, reason) from error
-    except (OSError, csv.Error) as error:
-        reason = f"no CSV file that can be read ({first_line(error)})"
-        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
+        raise BadRecord(f"is no UTF-8 (byte {error.object[error.start]:#04x})", CONVERT) from error
 
 
 def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[str]:
@@ -91,34 +101,28 @@ def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> I
 
     Both ends move on to the next line's beginning between two characters that are no space, where tokenisers cut as
     well, and where there is none in reach, to the next character: so the ranges of a file are its text, each part once.
-    A byte order mark at the file's start is left out. Raises BadRecord for what is not UTF-8, and where reading fails.
+    A byte order mark at the file's start is left out. Raises BadRecord for what is not UTF-8, and as the libraries do.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
-    place = start
-    try:
-        with open_unpacked(file) as source:
-            place = _cut(source, start, file.size)
-            end = None if stop is None or stop >= file.size else _cut(source, stop, file.size)
-            if start or end is not None:
-                source.seek(place)
-            ended = False
-            while not ended:
-                block = source.read(READ_BYTES if end is None else min(READ_BYTES, end - place))
-                ended = not block
-                waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
-                try:
-                    text = decoder.decode(block, final=ended)
-                except UnicodeDecodeError as error:
-                    reason = not_utf8(place - waiting, error)
-                    raise BadRecord(f"{file.place} {reason}; {CONVERT}.", file.place, reason) from error
-                yield text if place else text.removeprefix("\ufeff")
-                place += len(block)
-    except OSError as error:
-        reason = first_line(error)
-        raise BadRecord(f"{file.place} cannot be read ({reason}); check the file.", file.place, reason) from error
+    with open_unpacked(file) as source:
+        place = _cut(source, start, file.size)
+        end = None if stop is None or stop >= file.size else _cut(source, stop, file.size)
+        if start or end is not None:
+            source.seek(place)
+        ended = False
+        while not ended:
+            block = source.read(READ_BYTES if end is None else min(READ_BYTES, end - place))
+            ended = not block
+            waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
+            try:
+                text = decoder.decode(block, final=ended)
+            except UnicodeDecodeError as error:
+                raise not_utf8(place - waiting, error) from error
+            yield text if place else text.removeprefix("\ufeff")
+            place += len(block)
 
 
-def _cut(source: BinaryIO, place: int, size: int) -> int:
+def _cut(source: IO[bytes], place: int, size: int) -> int:
     """Return the first good place for a cut from a place on."""
     if place <= 0 or place >= size:
         return max(0, min(place, size))

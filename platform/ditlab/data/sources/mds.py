@@ -12,9 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from ditlab.data.source_files import BadRecord, SourceFile, open_source, read_json
+from ditlab.data.source_files import BadRecord, SourceFile, read_json, read_source
 from ditlab.data.sources.tables import check_columns
 from ditlab.errors import UserError, first_line
 
@@ -96,17 +97,13 @@ def shard_file(index: SourceFile, shard: MdsShard, files: Mapping[str, SourceFil
     return packed
 
 
-def mds_samples(
-    file: SourceFile, shard: MdsShard, columns: Mapping[str, str]
-) -> Iterator[tuple[Any, ...] | ValueError]:
+def mds_samples(file: SourceFile, shard: MdsShard, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...] | BadRecord]:
     """Iterate over the samples of a shard: values of columns (by the flag that names each), or what is wrong with one.
 
     Text is str, images and bytes are bytes. A shard is held in memory, as the library's own have 64 MiB. Raises
-    UserError for a column that is missing or no plain value, and BadRecord, after the samples before, for a shard that
-    is damaged.
+    UserError for a column that is missing or no plain value, and errors of `tables.UNREADABLE`, after the samples
+    before, for a shard that is damaged.
     """
-    import pyarrow as pa
-
     check_columns(file, columns, shard.column_names)
     decoders: list[tuple[int, Callable[[bytes], Any]]] = []
     for flag, column in columns.items():
@@ -118,30 +115,25 @@ def mds_samples(
                 f"jpeg or png, or give {flag} with another column."
             )
         decoders.append((place, _DECODERS[encoding]))
-    try:
-        with open_source(file) as source:
-            content = source.read(file.size)
-        size = shard.raw_data.bytes
-        if not file.name.endswith(shard.raw_data.basename):
-            content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read(size + 1)
-        if len(content) != size:
-            raise ValueError(f"{len(content):,} bytes, and its index says {size:,}")
-        head = np.frombuffer(content, "<u4", shard.samples + 2)
-        if head[0] != shard.samples:
-            raise ValueError(f"{head[0]:,} samples, and its index says {shard.samples:,}")
-        for number, (begin, end) in enumerate(zip(head[1:-1].tolist(), head[2:].tolist(), strict=True)):
-            if not head.nbytes <= begin <= end <= len(content):
-                raise ValueError(f"sample {number} at bytes {begin:,} to {end:,} of {len(content):,}")
-            values = _split(content[begin:end], shard.column_sizes)
-            try:
-                sample = tuple(decode(values[place]) for place, decode in decoders)
-            except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
-                yield ValueError(first_line(error))
-            else:
-                yield sample
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-        reason = f"no MDS shard that can be read ({first_line(error)})"
-        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
+    content = read_source(file)
+    size = shard.raw_data.bytes
+    if not file.name.endswith(shard.raw_data.basename):
+        content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read(size + 1)
+    if len(content) != size:
+        raise ValueError(f"{len(content):,} bytes, and its index says {size:,}")
+    head = np.frombuffer(content, "<u4", shard.samples + 2)
+    if head[0] != shard.samples:
+        raise ValueError(f"{head[0]:,} samples, and its index says {shard.samples:,}")
+    for number, (begin, end) in enumerate(zip(head[1:-1].tolist(), head[2:].tolist(), strict=True)):
+        if not head.nbytes <= begin <= end <= len(content):
+            raise ValueError(f"sample {number} at bytes {begin:,} to {end:,} of {len(content):,}")
+        values = _split(content[begin:end], shard.column_sizes)
+        try:
+            sample = tuple(decode(values[place]) for place, decode in decoders)
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError is one
+            yield BadRecord(first_line(error), "write it again")
+        else:
+            yield sample
 
 
 def _split(sample: bytes, sizes: Sequence[int | None]) -> list[bytes]:

@@ -16,12 +16,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ditlab.data.import_blocks import InputBlock, group_files
-from ditlab.data.source_files import BadRecord, SourceFile, read_json
-from ditlab.data.sources.lines import csv_rows, lines_between, parse_line
+from ditlab.data.source_files import BadRecord, SourceFile, read_json, read_part
+from ditlab.data.sources.lines import csv_rows, json_rows
 from ditlab.data.sources.mds import INDEX, MdsShard, mds_samples, read_index, shard_file
-from ditlab.data.sources.tables import arrow_batches, arrow_rows, parquet_batches, parquet_rows
-from ditlab.data.stores.receipt import LISTED, LeftOutTally, ReceiptLevel
+from ditlab.data.sources.tables import UNREADABLE, arrow_batches, arrow_rows, parquet_batches, parquet_rows
+from ditlab.data.sources.tars import tar_members
+from ditlab.data.stores.receipt import DAMAGED, NO_RECORD, DroppedRecord, DroppedRecords, ReceiptLevel
 from ditlab.errors import UserError, first_line
+from ditlab.storage.plain_files import MIB
 
 KINDS = ("arrow", "csv", "jsonl", "mds", "parquet", "tsv")
 """Kinds of files that hold records, named by their ending; those of MDS come with their index alone."""
@@ -31,10 +33,12 @@ INDICES = ("index.json", "state.json", "dataset_info.json", "dataset_dict.json")
 """Names of files about the others of a folder, of MDS and of `datasets`."""
 TEXT_KINDS = (*KINDS, "txt")
 """Kinds of files that hold documents."""
-NOT_READ = "not read"
-"""Reason of files whose ending no reader takes."""
+BEGINNING_BYTES = MIB
+"""Bytes of text by whose lines those of a file are estimated."""
 STATE, SPLITS = "state.json", "dataset_dict.json"
 """Files of `datasets.save_to_disk`: of a data set, and of a folder of several by split."""
+ROWS_OF = {"parquet": parquet_rows, "arrow": arrow_rows}
+"""Functions that count the rows of a table's parts, by kind."""
 ROWS = 64
 """Rows of a table that are read at a time, unless a reader says otherwise: a web page each."""
 _THREADS = 16
@@ -83,27 +87,30 @@ def _refuse_splits(source: str, content: Any) -> None:
 
 def files_level(
     listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
-) -> tuple[ReceiptLevel, list[str]]:
+) -> tuple[ReceiptLevel, list[DroppedRecord]]:
     """Count the files of a source: those `used`, by what for, those about others, and those that are left out.
 
-    `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well a line
-    for each of the first that are left out.
+    `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well the
+    first that are left out.
     """
     purposes = {file: what for what, files in used.items() for file in files}
-    tally = LeftOutTally()
+    dropped = DroppedRecords()
     counts = Counter(dict.fromkeys(used, 0))
-    lines: list[str] = []
     for file in listing:
         if file in purposes:
             counts[purposes[file]] += 1
         elif not file.set_aside and PurePosixPath(file.name).name in INDICES:
             counts["indices"] += 1
         else:
-            reason = file.set_aside or (reasons or {}).get(file.name, NOT_READ)
-            tally.add(reason, file.ending, file.shown)
-            lines += [f"{file.shown}: {reason}"] if len(lines) < LISTED else ()
+            reason = file.set_aside or (reasons or {}).get(file.name) or not_read(file.ending)
+            dropped.add(DroppedRecord(place=file.shown, reason=reason))
     unit = "members" if listing and listing[0].in_zip else "files"
-    return ReceiptLevel(unit=unit, found=len(listing), used=dict(counts), left_out=tally.groups()), lines
+    return ReceiptLevel(unit=unit, used=counts, left_out=dropped.counts), dropped.first
+
+
+def not_read(ending: str) -> str:
+    """Return the reason of files whose ending no reader takes."""
+    return f"not read ({ending})"
 
 
 def _of_indices(files: Mapping[str, SourceFile]) -> dict[str, list[RecordFile]]:
@@ -170,12 +177,12 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
         num = -(-file.size // most_bytes)
         cuts = [number * file.size // num for number in range(num + 1)]
         return [(start, stop, 0) for start, stop in pairwise(cuts)]
-    rows_of = {"parquet": parquet_rows, "arrow": arrow_rows}.get(each.kind)
+    rows_of = ROWS_OF.get(each.kind)
     if rows_of is None or (each.kind == "arrow" and file.is_remote):
         return []
     try:
         rows = list(accumulate(rows_of(file), initial=0))
-    except BadRecord:
+    except UNREADABLE:
         return []
     allowed = max(1, rows[-1] * most_bytes // file.size)  # few parts are larger than that
     cuts = [0]
@@ -183,6 +190,46 @@ def _ranges(each: RecordFile, most_bytes: int) -> list[tuple[int, int, int]]:
         if place - cuts[-1] > 1 and rows[place] - rows[cuts[-1]] > allowed:
             cuts.append(place - 1)
     return [(start, stop, rows[start]) for start, stop in pairwise([*cuts, len(rows) - 1])]
+
+
+def share_read(blocks: Sequence[InputBlock], sizes: Sequence[int], limit: int, found: int) -> float | None:
+    """Return about the share of a source that was read, by the first file; None for several kinds, or packed text.
+
+    `sizes`: records that were read of each block, bytes of text, of which no more than about `limit` are; `found`: all
+    records. The share is that of the records, of text files that of the bytes.
+    """
+    files = list(dict.fromkeys(file for block in blocks for file in block.files))
+    size = sum(file.size for file in files)
+    kind = blocks[0].kind
+    if len(sizes) == len(blocks) and max(sizes) < limit:
+        return 1.0
+    is_packed = kind in UNPACKED and files[0].compression
+    if is_packed or len({block.kind for block in blocks}) > 1:
+        return None
+    if kind == "txt":
+        return min(1.0, sum(sizes) / size)
+    if kind == "mds":
+        return found / sum(shard["samples"] for block in blocks for shard in block.detail)
+    if kind == "images":
+        return found / len(files)
+    return _share_by_first(kind, files[0], size, found)
+
+
+def _share_by_first(kind: str, file: SourceFile, size: int, found: int) -> float | None:
+    """Return the share of `found` records, where all `size` bytes hold as many as the first file, or its beginning."""
+    num_bytes = file.size
+    try:
+        if kind == "tar":
+            held = sum(1 for _ in tar_members(file, [], wanted=()))
+        elif kind in ROWS_OF:
+            held = sum(ROWS_OF[kind](file))
+        else:
+            text = read_part(file, 0, BEGINNING_BYTES)
+            num_bytes = len(text)
+            held = text.count(b"\n")
+    except UNREADABLE:
+        return None
+    return min(1.0, found * num_bytes / (held * size)) if held else None
 
 
 @dataclass(frozen=True)
@@ -195,12 +242,26 @@ class SourceRecord:
     values: tuple[Any, ...] = ()
     """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
     problem: BadRecord | None = None
-    """Reason why it cannot be read, with its place; None for a record with values."""
+    """Finding why it cannot be read; None for a record with values."""
+    is_rest: bool = False
+    """True for a damaged file, or all of it behind the damage."""
 
     @property
     def place(self) -> str:
-        """Place for people: `data/a.parquet, row 12`."""
-        return ", ".join(filter(None, [self.file.place, self.where]))
+        """Place for people, below the source: `data/a.parquet, row 12`."""
+        return ", ".join(filter(None, [self.file.shown, self.where]))
+
+    def dropped(self, problem: BadRecord | None = None) -> DroppedRecord:
+        """Return what a receipt says of it: of its own problem, unless another is given."""
+        problem = problem or self.problem
+        return DroppedRecord(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(problem))
+
+    def error(self, problem: BadRecord | None = None) -> UserError:
+        """Return the error for a source whose records must all be read."""
+        problem = problem or self.problem
+        assert problem is not None, "it can be read"
+        where = ", ".join(filter(None, [self.file.place, self.where]))
+        return UserError(f"{where}: {problem}; {problem.remedy}.")
 
 
 def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS) -> Iterator[SourceRecord]:
@@ -210,49 +271,59 @@ def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
     is one with a problem. Raises UserError for a column that is not there, and Unreachable where a URI does not answer.
     """
     for number, file in enumerate(block.files):
-        if block.kind == "jsonl":
-            yield from _lines(file, block, columns)
-            continue
-        kind = "sample" if block.kind == "mds" else "row"
-        place = block.first_row
+        where = f"row {block.first_row - 1}" if block.first_row else ""
         try:
-            if block.kind == "mds":
-                found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)
-            elif block.kind in ("csv", "tsv"):
-                found = csv_rows(file, columns)
-            else:
-                found = _rows(file, block, columns, rows)
-            for values in found:
-                where = f"{kind} {place}"
-                if isinstance(values, ValueError):
-                    problem = BadRecord.at(f"{file.place}, {where}", first_line(values), "write it again")
-                    yield SourceRecord(file, where, problem=problem)
+            for where, values in _places(block, number, columns, rows):
+                if isinstance(values, BadRecord):
+                    yield SourceRecord(file, where, problem=values)
                 else:
                     yield SourceRecord(file, where, values)
-                place += 1
-        except BadRecord as error:  # of the file: the rest of it is left out
-            where = f"the rest from {kind} {place:,} on" if place else ""
-            problem = BadRecord(str(error), ", ".join(filter(None, [file.place, where])), error.reason)
-            problem.is_rest = True
-            yield SourceRecord(file, where, problem=problem)
+            continue
+        except BadRecord as error:
+            problem = error
+        except UNREADABLE as error:
+            problem = BadRecord(f"is no .{block.kind} file that can be read ({first_line(error)})")
+        rest = f"the rest behind {where}" if where else ""
+        yield SourceRecord(file, rest, problem=problem, is_rest=True)
 
 
-def text_problem(record: SourceRecord, flag: str, column: str, value: Any) -> BadRecord | None:
-    """Return the reason why a value, of the column of a flag, is no text of UTF-8, or the record's; None for text."""
-    if record.problem is not None:
-        return record.problem
+def _places(
+    block: InputBlock, number: int, columns: Mapping[str, str], rows: int
+) -> Iterator[tuple[str, tuple[Any, ...] | BadRecord]]:
+    """Iterate over the records of a file of a block, by its number, each with its place in the file."""
+    file = block.files[number]
+    if block.kind == "jsonl":
+        yield from json_rows(file, columns, block.start, block.stop)
+        return
+    what = "row"
+    found: Iterator[tuple[Any, ...] | BadRecord]
+    if block.kind == "mds":
+        what = "sample"
+        found = mds_samples(file, MdsShard.model_validate(block.detail[number]), columns)
+    elif block.kind in ("csv", "tsv"):
+        found = csv_rows(file, columns)
+    else:
+        found = _rows(file, block, columns, rows)
+    for place, values in enumerate(found, start=block.first_row):
+        yield f"{what} {place}", values
+
+
+def text_problem(flag: str, column: str, value: Any) -> BadRecord | None:
+    """Return the finding on a value, of the column of a flag, that is no text of UTF-8; None for text."""
     if not isinstance(value, str):
-        reason = f"'{column}' holds {'null' if value is None else f'a {type(value).__name__}'}, not text"
-        return BadRecord.at(record.place, reason, f"write text there, leave the record out, or give {flag}")
+        held = "null" if value is None else f"a {type(value).__name__}"
+        return BadRecord(
+            f"'{column}' holds {held}, not text", f"write text there, leave the record out, or give {flag}"
+        )
     if surrogate := re.search("[\\ud800-\\udfff]", value):
-        reason = f"'{column}' holds half of a surrogate pair at character {surrogate.start()}, which is no text"
-        return BadRecord.at(record.place, reason, "write it again")
+        place = f"character {surrogate.start()}"
+        return BadRecord(f"'{column}' holds half of a surrogate pair at {place}, which is no text", "write it again")
     return None
 
 
 def _rows(
     file: SourceFile, block: InputBlock, columns: Mapping[str, str], rows: int
-) -> Iterator[tuple[Any, ...] | ValueError]:
+) -> Iterator[tuple[Any, ...] | BadRecord]:
     """Iterate over the rows of a block's Parquet or Arrow file, or what is wrong with one."""
     if block.kind == "arrow":
         batches = arrow_batches(file, columns, block.start, block.stop)
@@ -269,24 +340,6 @@ def _rows(
                     try:
                         values = tuple(column[row].as_py() for column in part.columns)
                     except UnicodeDecodeError as error:
-                        yield ValueError(f"is not UTF-8 ({error})")
+                        yield BadRecord(f"is not UTF-8 ({error})", "write it again")
                     else:
                         yield values
-
-
-def _lines(file: SourceFile, block: InputBlock, columns: Mapping[str, str]) -> Iterator[SourceRecord]:
-    try:
-        for number, (begin, line) in enumerate(lines_between(file, block.start, block.stop), start=1):
-            where = f"line {number}" if not block.start else f"the line at byte {begin:,}"
-            try:
-                values = parse_line(line, begin, file.place, f"{file.place}, {where}", columns)
-            except BadRecord as bad_line:
-                yield SourceRecord(file, where, problem=bad_line)
-            else:
-                if values is not None:
-                    yield SourceRecord(file, where, values)
-    except OSError as error:
-        reason = f"no file that can be read ({first_line(error)})"
-        problem = BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason)
-        problem.is_rest = True
-        yield SourceRecord(file, "", problem=problem)

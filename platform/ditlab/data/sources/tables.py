@@ -7,17 +7,19 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ditlab.data.source_files import READ_BYTES, BadRecord, SourceFile, open_source, read_source
-from ditlab.errors import UserError, first_line, nearest
-from ditlab.storage.plain_files import open_regular_file, parse_json
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ditlab.data.source_files import READ_BYTES, SourceFile, open_source, read_source
+from ditlab.data.source_files import UNREADABLE as UNREADABLE_FILE
+from ditlab.errors import UserError, nearest
+from ditlab.storage.plain_files import parse_json
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ditlab.data.import_blocks import InputBlock
 
-ZIPPED_BYTES = 4 << 30
-"""Most bytes of a table in a zip, which is held in memory."""
+UNREADABLE = (*UNREADABLE_FILE, pa.ArrowException)
+"""Errors of the libraries that read tables, and other files of a source."""
 _FILE = b"ARROW1\0\0"
 """First bytes of Arrow's file format, whose messages are those of a stream."""
 
@@ -27,11 +29,9 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time, of some row groups.
 
-    Raises UserError for a column that is not there, and BadRecord, after the rows before, for a file that is damaged.
+    Raises UserError for a column that is not there, and errors of `UNREADABLE`, after the rows before.
     """
-    import pyarrow.parquet as pq
-
-    with _opened(file, "Parquet") as source, pq.ParquetFile(source, buffer_size=READ_BYTES, pre_buffer=False) as table:
+    with _opened(file) as source, pq.ParquetFile(source, buffer_size=READ_BYTES, pre_buffer=False) as table:
         check_columns(file, columns, table.schema_arrow.names)
         chosen = list(columns.values())
         for group in range(table.num_row_groups) if groups is None else groups:
@@ -40,17 +40,15 @@ def parquet_batches(
 
 
 def parquet_rows(file: SourceFile) -> list[int]:
-    """Return the number of rows of each of a file's row groups. Raises BadRecord for a file that cannot be read."""
-    import pyarrow.parquet as pq
-
-    with _opened(file, "Parquet") as source:
+    """Return the number of rows of each of a file's row groups. Raises errors of `UNREADABLE`."""
+    with _opened(file) as source:
         metadata = pq.read_metadata(source)
         return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def arrow_rows(file: SourceFile) -> list[int]:
-    """Return the number of rows of each of a file's record batches. Raises BadRecord for a file that is damaged."""
-    with _opened(file, "Arrow") as source:
+    """Return the number of rows of each of a file's record batches. Raises errors of `UNREADABLE`."""
+    with _opened(file) as source:
         return [batch.num_rows for batch in _record_batches(file, source)]
 
 
@@ -59,11 +57,9 @@ def arrow_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Iterate over columns of a file (by the flag that names each), a record batch at a time, from `start` to `stop`.
 
-    Raises UserError for a column that is not there, and BadRecord, after the batches before, for a damaged file.
+    Raises UserError for a column that is not there, and errors of `UNREADABLE`, after the batches before.
     """
-    import pyarrow as pa
-
-    with _opened(file, "Arrow") as source:
+    with _opened(file) as source:
         for found in _record_batches(file, source, columns, start, stop):
             batch = found.select(list(columns.values()))
             for column in batch.columns:  # its offsets, which Arrow's readers trust, and no text that is not UTF-8
@@ -74,11 +70,8 @@ def arrow_batches(
 
 
 def table_schema(file: SourceFile, kind: str) -> pa.Schema:
-    """Return the schema of a Parquet or Arrow file. Raises BadRecord for a file that cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with _opened(file, kind.capitalize()) as source:
+    """Return the schema of a Parquet or Arrow file. Raises errors of `UNREADABLE`."""
+    with _opened(file) as source:
         if kind == "parquet":
             return pq.read_schema(source)
         stream = pa.memory_map(str(source)) if file.has_path else source
@@ -92,7 +85,7 @@ def other_columns(block: InputBlock, column: str) -> str:
     if block.kind == "mds":
         names = block.detail[0]["column_names"]
     else:
-        with suppress(BadRecord):
+        with suppress(*UNREADABLE):
             names = table_schema(block.files[0], block.kind).names
     return nearest(column, [name for name in names if name != column])
 
@@ -121,8 +114,6 @@ def _record_batches(
 
     A file behind a URI, or one that has lost its end, which says where its batches are, is read as a stream.
     """
-    import pyarrow as pa
-
     stream = pa.memory_map(str(source)) if file.has_path else source
     if file.is_remote and not file.in_zip:
         stream = pa.PythonFile(source, mode="r")
@@ -144,19 +135,12 @@ def _record_batches(
 
 
 @contextmanager
-def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
-    """Open a file of a kind for pyarrow, and turn the errors of reading it in the body into BadRecord."""
-    import pyarrow as pa
-
-    try:
-        if file.in_zip:  # its reader wants to begin at the end
-            yield pa.BufferReader(read_source(file, ZIPPED_BYTES))
-        elif file.is_remote:
-            with open_source(file) as source:
-                yield source
-        else:
-            open_regular_file(file.path, follow=True).close()  # a pipe would be waited for
-            yield file.path
-    except (pa.ArrowException, OSError, MemoryError, EOFError, ValueError) as error:
-        reason = f"no {kind} file that can be read ({first_line(error)})"
-        raise BadRecord(f"{file.place} is {reason}; copy it again.", file.place, reason) from error
+def _opened(file: SourceFile) -> Iterator[Any]:
+    """Open a file for pyarrow: gives its path, or its content as a file."""
+    if file.in_zip:  # its reader wants to begin at the end
+        yield pa.BufferReader(read_source(file))
+    elif file.is_remote:
+        with open_source(file) as source:
+            yield source
+    else:
+        yield file.path

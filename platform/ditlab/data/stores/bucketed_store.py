@@ -48,11 +48,6 @@ class BucketedStore:
     def open(cls, path: Path, verify: bool = True) -> BucketedStore:
         """Open the bucketed store in a folder, its buckets hashed together. Raises UserError as `Store.open` does."""
         manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
-        for bucket in manifest.buckets:
-            if (path / bucket.folder).is_symlink():
-                raise UserError(
-                    f"{path / bucket.folder} is a link; put the folder itself there, or link the whole store."
-                )
         parts = [Store.open(path / bucket.folder, verify=False) for bucket in manifest.buckets]
         is_large = sum(part.size for part in parts) > WHOLE_BYTES
         for part in parts if verify else ():

@@ -16,28 +16,20 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
 from ditlab.data.stores.receipt import ManifestRecord, PlainName, SourceReceipt
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import MIB, parse_json, read_plain
+from ditlab.storage.plain_files import parse_json
 from ditlab_models.contract import ANY
 
 MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
-FORMAT_VERSION = 5
-"""Version that is written: shards have digests of pieces of their blocks."""
-LATENTS_VERSION = 6
-"""Version of a store with latents: a column names its autoencoder. All others keep FORMAT_VERSION."""
-READ_VERSIONS = (4, FORMAT_VERSION, LATENTS_VERSION)
-"""Versions that are read; version 4 has no digests of pieces."""
+FORMAT_VERSION = 7
+"""Version that is written and read."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
-MANIFEST_BYTES = 64 * MIB
-"""Most bytes of a manifest: a store of 60 TB has about as many."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
@@ -79,11 +71,7 @@ class Column(ManifestRecord):
     divisors: tuple[float, ...] = ()
     """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
     autoencoder: Autoencoder | None = None
-    """Autoencoder of latents, whose mean and log-variance the column holds; null, and left out, for other columns."""
-
-    @model_serializer(mode="wrap")
-    def _without_null(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in dump(self).items() if key != "autoencoder" or value is not None}
+    """Autoencoder of latents, whose mean and log-variance the column holds; null for other columns."""
 
     @model_validator(mode="after")
     def _check(self) -> Column:
@@ -202,7 +190,7 @@ class StoreShard(ManifestRecord):
     blocks: str
     """SHA-256 of its blocks' entries in the index file."""
     pieces: HashFile | None = None
-    """File of the digests of its blocks' pieces; null for a small shard, and for one of format 4."""
+    """File of the digests of its blocks' pieces; null for a small shard."""
 
     @property
     def stored_files(self) -> list[tuple[str, int, str]]:
@@ -275,7 +263,7 @@ class StoreManifest(ManifestRecord):
     """Contents of `store.json`, which is written last: a store exists once it does."""
 
     format: Literal["ditlab-store"] = "ditlab-store"
-    version: Literal[4, 5, 6] = 5
+    version: Literal[7] = 7
     name: PlainName
     description: str
     rows: PositiveInt
@@ -348,7 +336,7 @@ class BucketsManifest(ManifestRecord):
     """Contents of `buckets.json`, which is written last: a bucketed store exists once it does."""
 
     format: Literal["ditlab-buckets"] = "ditlab-buckets"
-    version: Literal[4, 5] = 5
+    version: Literal[7] = 7
     name: PlainName
     description: str
     buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
@@ -410,14 +398,14 @@ def format_manifest(manifest: AnyManifest) -> bytes:
 
 def has_own_layout(file: Path) -> bool:
     """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
-    content = read_plain(file, MANIFEST_BYTES)
+    content = file.read_bytes()
     return content == _laid_out(json.loads(content))
 
 
 def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
     """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest` does."""
     try:
-        return parse_manifest(read_plain(file, MANIFEST_BYTES), kind, str(file))
+        return parse_manifest(file.read_bytes(), kind, str(file))
     except OSError as error:
         raise UserError(
             f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
@@ -431,10 +419,9 @@ def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy:
     """
     try:
         keys = parse_json(content)
-        if (version := keys["version"]) not in READ_VERSIONS:
+        if (version := keys["version"]) != FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {version!r:.20}, and this ditlab reads versions "
-                f"{', '.join(map(str, READ_VERSIONS[:-1]))} and {READ_VERSIONS[-1]}; {remedy}."
+                f"{place} is of format version {version!r:.20}, and version {FORMAT_VERSION} is read here; {remedy}."
             )
         manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors

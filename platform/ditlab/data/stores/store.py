@@ -21,7 +21,6 @@ from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, 
 from ditlab.data.stores.blocks import PIECE_DIGEST_BYTES, arrow_schema, digests, piece_digest, read_block
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
 from ditlab.errors import UserError, first_line
-from ditlab.storage.plain_files import open_regular_file
 
 if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds to import
     from torch import Tensor
@@ -299,7 +298,7 @@ def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None
 def opened(file: Path) -> Iterator[BufferedReader]:
     """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the body."""
     try:
-        with open_regular_file(file) as content:
+        with file.open("rb") as content:
             yield content
     except FileNotFoundError as error:
         raise UserError(f"{file} is missing from its store; {REMEDY}") from error

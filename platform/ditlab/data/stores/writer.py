@@ -19,8 +19,6 @@ import pyarrow as pa
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, piece_rows, unpack_entries
 from ditlab.data.stores.blocks import arrow_array, arrow_schema, checked, digests, piece_digest
 from ditlab.data.stores.manifest import (
-    FORMAT_VERSION,
-    LATENTS_VERSION,
     MANIFEST_NAME,
     Column,
     Columns,
@@ -332,7 +330,6 @@ def finish_store(
     digest = hashlib.sha256(index).hexdigest()
     attached = {plain_name(file): content for file, content in (attachments or {}).items()}
     manifest = StoreManifest(
-        version=LATENTS_VERSION if any(column.autoencoder for column in columns.values()) else FORMAT_VERSION,
         name=plain_name(name),
         description=description,
         rows=rows,

@@ -45,6 +45,8 @@ class WrittenStore:
     store: AnyStore
     outcome: WriteOutcome
     """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+    share: float | None = 1.0
+    """About the share of its source that was read: of a dry run a part; None where it is unknown."""
 
 
 def write_store(

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import BadRecord, SourceFile
+from ditlab.data.source_files import UNREADABLE, BadRecord, SourceFile
 from ditlab.data.sources.lines import text_between
-from ditlab.data.sources.records import read_records, text_problem
+from ditlab.data.sources.records import SourceRecord, read_records, text_problem
+from ditlab.errors import first_line
 
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
-EMPTY = "without text"
-"""Reason of documents that hold none, which are always left out."""
-LeaveOut = Callable[[BadRecord], None]
-"""Function that counts a record which cannot be read, or raises it where none may be left out."""
+LeaveOut = Callable[[SourceRecord, BadRecord | None], None]
+"""Function that counts a record and why it cannot be read, or raises it where none may be left out; None: no text."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
@@ -77,12 +76,11 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         return
     for record in read_records(block, {"--column": column}):
         text: Any = record.values[0] if record.values else None
-        if problem := text_problem(record, "--column", column, text):
-            leave_out(problem)
-        elif text:
+        problem = record.problem or text_problem("--column", column, text)
+        if text and not problem:
             yield from pieces([text])
         else:
-            leave_out(BadRecord.at(record.place, EMPTY, "write some"))
+            leave_out(record, problem)
 
 
 def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
@@ -91,10 +89,14 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
     def read() -> Iterator[str]:
         return text_between(file, block.start, block.stop)
 
+    record = SourceRecord(file, "")
     try:
         kept = deque(read(), maxlen=None if file.size <= IN_MEMORY and not file.compression else 0)
-    except BadRecord as record:
-        leave_out(record)
+    except BadRecord as problem:
+        leave_out(record, problem)
+        return
+    except UNREADABLE as error:
+        leave_out(record, BadRecord(f"cannot be read ({first_line(error)})", "check the file"))
         return
     last = block.stop is None or block.stop >= file.size
     empty = True
@@ -104,4 +106,4 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
     if empty and last and block.start:
         yield TextPiece("", last=True)  # the document's text ended in the block before
     elif empty and last:
-        leave_out(BadRecord.at(file.place, EMPTY, "write some"))
+        leave_out(record, None)

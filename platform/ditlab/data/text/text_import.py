@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ditlab.data.dry_run import FIRST_BYTES
 from ditlab.data.import_blocks import (
     MOST_LISTED,
     BlockReceipt,
     InputBlock,
-    LeftOut,
     ProcessExecutor,
     RefusedSource,
     block_bytes,
+    dropped_of,
     finish_import,
     imported_blocks,
-    listed_of,
     packed,
     sums_of,
-    tally_of,
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
-from ditlab.data.sources.records import TEXT_KINDS, files_level, record_blocks, record_files
+from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files, share_read
 from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
-from ditlab.data.stores.receipt import DAMAGED, LeftOutTally, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
-from ditlab.data.text.documents import EMPTY, PIECE_LENGTH, TextPiece, block_pieces
+from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,
     ByteTokenizer,
@@ -52,12 +50,10 @@ DEFAULT_VOCABULARY = 4096
 """Vocabulary of a BPE, the default in `spec.importing` and `spec.data`."""
 LEARNING_BYTES = 2**29
 """Bytes of text that a BPE learns from: of a corpus n times as large, every n-th piece."""
-UNREADABLE = "unreadable"
-"""Reason for which documents are left out."""
+EMPTY = "without text"
+"""Reason of documents that hold none, which are always left out."""
 REST, FIRST = "rest", "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
-ROW_BYTES = 16
-"""Bytes of text for each token of a row that a dry run reads at least: no tokeniser makes so few tokens."""
 READ_TO_LEARN = 16
 """Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
 
@@ -134,8 +130,8 @@ class TextRules:
     """Tokens of a row."""
     refuses: bool
     """True where no document may be left out."""
-    first: int | None = None
-    """Documents of a block that are read; None: all."""
+    limit: int | None = None
+    """Bytes of text of a block that are read; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
@@ -143,35 +139,36 @@ class TextRules:
         Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
         """
         tokenizer = _load_once(self.tokenizer, TOKENIZER_NAME)
-        bad: list[BadRecord] = []
+        dropped = DroppedRecords()
+        first_problem = ""
 
-        def leave_out(record: BadRecord) -> None:
-            if self.refuses and record.reason != EMPTY:
-                raise RefusedSource(str(record))
-            tally.add(_reason(record), "", record.place.removeprefix(root))
-            bad.append(record)
+        def leave_out(record: SourceRecord, problem: BadRecord | None) -> None:
+            nonlocal first_problem
+            if problem is None:
+                dropped.add(DroppedRecord(place=record.place, reason=EMPTY))
+                return
+            message = str(record.error(problem))
+            if self.refuses:
+                raise RefusedSource(message)
+            first_problem = first_problem or message
+            dropped.add(record.dropped(problem))
 
-        tally = LeftOutTally()
-        root = f"{visible_name(block.files[0].root).rstrip('/')}/"
         rest = np.empty(0, tokenizer.dtype)
-        documents = 0
-        num_bytes = 0
-        tokens = 0
+        counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            nonlocal documents, num_bytes
-            found = block_pieces(block, self.column, leave_out)
-            for piece in found if self.first is None else first_documents(found, self.first, self.length):
-                documents += piece.last
-                num_bytes += piece.num_bytes
+            for piece in beginning(block_pieces(block, self.column, leave_out), self.limit):
+                counts["documents"] += piece.last
+                counts["bytes"] += piece.num_bytes
                 yield piece
 
         def rows() -> Iterator[Mapping[str, np.ndarray]]:
-            nonlocal rest, tokens
+            nonlocal rest
             for part in encode(counted(), tokenizer):
                 joined = np.concatenate([rest, part])
                 whole = len(joined) - len(joined) % self.length
-                tokens, rest = tokens + len(part), joined[whole:].copy()  # a copy: a view keeps all of `joined`
+                rest = joined[whole:].copy()  # a view would keep all of `joined`
+                counts["tokens"] += len(part)
                 if whole:
                     yield {"tokens": joined[:whole].reshape(-1, self.length)}
 
@@ -180,30 +177,22 @@ class TextRules:
             block=block.number,
             rows=sum(each.shard.rows for each in shards),
             parts={".": tuple(shards)},
-            left_out=tally.groups(),
-            listed=tuple(
-                LeftOut(place=each.place.removeprefix(root), reason=_reason(each), detail=each.reason)
-                for each in bad[:MOST_LISTED]
-            ),
-            counts={"documents": documents, "bytes": num_bytes, "tokens": tokens},
-            detail={REST: packed(rest), FIRST: next((str(each) for each in bad if each.reason != EMPTY), "")},
+            left_out=dropped.counts,
+            listed=tuple(dropped.first[:MOST_LISTED]),
+            counts=counts,
+            detail={REST: packed(rest), FIRST: first_problem},
         )
 
 
-def _reason(record: BadRecord) -> str:
-    """Return the reason that a record which is left out is counted by."""
-    return EMPTY if record.reason == EMPTY else DAMAGED if record.is_rest else UNREADABLE
-
-
-def first_documents(pieces: Iterable[TextPiece], num: int, length: int) -> Iterator[TextPiece]:
-    """Iterate over the first documents, and of short ones over as many as fill some rows of `length` tokens."""
-    documents = num_bytes = 0
+def beginning(pieces: Iterable[TextPiece], num_bytes: int | None) -> Iterator[TextPiece]:
+    """Iterate over pieces of about `num_bytes` (None: all); a document that is cut ends there."""
+    left = math.inf if num_bytes is None else num_bytes
     for piece in pieces:
-        yield piece
-        documents += piece.last
-        num_bytes += piece.num_bytes
-        if (documents >= num and num_bytes >= ROW_BYTES * length) or num_bytes >= FIRST_BYTES:
+        left -= piece.num_bytes
+        if left <= 0:
+            yield replace(piece, last=True)
             return
+        yield piece
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -244,12 +233,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     path = request.out / (options.name or f"text-{folder_name(stem)}-{label}")
     refuse_bucketed_store(path)
 
+    limit = request.limit and request.limit * length
+
     def read() -> Iterator[TextPiece]:
-        pieces = _pieces_to_learn(blocks, options.column, refuses)
-        return pieces if request.first is None else first_documents(pieces, request.first, length)
+        return beginning(_pieces_to_learn(blocks, options.column, refuses), limit)
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
-    rules = TextRules(tokenizer.content, options.column, length, refuses, request.first)
+    rules = TextRules(tokenizer.content, options.column, length, refuses, limit)
     described = {
         "tokenizer": tokenizer.fingerprint,
         "column": options.column,
@@ -257,10 +247,9 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         "unreadable": options.unreadable,
     }
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
-    with imported_blocks(path, "text", blocks, described, rules, executor, request.progress, "tokenising", "rows") as (
-        folder,
-        receipts,
-    ):
+    with imported_blocks(
+        path, "text", blocks, described, rules, executor, request.progress, "tokenising", request.limit
+    ) as (folder, receipts):
         sums = sums_of(receipts)
         if not sums["bytes"]:
             raise _without_text(options, blocks[0], receipts)
@@ -270,12 +259,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         dropped = sums["tokens"] % length
         columns = token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
-        documents = tally_of(receipts).level("documents", {"documents": sums["documents"]})
-        receipt, left_out = make_receipt([files, documents], [*files_left_out, *map(str, listed_of(receipts))])
+        left = dropped_of(receipts)
+        documents = ReceiptLevel(unit="documents", used={"documents": sums["documents"]}, left_out=left.counts)
+        receipt, left_out = make_receipt([files, documents], [*files_left_out, *left.first])
         name = visible_name(source_name(options.source))
         num_files = len({file for block in blocks for file in block.files})
         note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
-        return finish_import(
+        written = finish_import(
             path,
             folder,
             receipts,
@@ -288,6 +278,11 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
+    if limit is None:
+        return written
+    return replace(
+        written, share=share_read(blocks, [each.counts["bytes"] for each in receipts], limit, documents.found)
+    )
 
 
 def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[BlockReceipt]) -> RefusedSource:
@@ -298,7 +293,7 @@ def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[Bl
     return RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
 
 
-def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[str]]:
+def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[DroppedRecord]]:
     """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
     listing = list_source(source)
     files = record_files(source, [file for file in listing if not file.set_aside], TEXT_KINDS)
@@ -314,16 +309,18 @@ def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[
 def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -> Iterator[TextPiece]:
     """Iterate over the pieces that a BPE learns from: all, or of a large source as many as take a few minutes to read.
 
-    Raises the first BadRecord where there is no document beside it, or, with `refuses`, in any case.
+    Raises UserError for the first that cannot be read where there is no document beside it, or, with `refuses`, in any
+    case.
     """
     size = sum(file.size for file in {file for block in blocks for file in block.files})
-    bad: list[BadRecord] = []
+    bad: list[UserError] = []
 
-    def leave_out(record: BadRecord) -> None:
-        if record.reason != EMPTY:
-            if refuses:
-                raise record
-            bad.append(record)
+    def leave_out(record: SourceRecord, problem: BadRecord | None) -> None:
+        if problem is None:
+            return
+        bad.append(record.error(problem))
+        if refuses:
+            raise bad[0]
 
     found = False
     for block in blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]:

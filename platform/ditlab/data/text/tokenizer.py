@@ -234,5 +234,5 @@ def copy_tokenizer(store: AnyStore, folder: Path) -> Path | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / TOKENIZER_NAME
-    file.write_bytes(read_plain(store.path / TOKENIZER_NAME, TOKENIZER_BYTES))
+    file.write_bytes((store.path / TOKENIZER_NAME).read_bytes())
     return file

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, decode
-from ditlab.data.import_blocks import LeftOut
+from ditlab.data.stores.receipt import DroppedRecord
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 from support.special_files import KINDS, put
@@ -24,9 +24,9 @@ def decoded(content: bytes, caption: bytes = b"a slope") -> DecodedImage:
     return answer
 
 
-def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> LeftOut:
+def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> DroppedRecord:
     answer = decode(RULES, CaptionedImage("here", content, caption))
-    assert isinstance(answer, LeftOut), answer
+    assert isinstance(answer, DroppedRecord), answer
     return answer
 
 
@@ -211,7 +211,7 @@ def test_captions_are_stripped_and_cut_between_characters():
 
 def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_its_offset():
     one = decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
-    assert isinstance(one, LeftOut) and one.reason == "unreadable"
+    assert isinstance(one, DroppedRecord) and one.reason == "unreadable"
     assert one.detail.startswith("its caption is not UTF-8: byte 0xdf at offset 7")
 
 
@@ -222,7 +222,7 @@ def test_local_files_are_read_in_place(tmp_path):
     assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))
 
 
-def fitted(image: Image.Image, fit: str, side: int = 64, grey: bool = False) -> DecodedImage | LeftOut:
+def fitted(image: Image.Image, fit: str, side: int = 64, grey: bool = False) -> DecodedImage | DroppedRecord:
     """Decode a PNG to a square."""
     rules = DecodingRules(AspectBuckets(side, side, side, side, fit), 20, captions=False, grey=grey)
     return decode(rules, CaptionedImage("here", encoded(image), None))

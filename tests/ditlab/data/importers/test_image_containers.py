@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.images.captions import decode_captions
@@ -17,7 +16,6 @@ from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from support.datasets.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
-from support.special_files import KINDS, put
 
 PICTURE = encoded(smooth(20, 20))
 
@@ -37,34 +35,12 @@ def run(home) -> Callable[..., AnyStore]:
 
 
 def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.data.images.sources.MEMBER_BYTES", 10_000)
+    monkeypatch.setattr("ditlab.data.sources.tars.MEMBER_BYTES", 10_000)
     members = {"a.png": PICTURE, "a.txt": b"a slope", "c.png": bytes(10_001), "c.txt": b"x", "d.png": PICTURE}
     store = run(tar_file(tmp_path / "web.tar", members | {"d.txt": bytes(10_001)}))
     assert len(store) == 1 and store.manifest.receipt.counts == {"unreadable": 2}
     assert store.manifest.receipt.listed[0] == "web.tar: c.png: unreadable (10,001 bytes)"
     assert store.manifest.receipt.listed[1] == "web.tar: d.png: unreadable (its caption or class: 10,001 bytes)"
-
-
-@pytest.mark.parametrize("suffix", ["tar", "parquet"])
-@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
-def test_special_files_in_the_place_of_containers_are_named(run, tmp_path, home, suffix, kind, problem):
-    words = rf"b\.{suffix}: damaged file \(no (tar|Parquet file) that can be read.*({problem}|a device).*\)"
-    for source in (put(kind, tmp_path / f"b.{suffix}"), tmp_path):
-        with pytest.raises(UserError, match=rf"\(1 damaged file\), the first being {words}; name other files"):
-            run(source)
-    assert not list(home.stores.glob("*"))
-    parquet_file(tmp_path / "a.parquet", image=pa.array([PICTURE], pa.binary()), caption=["a slope"])
-    tar_file(tmp_path / "a.tar", {"a.png": PICTURE, "a.txt": b"a slope"})
-    (tmp_path / ("a.tar" if suffix == "parquet" else "a.parquet")).unlink()
-    store = run(tmp_path)
-    assert len(store) == 1 and re.fullmatch(words, store.manifest.receipt.listed[0])
-
-
-def test_a_special_file_as_the_only_picture_is_named(run, tmp_path):
-    source = put("pipe", tmp_path / "a.png")
-    (tmp_path / "a.txt").write_text("a slope")
-    with pytest.raises(UserError, match=r"\(1 unreadable\), the first being a\.png: unreadable \(a named pipe"):
-        run(source)
 
 
 def test_pictures_of_parquet_beyond_the_pixels_are_skipped(run, tmp_path):
@@ -136,18 +112,5 @@ def test_an_image_whose_caption_lies_behind_the_damage(run, tmp_path, caption_fr
     whole.write_bytes(content[: content.index(b"b.txt") + 700])
     store = run(whole, caption_from=caption_from)
     assert decode_captions(store.tensor("caption").numpy()) == (["a"] if caption_from == "txt" else ["a", "b"])
-    counts = {"damaged file": 2} if caption_from == "txt" else {"damaged file": 1, "not read": 1}
+    counts = {"damaged file": 1, "beside a damage" if caption_from == "txt" else "not read (.txt)": 1}
     assert store.manifest.receipt.counts == counts
-
-
-def test_a_parquet_file_that_is_damaged_in_the_middle(run, tmp_path):
-    images = pa.array([PICTURE] * 9, pa.binary())
-    file = parquet_file(tmp_path / "1.parquet", image=images, caption=list("abcdefghi"))
-    parquet_file(tmp_path / "2.parquet", image=images, caption=list("ABCDEFGHI"))
-    begin = pq.read_metadata(file).row_group(1).column(0).dictionary_page_offset
-    content = file.read_bytes()
-    file.write_bytes(content[:begin] + b"\xff" * 9 + content[begin + 9 :])
-    store = run(tmp_path)
-    assert decode_captions(store.tensor("caption").numpy()) == list("abcABCDEFGHI")
-    (note,) = store.manifest.receipt.listed
-    assert note.startswith("1.parquet, the rest from row 3 on: damaged file (no Parquet file that can be read (")

@@ -13,7 +13,6 @@ from ditlab.data.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import MnistOptions
-from support.special_files import KINDS, put
 
 REAL = Path(__file__).parents[5] / "shared" / "data" / "mnist"
 
@@ -75,13 +74,6 @@ def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, conte
     (folder / "x").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_idx(folder / "x", IMAGES_MAGIC)
-
-
-@pytest.mark.parametrize(("kind", "problem"), KINDS)
-def test_special_files_among_the_idx_files_are_named(request_from, look_alike, folder, kind, problem):
-    put(kind, folder / "t10k-labels-idx1-ubyte")
-    with pytest.raises(UserError, match=rf"t10k-labels-idx1-ubyte cannot be read \(.*({problem}|a device).*\); name"):
-        run_import("mnist", request_from())
 
 
 def test_labels_are_not_images(folder, write_idx):

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from ditlab.data.remote.block_cache import BlockCache
-from ditlab.errors import UserError
 from support.block_caches import put
 from support.disk import small_disk
 
@@ -171,30 +170,6 @@ def test_a_folder_deleted_in_use_costs_the_cache_alone(cache, tmp_path):
     for number in range(4):
         assert bytes(put(cache, key(number), content(number))) == content(number)
     assert cache.get(key(3)) is not None
-
-
-def test_links_and_special_files_are_not_followed(cache, tmp_path):
-    outside = tmp_path / "outside"
-    outside.write_bytes(content(1))
-    folder = tmp_path / "blocks"
-    (folder / key(1)).symlink_to(outside)
-    os.mkfifo(folder / key(2))
-    (folder / key(3)).mkdir()
-    os.mkfifo(folder / f"{key(4)}.part")
-    (folder / f"{key(5)}.part").symlink_to(outside)
-    assert held(cache, range(6)) == []
-    for number in range(1, 6):
-        assert bytes(put(cache, key(number), content(number))) == content(number)
-    assert outside.read_bytes() == content(1) and set(held(cache, range(6))) >= {1, 2, 5}
-
-
-def test_a_link_in_the_place_of_its_lock_is_refused(tmp_path):
-    folder = tmp_path / "blocks"
-    folder.mkdir()
-    (folder / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"cannot be used \(.*links.*\); delete that folder"):
-        BlockCache(folder, MIB)
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_full_disk_makes_room_or_serves_from_memory(tmp_path):

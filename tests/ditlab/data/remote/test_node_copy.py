@@ -19,7 +19,7 @@ from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
-from ditlab.data.stores.receipt import LeftOutGroup, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
@@ -52,6 +52,14 @@ def cache(tmp_path, monkeypatch) -> Path:
     """Folder of this node's copies."""
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
+
+
+def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monkeypatch):
+    monkeypatch.setattr("ditlab.storage.remote.MAX_SMALL_FILE", 2**20)
+    store = make_store(rows=5)
+    os.truncate(store.path / "store.json", 2**40)  # a file with holes
+    with pytest.raises(UserError, match=r"cannot be read \(more than 1,048,576 bytes\)"):
+        open_named_store("data.path", f"file://{store.path}", home)
 
 
 def remote(uri: str) -> RemoteFiles:
@@ -309,8 +317,8 @@ def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
     if what == "shards":
         store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     else:
-        level = ReceiptLevel(unit="files", found=50_000, used={}, left_out=(LeftOutGroup(reason="x", number=50_000),))
-        receipt, listed = make_receipt([level], ["x" * 49] * 50_000)
+        level = ReceiptLevel(unit="files", used={}, left_out={"x": 50_000})
+        receipt, listed = make_receipt([level], [DroppedRecord(place="x" * 46, reason="x")] * 50_000)
         write(tmp_path / "s", receipt=receipt, left_out=listed)
         store = open_named_store("x", str(tmp_path / "s"), home)
     upload_store(store, place("s"))

@@ -8,11 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import BadRecord, list_source
-from ditlab.data.sources.records import read_records, record_blocks, record_files
+from ditlab.data.source_files import list_source, open_source
+from ditlab.data.sources.records import read_records, record_blocks, record_files, text_problem
 from ditlab.errors import UserError
 from support.datasets.mds_shards import write_mds
 from support.datasets.saved_dataset import write_saved_dataset
+from support.special_files import KINDS, put
 
 TEXTS = [f"text {number} é" * (1 + number % 7) for number in range(90)]
 COLUMNS = {"--column": "text", "--image-column": "image"}
@@ -89,19 +90,66 @@ def test_by_uri_and_by_pattern(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["parquet", "mds", "arrow"])
 def test_a_missing_column_names_the_nearest(tmp_path, kind):
     source = WRITERS[kind](tmp_path / "data")
-    with pytest.raises(UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\.") as error:
+    with pytest.raises(UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\."):
         read(source, {"--column": "txt"})
-    assert not isinstance(error.value, BadRecord)
 
 
-def test_a_missing_key_costs_its_line(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n[1]\n{"text": "b"}\n{')
-    found = read(tmp_path, {"--column": "text"})
-    assert [record.values for record in found if not record.problem] == [("b",)]
-    assert [record.place.rpartition("/")[2] for record in found if record.problem] == [
-        f"a.jsonl, line {number}" for number in (1, 2, 4)
-    ]
-    assert "did you mean 'txt'? Give --column." in str(found[0].problem)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "a"', "is no JSON (Expecting ',' delimiter: line 2 column 1 (char 13)); a line takes one object"),
+        (b"[" * 10**5, "is no JSON ("),
+        (b'"text"', "holds a str, not a JSON object; a line takes one object."),
+        (b'{"txt": "a"}', "has no key 'text'; did you mean 'txt'? Give --column."),
+        (b'{"text": "\xe9"}', "is not UTF-8: byte 0xe9 at offset 24 (from 0); convert it, for one with `iconv"),
+    ],
+)
+def test_a_line_that_is_no_record_costs_itself_alone(tmp_path, line, message):
+    whole = b'{"text": "b"}\n'
+    (tmp_path / "a.jsonl").write_bytes(whole + line + b"\n" + whole)
+    first, bad, last = read(tmp_path, {"--column": "text"})
+    assert (first.values, last.values) == (("b",), ("b",))
+    assert bad.dropped().place == "a.jsonl, line 2" and bad.dropped().reason == "unreadable"
+    assert str(bad.error()).startswith(f"{tmp_path}/a.jsonl, line 2: {message}")
+
+
+def test_lines_without_end_are_refused_before_they_fill_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("ditlab.data.sources.lines.LINE_BYTES", 1000)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n' + b'{"text": "' + b"x" * 5000)
+    with pytest.raises(
+        UserError, match=r"the line at byte 16 has more than 1,000 bytes; .* longer ones into \.txt files"
+    ):
+        read(tmp_path, {"--column": "text"})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (7, "'text' holds a int, not text; write text there, leave the record out, or give --column"),
+        (None, "'text' holds null, not text"),
+        ({"a": 1}, "'text' holds a dict, not text"),
+        ("a\ud800", "'text' holds half of a surrogate pair at character 1, which is no text"),
+        ("a", None),
+    ],
+)
+def test_values_that_are_no_text_are_told(value, message):
+    found = text_problem("--column", "text", value)
+    assert (found is None) == (message is None) and str(found or "").startswith((message or "").partition(";")[0])
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS if kind != "folder"])
+def test_special_files_are_listed_and_never_opened(tmp_path, kind):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "again").symlink_to(tmp_path)
+    put(kind, tmp_path / "x.jsonl")
+    plain, circle, special = list_source(str(tmp_path))
+    assert open_source(plain).read() == b"a" and circle.set_aside == "link in a circle"
+    with pytest.raises(OSError, match="no plain file"):
+        open_source(special)
+    (record,) = read_records(InputBlock(0, (special,), "jsonl"), {"--column": "text"})
+    assert str(record.dropped()) == "x.jsonl: damaged file (is no .jsonl file that can be read (no plain file))"
+    with pytest.raises(UserError, match=rf"^--source={tmp_path}/x\.jsonl: .* no plain file; name"):
+        list_source(str(tmp_path / "x.jsonl"))
 
 
 @pytest.mark.parametrize("kind", WRITERS)

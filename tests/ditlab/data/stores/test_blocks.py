@@ -1,7 +1,6 @@
 """Stores in blocks: the index against hashes worked out by hand, damage found at the first use."""
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import WrittenShard, finish_store, write_batches, write_shards
 from ditlab.errors import UserError
-from support.datasets.manifests import write_manifest
 
 COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
 MakeStore = Callable[..., Store]
@@ -156,19 +154,6 @@ def test_altered_digests_of_pieces_are_found(large: Path) -> None:
     pieces.unlink()
     with pytest.raises(UserError, match=rf"{pieces.name} is missing"):
         Store.open(large, verify=False)
-
-
-def test_a_store_of_format_4_has_no_digests_of_pieces_and_is_verified_by_block(large: Path) -> None:
-    file = large / "store.json"
-    keys = json.loads(file.read_bytes())
-    for shard in keys["shards"]:
-        (large / shard.pop("pieces")["file"]).unlink()
-    write_manifest(file, keys | {"version": 4})
-    store = verifying(large)
-    assert store.fingerprint == keys["fingerprint"]
-    assert len(store.gather("image", np.array([0, 2999]))) == 2
-    with pytest.raises(UserError, match="was altered: block 2 of 3 differs from its hash"):
-        store.gather("image", np.array([1400]))
 
 
 def test_rows_larger_than_a_copy_are_gathered(tmp_path: Path) -> None:

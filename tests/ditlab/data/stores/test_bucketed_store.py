@@ -14,7 +14,7 @@ from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.receipt import LeftOutGroup, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
@@ -67,16 +67,16 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
     assert bucketed(tmp_path / "one", {(8, 8): 5}).columns["image"].shape == (3, 8, 8)
 
 
-def lost(line: str) -> dict[str, object]:
+def lost() -> dict[str, object]:
     """Return arguments of `write` for a source of one file, which was left out."""
-    group = LeftOutGroup(reason="too small", number=1)
-    receipt, content = make_receipt([ReceiptLevel(unit="files", found=1, used={}, left_out=(group,))], [line])
+    level = ReceiptLevel(unit="files", used={}, left_out={"too small": 1})
+    receipt, content = make_receipt([level], [DroppedRecord(place="a.png", reason="too small")])
     return {"receipt": receipt, "left_out": content}
 
 
 def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
     path = tmp_path / "s"
-    first = write(path, **lost("a is too small"))
+    first = write(path, **lost())
     assert first.outcome == "written" and first.store.manifest.receipt.counts == {"too small": 1}
     again = write(path)
     assert again.outcome == "unchanged" and again.store.fingerprint == first.store.fingerprint
@@ -92,7 +92,7 @@ def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
 
 
 def test_lists_are_beside_the_manifest(tmp_path):
-    store = write(tmp_path / "s", **lost("a.png: too small")).store
+    store = write(tmp_path / "s", **lost()).store
     name = store.manifest.receipt.list_name
     assert re.fullmatch(r"left_out-[0-9a-f]{8}\.txt", name)
     assert (store.path / name).read_bytes() == b"a.png: too small\n"
