@@ -286,8 +286,8 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     first = best(summary)
     sentences = []
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
-    if summary.race:
-        sentences = [*summary.race]
+    if summary.verdict:
+        sentences = [*summary.verdict]
     elif first is not None:
         sentences = _verdict(summary, first, shares)
     elif reason := why_incomparable(summary):
@@ -385,8 +385,8 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     differences = differences_to_best(summary)
     if first is None:
         return []
-    if summary.race:
-        return [f"best mean: {where}", *summary.race]
+    if summary.verdict:
+        return [f"best mean: {where}", *summary.verdict]
     open_ones = not_told_apart(differences)
     head = f"best mean, not told apart from {_others(open_ones)}" if open_ones else "best"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]

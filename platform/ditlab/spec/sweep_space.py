@@ -15,7 +15,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below
-from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, SeedRace, SeedRange, Sweep
+from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Scheduler, SeedRange, Sweep, kinds_with_seed_range
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
@@ -116,6 +116,29 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
     return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
 
 
+def values_with(sweep: Sweep, path: str, value: Any) -> dict[str, Any]:
+    """Choose values of a trial that has this value on an axis, whose conditions they fulfil."""
+    needed = fulfilled(sweep.space, path)
+
+    def draw(name: str, axis: Axis) -> Any:
+        return value if name == path else next(iter(needed.get(name) or axis.ends()))
+
+    return draw_values(sweep.space, draw)
+
+
+def unshared_axes(sweep: Sweep) -> list[str]:
+    """Return the axes along which trials of one seed train on other samples, times or noise (`Experiment.draws`)."""
+    found = []
+    for path, axis in sweep.space.items():
+        draws: list[dict[str, Any]] = []
+        for value in axis.ends():
+            with suppress(UserError):  # values that do not go together are found where trials are checked
+                draws.append(experiment_for(sweep, values_with(sweep, path, value)).draws())
+        if any(each != draws[0] for each in draws):
+            found.append(path)
+    return found
+
+
 def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
     pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
@@ -186,10 +209,12 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
             f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
             "compared by their mean over seeds, or set seeds to 1."
         )
-    if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, SeedRace):
+    takes_range = isinstance(sweep.scheduler, Scheduler) and sweep.scheduler.takes_seed_range
+    if isinstance(sweep.seeds, SeedRange) and not takes_range:
         yield (
-            f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind=race alone, which adds "
-            f"seeds where arms are close (it is {sweep.scheduler.kind}); set seeds to one number."
+            f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind="
+            f"{' or '.join(kinds_with_seed_range())} alone, which adds seeds where arms are close (it is "
+            f"{sweep.scheduler.kind}); set seeds to one number."
         )
     search, scheduler, trials, crossed = sweep.search.kind, sweep.scheduler.kind, sweep.trials, crossed_axes(sweep)
     if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
@@ -282,8 +307,8 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             f"scheduler.{field}={value} leaves nothing of training.steps={steps} to stop or change; "
             f"set scheduler.{field} below {steps}."
         )
-    if isinstance(scheduler, SeedRace):
-        yield from _race_problems(sweep, scheduler, every)
+    if isinstance(scheduler, Scheduler):
+        yield from scheduler.problems(sweep, reference)
     if not isinstance(scheduler, Pbt):
         return
     if sweep.num_seeds > 1:
@@ -315,40 +340,6 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             )
 
 
-def _race_problems(sweep: Sweep, race: SeedRace, every: int) -> Iterator[str]:
-    """Why a race cannot compare arms over seeds at its rungs."""
-    if len(sweep.first_seeds) < 2:
-        yield (
-            f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells nothing of other seeds; set "
-            "seeds to {min: 3, max: 12}."
-        )
-    arms = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
-    if race.max_steps is not None and race.max_steps < (first := race.grace * arms * len(sweep.first_seeds)):
-        yield (
-            f"scheduler.max_steps={race.max_steps} is less than the first rung takes, {first:,} steps of {arms} arms "
-            f"under {len(sweep.first_seeds)} seeds; raise it, or lower scheduler.grace."
-        )
-    if race.grace % every:
-        below = race.grace // every * every
-        yield (
-            f"scheduler.grace={race.grace} is no multiple of evaluation.every={every}, at which a race compares arms; "
-            f"set scheduler.grace to {below} or {below + every}, or fixed.evaluation.every to "
-            f"{math.gcd(race.grace, every)}."
-        )
-    if not sweep.metrics[0].startswith(("eval/", "quality/")):
-        yield (
-            f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a race would differ by theirs; "
-            "rank by a held-out metric, such as eval/velocity."
-        )
-    if sweep.search.kind == "optuna":
-        yield (
-            "search.kind=optuna proposes arms from the ends of others, and scheduler.kind=race starts all arms at "
-            "once; set search.kind to random or grid."
-        )
-    if sweep.trials == 1:
-        yield "trials=1 is one arm, and a race compares at least two; set trials to 2 or more."
-
-
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
     """One axis at one of its ends, its conditions fulfilled, the other axes as the base has them. Where that is
     refused, the others at the first of their values are asked too: widths and heads may only fit so."""
@@ -369,11 +360,13 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
     """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`.
-    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not, and any
-    `scheduler.max_steps` is."""
+    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not, and any value of
+    a field that the scheduler lets change is."""
     before, after = old.to_dict(), new.to_dict()
+    may_change: tuple[str, ...] = new.scheduler.may_change if isinstance(new.scheduler, Scheduler) else ()
     for mapping in (before, after):
-        mapping["scheduler"].pop("max_steps", None)
+        for name in may_change:
+            mapping["scheduler"].pop(name, None)
         with suppress(UserError, ValidationError):  # one of another version counts as it is written
             mapping["base"] = class_for(mapping["base"]).model_validate(mapping["base"]).to_dict()
     found = [
