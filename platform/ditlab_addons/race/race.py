@@ -9,7 +9,7 @@ The error of a race (1 - confidence) is shared equally over the other arms and t
 (`look_confidence`). So if differences are Gaussian, the best arm is dropped, or a winner named among equal arms, with
 at most that probability: to name one of two equal arms is to drop the other.
 
-A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains up to a rung, and waits there.
+A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains to a rung, and waits there.
 All of it follows from the runs' journals, so that a race that was killed goes on to the same decisions.
 """
 
