@@ -76,6 +76,12 @@ class SeedBand:
     num: np.ndarray
     """Finite values; a mean of none is NaN, and the interval of fewer than two unbounded."""
     std: np.ndarray
+    confidence: float
+
+    def at(self, *place: int) -> Interval:
+        """Return the interval at a place."""
+        mean, low, high, std = (float(each[place]) for each in (self.mean, self.low, self.high, self.std))
+        return Interval(mean, low, high, int(self.num[place]), std, self.confidence)
 
 
 def seed_band(values: ArrayLike, confidence: float = 0.95) -> SeedBand:
@@ -98,7 +104,7 @@ def seed_band(values: ArrayLike, confidence: float = 0.95) -> SeedBand:
         std = np.where(num > 1, np.sqrt(squares / (num - 1)), np.nan)
         mean = np.where(num > 0, first[0] + mean_above, np.nan)
         half = np.where(num > 1, student_quantile(np.maximum(num - 1, 1), confidence) * std / np.sqrt(num), np.inf)
-    return SeedBand(mean, mean - half, mean + half, num, std)
+    return SeedBand(mean, mean - half, mean + half, num, std, confidence)
 
 
 def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -109,9 +115,7 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     """
     if not len(differences) or not np.isfinite(differences).all():
         raise ValueError(f"differences={list(differences)} must be finite, and at least one; leave out failed pairs.")
-    band = seed_band(differences, confidence)
-    mean, low, high, std = (float(each) for each in (band.mean, band.low, band.high, band.std))
-    return Interval(mean, low, high, int(band.num), std, confidence)
+    return seed_band(differences, confidence).at()
 
 
 def unpaired_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:

@@ -19,11 +19,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
-from ditlab.intervals import Interval, SeedBand, describe_difference, seed_band
+from ditlab.intervals import Interval, describe_difference, seed_band
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
@@ -219,7 +220,7 @@ class Race:
 
         While results of a look are missing, `train` lists the trials that lack one.
         """
-        table = _Results(self, results)
+        table = _Results(results)
         found = _Look(self.arms, (), ())
         dropped: tuple[DroppedArm, ...] = ()
         for step in self.rules.rungs:
@@ -242,7 +243,6 @@ class Race:
 
     def _compare(self, table: _Results, arms: tuple[str, ...], step: int, look: int) -> _Look:
         num_seeds = self.looks[look - 1]
-        confidence = self.pair_confidence(look)
         values = table.values(arms, num_seeds, step)
         has_failed = ~np.isfinite(values).any(axis=0)
         failed = tuple(DroppedArm(arms[index], "failed", step, num_seeds) for index in np.flatnonzero(has_failed))
@@ -250,13 +250,13 @@ class Race:
         order = [index for index in _rank(losses) if not has_failed[index]]
         ranked = [arms[index] for index in order]
         values = values[:, order]
-        band = seed_band(values[:, :, None] - values[:, None, :], confidence)  # an arm minus another
+        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(look))  # an arm minus another
         # The row's arm is worse than the column's, which is ranked before it, by at least this much.
         worse_by = np.tril(np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1)
 
         def difference(arm: int, better: int) -> RungDifference:
             noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
-            return RungDifference(ranked[arm], ranked[better], step, _interval(band, (arm, better), confidence), noise)
+            return RungDifference(ranked[arm], ranked[better], step, band.at(arm, better), noise)
 
         behind = []
         left = []
@@ -284,11 +284,6 @@ class Race:
         return "seeds used up" if look == len(self.looks) else None
 
 
-def _interval(band: SeedBand, place: tuple[int, int], confidence: float) -> Interval:
-    mean, low, high, std = (float(each[place]) for each in (band.mean, band.low, band.high, band.std))
-    return Interval(mean, low, high, int(band.num[place]), std, confidence)
-
-
 def _rank(losses: np.ndarray) -> list[int]:
     """Return the order of arms from the lowest mean on; losses (num_seeds, num_arms).
 
@@ -302,60 +297,55 @@ def _rank(losses: np.ndarray) -> list[int]:
 
 
 class _Results:
-    """Results of a race by rung, seed and arm; a trial that failed before a rung has failed there."""
+    """Results of a race by trial and rung; a trial that failed before a rung has failed there."""
 
-    def __init__(self, race: Race, results: Iterable[RungValue]) -> None:
-        self._arms = {arm: index for index, arm in enumerate(race.arms)}
-        self._rungs = {step: index for index, step in enumerate(race.rules.rungs)}
-        shape = len(self._rungs), race.rules.max_seeds, len(race.arms)
-        self._values = np.full(shape, np.nan)
-        self._noise = np.full(shape, np.nan)
-        self._is_known = np.zeros(shape, dtype=bool)
-        failed_at: dict[tuple[str, int], int] = {}
+    def __init__(self, results: Iterable[RungValue]) -> None:
+        self._values: dict[tuple[str, int, int], RungValue] = {}
+        self._reached: dict[tuple[str, int], int] = {}
+        """Last step with a result by trial."""
+        self._failed_at: dict[tuple[str, int], int] = {}
         for each in results:
+            trial = each.arm, each.seed
             if math.isfinite(each.value):
-                place = self._rungs[each.step], each.seed, self._arms[each.arm]
-                self._is_known[place] = True
-                self._values[place] = each.value
-                self._noise[place] = each.held_out_noise
+                self._values[*trial, each.step] = each
+                self._reached[trial] = max(each.step, self._reached.get(trial, 0))
             else:
-                trial = each.arm, each.seed
-                failed_at[trial] = min(each.step, failed_at.get(trial, each.step))
-        # Last step with a result, (num_seeds, num_arms); 0 without any.
-        steps = np.array(race.rules.rungs)[:, None, None]
-        self._reached: np.ndarray = np.where(self._is_known, steps, 0).max(axis=0)
-        for (arm, seed), step in failed_at.items():
-            self._values[self._rungs[step] :, seed, self._arms[arm]] = np.nan
-            self._is_known[self._rungs[step] :, seed, self._arms[arm]] = True
-            self._reached[seed, self._arms[arm]] = step
-        self.failed = tuple(sorted(failed_at))
+                self._failed_at[trial] = min(each.step, self._failed_at.get(trial, each.step))
+        self._reached |= self._failed_at
+        self.failed = tuple(sorted(self._failed_at))
         """Arm and seed of failed trials."""
-        self.steps_used = int(self._reached.sum())
+        self.steps_used = sum(self._reached.values())
         """Steps that all trials have trained, by their last results."""
 
     def lacking(self, arms: Sequence[str], num_seeds: int, step: int) -> tuple[TrialTarget, ...]:
         """Return the trials of the first seeds without a result at a rung, seed by seed."""
-        known = self._is_known[self._rungs[step]]
         return tuple(
             TrialTarget(arm, seed, step)
             for seed in range(num_seeds)
             for arm in arms
-            if not known[seed, self._arms[arm]]
+            if (arm, seed, step) not in self._values and not self._has_failed(arm, seed, step)
         )
 
     def steps_to(self, targets: Iterable[TrialTarget]) -> int:
         """Count the steps that trials have to train to their targets."""
-        return sum(each.step - int(self._reached[each.seed, self._arms[each.arm]]) for each in targets)
+        return sum(each.step - self._reached.get((each.arm, each.seed), 0) for each in targets)
 
     def values(self, arms: Sequence[str], num_seeds: int, step: int) -> np.ndarray:
         """Values at a rung, (num_seeds, num_arms); NaN for failed trials."""
-        return self._values[self._rungs[step], :num_seeds, [self._arms[arm] for arm in arms]].T
+
+        def value(arm: str, seed: int) -> float:
+            return math.nan if self._has_failed(arm, seed, step) else self._values[arm, seed, step].value
+
+        return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
 
     def held_out_noise(self, arms: Sequence[str], num_seeds: int, step: int) -> float | None:
         """Root mean square of the trials' held-out noise at a rung; None where none told it."""
-        noise = self._noise[self._rungs[step], :num_seeds, [self._arms[arm] for arm in arms]]
-        told = noise[np.isfinite(noise)]
-        return float(np.sqrt(np.mean(told**2))) if told.size else None
+        found = [self._values.get((arm, seed, step)) for arm in arms for seed in range(num_seeds)]
+        told = [each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)]
+        return math.sqrt(fmean(noise**2 for noise in told)) if told else None
+
+    def _has_failed(self, arm: str, seed: int, step: int) -> bool:
+        return step >= self._failed_at.get((arm, seed), math.inf)
 
 
 class RaceChooser(TrialChooser):
