@@ -152,7 +152,11 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     if problem := next(axis_problems(sweep.space, sweep.fixed), None):
         raise UserError(f"{source}: {problem}")
     reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
-    if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
+    problems = [_seed_problems(sweep), _metric_problems(sweep), _number_problems(sweep)]
+    if sweep.search.kind != "optuna":
+        problems.append(_grid_problems(sweep))
+    problems.append(_scheduler_problems(sweep, reference))
+    if problem := next(chain(*problems), None):
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
@@ -202,8 +206,8 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
             )
 
 
-def _search_problems(sweep: Sweep) -> Iterator[str]:
-    """Why the search cannot rank by the metric, or `trials` and `seeds` do not fit it and its combinations."""
+def _seed_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why an axis or the scheduler does not go with `seeds`."""
     if sweep.num_seeds > 1 and "seed" in sweep.space:
         yield (
             f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
@@ -216,7 +220,12 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
             f"{' or '.join(kinds_with_seed_range())} alone, which adds seeds where arms are close (it is "
             f"{sweep.scheduler.kind}); set seeds to one number."
         )
-    search, scheduler, trials, crossed = sweep.search.kind, sweep.scheduler.kind, sweep.trials, crossed_axes(sweep)
+
+
+def _metric_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why the search or the scheduler cannot rank by a metric."""
+    search = sweep.search.kind
+    scheduler = sweep.scheduler.kind
     if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
         yield (
             f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
@@ -235,7 +244,12 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
                     f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
                     "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
                 )
-    num = (trials or len(combinations(crossed, MAX_TRIALS))) * sweep.num_seeds
+
+
+def _number_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why there are too many runs, or no end of them."""
+    search = sweep.search.kind
+    num = (sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))) * sweep.num_seeds
     if sweep.num_seeds > 1 and num > MAX_TRIALS:
         yield (
             f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} arms, more than "
@@ -243,10 +257,15 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
         )
     if (last := sweep.seed_list[-1]) is not None and last >= 2**63:
         yield f"seeds={sweep.num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
-    if search != "grid" and trials is None:
+    if search != "grid" and sweep.trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
-    if search == "optuna":
-        return
+
+
+def _grid_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why axes cannot be crossed, or `trials` does not fit the number of their combinations."""
+    search = sweep.search.kind
+    trials = sweep.trials
+    crossed = crossed_axes(sweep)
     for path, axis in crossed.items():
         if axis.listed() is None:
             yield (
@@ -309,19 +328,18 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
         )
     if isinstance(scheduler, Scheduler):
         yield from scheduler.problems(sweep, reference)
-    if not isinstance(scheduler, Pbt):
-        return
+    if isinstance(scheduler, Pbt):
+        yield from _pbt_problems(sweep, scheduler.interval, every)
+
+
+def _pbt_problems(sweep: Sweep, interval: int, every: int) -> Iterator[str]:
+    """Find why trials make no population, or an axis cannot change in the middle of a run."""
     if sweep.num_seeds > 1:
         yield (
             f"seeds={sweep.num_seeds} repeats an arm, and under scheduler.kind=pbt no trial stays an arm, as it takes "
             "over weights and values of others; set seeds to 1, or scheduler.kind to none."
         )
-    if value % every:
-        below = value // every * every
-        yield (
-            f"scheduler.interval={value} is no multiple of evaluation.every={every}, at which trials are compared; set "
-            f"scheduler.interval to {below} or {below + every}, or fixed.evaluation.every to {math.gcd(value, every)}."
-        )
+    yield from off_evaluations("interval", interval, every, "at which trials are compared")
     too_few = sweep.trials is not None and sweep.trials < SMALLEST_POPULATION
     if sweep.search.kind != "random" or too_few or sweep.concurrent not in (None, sweep.trials):
         yield (
@@ -338,6 +356,16 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
                 f"under {', '.join(area.rstrip('.') for area in PBT_AREAS)}, and no kind, without `when` or kind: "
                 "grid, or set scheduler.kind to asha."
             )
+
+
+def off_evaluations(field: str, steps: int, every: int, use: str) -> Iterator[str]:
+    """Find that a scheduler's steps lie between evaluations; `use` is a clause on what these are for."""
+    if steps % every:
+        below = steps // every * every
+        yield (
+            f"scheduler.{field}={steps} is no multiple of evaluation.every={every}, {use}; set scheduler.{field} to "
+            f"{below} or {below + every}, or fixed.evaluation.every to {math.gcd(steps, every)}."
+        )
 
 
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:

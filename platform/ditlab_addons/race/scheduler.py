@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +11,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import Count
 from ditlab.spec.sweep import MAX_TRIALS, Scheduler, Sweep
 from ditlab.spec.sweep_axes import combinations
-from ditlab.spec.sweep_space import crossed_axes, unshared_axes
+from ditlab.spec.sweep_space import crossed_axes, off_evaluations, unshared_axes
 from ditlab.spec.values import format_value
 
 
@@ -49,13 +48,7 @@ class SeedRace(Scheduler):
         """Find why a race cannot compare arms over seeds at its rungs."""
         yield from self._problems_of_arms(sweep)
         every = reference.evaluation.every or 1
-        if self.grace % every:
-            below = self.grace // every * every
-            yield (
-                f"scheduler.grace={self.grace} is no multiple of evaluation.every={every}, at which a race compares "
-                f"arms; set scheduler.grace to {below} or {below + every}, or fixed.evaluation.every to "
-                f"{math.gcd(self.grace, every)}."
-            )
+        yield from off_evaluations("grace", self.grace, every, "at which a race compares arms")
         if reference.training.stop:
             yield (
                 "training.stop ends runs before the rungs at which scheduler.kind=race compares them; set "
