@@ -119,14 +119,10 @@ def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
     assert "held-out noise of a value 0.5" in noisy.describe(RULES, range(12))[0]
 
 
-@pytest.mark.parametrize(("seeds", "sizes"), [((3, 12), (3, 4, 6, 8, 12)), ((3, 3), (3,)), ((2, 3), (2, 3))])
-def test_looks_grow_from_the_fewest_seeds_to_the_most(seeds: tuple[int, int], sizes: tuple[int, ...]) -> None:
-    assert look_sizes(*seeds) == sizes
-
-
 def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:
     """20,000 Gaussian groups."""
     true, looks = 0.7, look_sizes(3, 12)
+    assert (looks, look_sizes(3, 3), look_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
     draws = true + np.random.default_rng(0).standard_normal((looks[-1], 20_000))
     bands = [seed_band(draws[:num], look_confidence(look, len(looks), 0.95)) for look, num in enumerate(looks, start=1)]
     assert np.mean(np.all([(band.low <= true) & (true <= band.high) for band in bands], axis=0)) > 0.95
