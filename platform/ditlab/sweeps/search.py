@@ -163,25 +163,23 @@ class ChosenTrials(LedgerSearcher):
             self._waiting = []
         else:
             place = chosen.arm, chosen.seed
-            self._trials[place] = self._ended(self._trials[place], status, last)
+            self._trials[place] = self._ended(self._trials[place], chosen, status, last)
         if not self._running and not self._waiting and not self._is_interrupted:
             self._begin_round()
 
-    def _ended(self, trial: Trial, status: str, last: Mapping[str, Any]) -> Trial:
+    def _ended(self, trial: Trial, chosen: ChosenTrial, status: str, last: Mapping[str, Any]) -> Trial:
         """Return a trial with what Tune was told last of it."""
         if status == "failed":
             return replace(trial, status=status)
         step = int(last.get("step", 0))
+        if chosen.until is not None:
+            step = min(step, chosen.until)
         curve = trial.curves.get(self._metric_name, MetricCurve([], []))
         value = float(last.get(self._metric_name, math.nan))
         longer = MetricCurve([*curve.steps, step], [*curve.values, value])
-        waits = status == "paused"
-        return replace(
-            trial,
-            status="interrupted" if waits else status,
-            step=step,
-            curves={**trial.curves, self._metric_name: longer},
-        )
+        if status == "paused":
+            status = "interrupted"  # as its record says
+        return replace(trial, status=status, step=step, curves={**trial.curves, self._metric_name: longer})
 
     def _begin_round(self) -> None:
         found = self._chooser.next_round(list(self._trials.values()))
