@@ -1,4 +1,4 @@
-"""Intervals over seeds: of paired differences between two arms, of a group's mean, and at every stop of a race.
+"""Intervals over seeds: of paired differences between two arms, and of a group's mean.
 
 Two trials that differ in some fields but not in their seed draw the same samples, times and noise at every step. Their
 values are a pair, and the difference of a pair varies less than the values do. One observation here is one seed.
@@ -14,10 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-SPENDING_POWER = 3
-"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
-arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
-find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
 MOST_SEEDS = 10_000
 """Pairs beyond which a plan is not looked for."""
 
@@ -80,6 +76,12 @@ class SeedBand:
     num: np.ndarray
     """Finite values; a mean of none is NaN, and the interval of fewer than two unbounded."""
     std: np.ndarray
+    confidence: float
+
+    def at(self, *place: int) -> Interval:
+        """Return the interval at a place."""
+        mean, low, high, std = (float(each[place]) for each in (self.mean, self.low, self.high, self.std))
+        return Interval(mean, low, high, int(self.num[place]), std, self.confidence)
 
 
 def seed_band(values: ArrayLike, confidence: float = 0.95) -> SeedBand:
@@ -102,7 +104,7 @@ def seed_band(values: ArrayLike, confidence: float = 0.95) -> SeedBand:
         std = np.where(num > 1, np.sqrt(squares / (num - 1)), np.nan)
         mean = np.where(num > 0, first[0] + mean_above, np.nan)
         half = np.where(num > 1, student_quantile(np.maximum(num - 1, 1), confidence) * std / np.sqrt(num), np.inf)
-    return SeedBand(mean, mean - half, mean + half, num, std)
+    return SeedBand(mean, mean - half, mean + half, num, std, confidence)
 
 
 def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -113,9 +115,7 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     """
     if not len(differences) or not np.isfinite(differences).all():
         raise ValueError(f"differences={list(differences)} must be finite, and at least one; leave out failed pairs.")
-    band = seed_band(differences, confidence)
-    mean, low, high, std = (float(each) for each in (band.mean, band.low, band.high, band.std))
-    return Interval(mean, low, high, int(band.num), std, confidence)
+    return seed_band(differences, confidence).at()
 
 
 def unpaired_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -124,51 +124,19 @@ def unpaired_interval(first: Sequence[float], second: Sequence[float], confidenc
     Unbounded where a group has one value. `std` is that of the difference of two single values. Raises ValueError for
     an empty group, and for a value that is not finite.
     """
-    one, other = (paired_interval(values, confidence) for values in (first, second))
-    mean, shares = one.mean - other.mean, [one.std**2 / one.num, other.std**2 / other.num]
-    half = math.inf
-    if one.num > 1 and other.num > 1:
-        freedom = [share**2 / (each.num - 1) for share, each in zip(shares, (one, other), strict=True)]
-        df = sum(shares) ** 2 / sum(freedom) if sum(freedom) else 1.0
-        half = float(student_quantile(df, confidence)) * math.sqrt(sum(shares))
+    one = paired_interval(first, confidence)
+    other = paired_interval(second, confidence)
+    mean = one.mean - other.mean
     std = math.hypot(one.std, other.std)
+    half = math.inf
+    if std == 0:
+        half = 0.0
+    elif one.num > 1 and other.num > 1:
+        share = one.std**2 / one.num
+        other_share = other.std**2 / other.num
+        degrees = (share + other_share) ** 2 / (share**2 / (one.num - 1) + other_share**2 / (other.num - 1))
+        half = float(student_quantile(degrees, confidence)) * math.sqrt(share + other_share)
     return Interval(mean, mean - half, mean + half, one.num, std, confidence, other.num)
-
-
-def look_confidence(look: int, num_looks: int, confidence: float = 0.95) -> float:
-    """Return the confidence of the interval at a look, 1 to `num_looks`, so that all hold together with `confidence`.
-
-    Alpha spending (Lan and DeMets 1983, Biometrika 70: 659-663) by the power family (Kim and DeMets 1987, Biometrika
-    74: 149-154). Errors of looks are added up (Bonferroni), so nothing is assumed of how looks depend on each other.
-    Raises ValueError for a look outside its range.
-    """
-    if not 1 <= look <= num_looks:
-        raise ValueError(f"look={look} must lie between 1 and num_looks={num_looks}.")
-    spent = (look / num_looks) ** SPENDING_POWER - ((look - 1) / num_looks) ** SPENDING_POWER
-    return 1 - (1 - confidence) * spent
-
-
-def anytime_interval(differences: Sequence[float], look: int, num_looks: int, confidence: float = 0.95) -> Interval:
-    """Return the interval of paired differences at one of a fixed number of looks, each with more pairs than before.
-
-    The intervals of all looks hold the true mean with `confidence` together, so a race may stop at any look for any
-    reason. The field `confidence` of the interval is that of its look, which is higher. Raises ValueError as
-    `paired_interval` and `look_confidence` do.
-    """
-    return paired_interval(differences, look_confidence(look, num_looks, confidence))
-
-
-def look_sizes(fewest: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of seeds at which one looks, each about 1.4 times the one before: 3, 4, 6, 8, 12.
-
-    Fewer looks leave more of the error for each. Raises ValueError unless 1 <= fewest <= most.
-    """
-    if not 1 <= fewest <= most:
-        raise ValueError(f"seeds.min={fewest} must lie between 1 and seeds.max={most}.")
-    sizes = [most]  # from the last: that one has the most to show
-    while (smaller := round(sizes[-1] / math.sqrt(2))) > fewest:
-        sizes.append(smaller)
-    return tuple(sorted({fewest, *sizes}))
 
 
 def smallest_difference(interval: Interval, more_seeds: int = 0) -> float:

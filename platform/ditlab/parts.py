@@ -36,6 +36,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "function": {"harness_model": "figures", "prove": "check", "replay": "check", "verify": "check"},
     "method": {"ask": "ask"},
     "option": {"--notify": "notify", "--prove": "check"},
+    "scheduler": {"race": "race"},
     "section": {"notify": "notify"},
     "weight format": {
         "diffusers_dit": "interop",
@@ -179,7 +180,8 @@ class Parts(NamedTuple):
     optimizers: Mapping[str, str] = NONE
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = NONE
-    """Kinds of `scheduler`, the early stopping of a sweep's trials, with the `ditlab.spec.sweep.Scheduler` of each."""
+    """Kinds of `scheduler`, which says which trials of a sweep train on, with the `ditlab.spec.sweep.Scheduler` of
+    each."""
     quality_figures: Mapping[str, str] = NONE
     """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
     `ditlab.quality.figures.QualityFigures` of each."""

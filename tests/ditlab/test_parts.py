@@ -23,6 +23,7 @@ from ditlab.spec.yaml_text import dump_yaml
 from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
+from support.sweeps import small_sweep
 from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
@@ -394,6 +395,11 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         assert said.code == 2 and not list(home.glob("train/*"))
         return said.err
 
+    def scheduler(name: str) -> str:
+        sweep = small_sweep(scheduler={"kind": name})
+        (home.parent / "sweep.yaml").write_text(dump_yaml(sweep))
+        return ditlab("validate", home.parent / "sweep.yaml").err
+
     called = {
         "command": lambda name: ditlab(*name.split()).err,
         "field": field,
@@ -404,6 +410,7 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         "method": method,
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
         "weight format": weight_format,
+        "scheduler": scheduler,
     }
     assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
@@ -429,5 +436,6 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["function"] |= dict.fromkeys(addon.functions, name)
         found["method"] |= dict.fromkeys(addon.run_methods, name)
         found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
+        found["scheduler"] |= dict.fromkeys(addon.schedulers, name)
         found["export format"] |= {form.name: name for form in addon.export_formats}
     assert found == parts.OF_ADDONS

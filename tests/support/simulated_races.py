@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ditlab.sweeps.race import Race, RaceDecision, RungValue
+from ditlab_addons.race.race import Race, RaceDecision, RungValue
 
 PERSISTENCE = 0.8
 """Correlation of a trial's deviation at a rung with that at the rung before."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from statistics import quantiles
@@ -14,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ditlab.reports.charts import AxisScale, number_label
-from ditlab.reports.formatting import describe_value, shorten
+from ditlab.reports.formatting import describe_value, format_number, shorten
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
 from ditlab_models.figures import Tick
 
@@ -25,16 +26,13 @@ _LEAST_REFERENCE = 4
 _MOST_NAMES = 14
 """Most categories that are all named; of more, evenly spaced ones are."""
 _NAME_CHARACTERS = 22
-MIN_TRIALS = 6
-_TREES = 200
-_REPEATS = 8
-_SEED = 0
+MIN_TRIALS = 8
+_SHUFFLES = 200
+_GROUPS, _LEAST_IN_GROUP = 4, 3
 METHOD = (
-    "Permutation importance (Breiman 2001) of a random forest that predicts a trial's rank from the values of its "
-    "axes: how much worse it predicts trials that it was not fitted on once an axis' values are shuffled, as a share "
-    "of the sum over all axes; its weakness is that axes which go together, such as a choice and the axis that it "
-    "switches on, share their effect between them. Ranks go by the last value; a trial that the scheduler stopped "
-    "comes behind those that went further."
+    "Ranks are from 0, the best, to 100. A spread is the difference between the mean ranks of the best and the worst "
+    "group of trials: of one value, or of a quarter of an axis' range. By chance: its mean over shuffled ranks. Ranks "
+    "go by the last value; a trial that the scheduler stopped comes behind those that went further."
 )
 
 
@@ -57,6 +55,12 @@ class PlotAxis:
     def position(self, raw: float) -> float:
         """Map a value to [0, 1], clipped at the ends; 0.5 where the axis has only one value."""
         return min(1.0, max(0.0, (raw - self.low) / (self.high - self.low))) if self.high > self.low else 0.5
+
+    def text(self, raw: float) -> str:
+        """Write a value of `raw` as the sweep has it."""
+        if self.scale == "category":
+            return self.names[int(raw)]
+        return describe_value(float(format_number(math.exp(raw) if self.scale == "log" else raw)))
 
     @cached_property
     def positions(self) -> dict[int, float]:
@@ -155,15 +159,14 @@ def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of each axis, or the reason why there is none."""
+    """Importance of an axis: how far the mean ranks of trials spread along it. Ranks are from 0, the best, to 100."""
 
-    shares: Mapping[str, float] = field(default_factory=dict)
-    """Fraction of the importance by axis path; they sum to 1. Empty where nothing is known."""
-    explained: float | None = None
-    """R^2 of the forest on trials that it was not fitted on (out of bag)."""
-    num_trials: int = 0
-    reason: str = ""
-    """Reason for the lack of shares."""
+    spread: float
+    """Mean rank of the worst group of trials minus that of the best one."""
+    by_chance: float
+    """Mean spread of the same groups where ranks are shuffled."""
+    best: str
+    """Values of the best group."""
 
 
 def ended_with_value(summary: SweepSummary) -> list[Trial]:
@@ -188,78 +191,47 @@ def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
                      for key in keys])  # fmt: skip
 
 
-def importance(summary: SweepSummary) -> Importance:
-    """Compute each axis' permutation importance for the first metric, over finished and stopped trials with a value."""
+def importance(summary: SweepSummary) -> dict[str, Importance]:
+    """Return the importance of each axis for the first metric by path, the largest spread first.
+
+    It is over finished and stopped trials with a value; {} for too few, where all have one value, and where trials are
+    not comparable.
+    """
     trials = ended_with_value(summary)
-    num = len(trials)
-    if reason := why_incomparable(summary):
-        return Importance(num_trials=num, reason=reason)
-    if num < MIN_TRIALS:
-        return Importance(
-            num_trials=num, reason=f"Too few trials: {num} ended with a value, and {MIN_TRIALS} are needed."
-        )
     ranks = outcome_ranks(summary, trials)
-    if len(set(ranks)) == 1:
-        return Importance(num_trials=num, reason=f"All trials reached the same {summary.metrics[0]}.")
-    numbers = [trial.number for trial in trials]
-    features = {axis.path: _features(plot_axis(axis, trials), numbers) for axis in summary.axes}
-    features = {path: block for path, block in features.items() if block.shape[1]}
-    if not features:
-        return Importance(num_trials=num, reason="No axis was set to more than one value.")
-    explained, losses = _forest(features, ranks)
-    total = sum(losses.values())
-    if explained < 0 or total <= 0:
-        reason = (
-            "The axes explain nothing of trials that the forest was not fitted on "
-            f"(R^2 {explained:.2f} with {num} trials); shares would be noise."
-        )
-        return Importance(explained=explained, num_trials=num, reason=reason)
-    return Importance({axis.path: losses.get(axis.path, 0.0) / total for axis in summary.axes}, explained, num)
+    if len(trials) < MIN_TRIALS or np.ptp(ranks) == 0 or why_incomparable(summary):
+        return {}
+    ranks = 100 * ranks / (len(trials) - 1)
+    shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
+    found = {}
+    for axis in summary.axes:
+        placed = plot_axis(axis, trials)
+        groups = _groups(placed, trials)
+        is_in = groups == np.unique(groups[groups >= 0])[:, None]  # (num_groups, num_trials)
+        if len(is_in) < 2:
+            continue
+        weights = is_in / is_in.sum(axis=1, keepdims=True)
+        means = weights @ ranks
+        by_chance = np.ptp(shuffled @ weights.T, axis=1).mean()
+        values = [placed.raw[trials[index].number] for index in np.flatnonzero(is_in[means.argmin()])]
+        ends = dict.fromkeys(placed.text(value) for value in (min(values), max(values)))
+        found[axis.path] = Importance(float(np.ptp(means)), float(by_chance), " to ".join(ends))
+    return dict(sorted(found.items(), key=lambda item: -item[1].spread))
 
 
-def _features(axis: PlotAxis, numbers: list[int]) -> np.ndarray:
-    """Feature columns (trials, columns) of an axis: its value or a column a category, and unused; constant ones go."""
-    raw = np.array([axis.raw.get(number, np.nan) for number in numbers])
+def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:
+    """Group trials by an axis, (trials,): by category or value, many values by quarters; -1 where the axis is not used,
+    or where too few trials share the group."""
+    raw = np.array([axis.raw.get(trial.number, math.nan) for trial in trials])
     used = ~np.isnan(raw)
-    if axis.scale == "category":
-        block = np.stack([raw == place for place in range(len(axis.names))], axis=1) if axis.names else used[:, :0]
+    values = np.unique(raw[used])
+    groups = np.full(len(trials), -1)
+    if len(values) <= _GROUPS or axis.scale == "category":
+        groups[used] = np.searchsorted(values, raw[used])
     else:
-        block = np.where(used, raw, np.median(raw[used]) if used.any() else 0.0)[:, None]
-    block = np.concatenate([block.astype(float), ~used[:, None]], axis=1)
-    return block[:, (block != block[0]).any(axis=0)]
-
-
-def _forest(features: Mapping[str, np.ndarray], target: np.ndarray) -> tuple[float, dict[str, float]]:
-    """Out-of-bag R^2, and the drop in it from permuting each axis' columns together; at least 0."""
-    from sklearn.ensemble import RandomForestRegressor
-
-    table = np.concatenate(list(features.values()), axis=1).astype(np.float32)
-    forest = RandomForestRegressor(_TREES, random_state=_SEED, max_features=0.5, bootstrap=True).fit(table, target)
-    num = len(target)
-    held_out = [np.setdiff1d(np.arange(num), fitted) for fitted in forest.estimators_samples_]
-
-    def explained(rows_of: Callable[[np.ndarray], np.ndarray]) -> float:
-        sums, counts = np.zeros(num), np.zeros(num)
-        for tree, rows in zip(forest.estimators_, held_out, strict=True):
-            if len(rows):
-                sums[rows] += tree.tree_.predict(rows_of(rows)).reshape(-1)
-                counts[rows] += 1
-        seen = counts > 0
-        errors = (target - sums / np.maximum(counts, 1))[seen]
-        spread = (target - target[seen].mean())[seen]
-        return 1.0 - float((errors**2).sum() / max((spread**2).sum(), 1e-12))
-
-    base = explained(lambda rows: table[rows])
-    generator = np.random.default_rng(_SEED)
-    losses = {}
-    start = 0
-    for path, block in features.items():
-        columns = slice(start, start + block.shape[1])
-        start += block.shape[1]
-        drops = []
-        for _ in range(_REPEATS):
-            shuffled = table.copy()
-            shuffled[:, columns] = table[generator.permutation(num)][:, columns]
-            drops.append(base - explained(shuffled.__getitem__))
-        losses[path] = max(0.0, float(np.mean(drops)))
-    return base, losses
+        edges = np.quantile(raw[used], np.arange(1, _GROUPS) / _GROUPS)
+        groups[used] = np.searchsorted(edges, raw[used], side="right")
+    for group, count in Counter(groups.tolist()).items():
+        if count < _LEAST_IN_GROUP:
+            groups[groups == group] = -1
+    return groups

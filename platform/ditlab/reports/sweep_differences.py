@@ -35,11 +35,11 @@ def differences_to_best(summary: SweepSummary) -> list[ArmDifference]:
     """Return the difference of every arm to the best one, in the order of `rank`: of arms of its status alone.
 
     The error is shared (Bonferroni), so that all intervals hold together with CONFIDENCE. Empty for a sweep of one
-    seed, of several metrics, and where there is no best arm; and of a race, whose number of seeds followed the results,
-    so that its own intervals alone hold.
+    seed, of several metrics, and where there is no best arm; and where the scheduler has a verdict: its number of seeds
+    followed the results, so that its own intervals alone hold.
     """
     first = best(summary)
-    if first is None or summary.race or summary.num_seeds < 2 or len(summary.metrics) > 1:
+    if first is None or summary.verdict or summary.num_seeds < 2 or len(summary.metrics) > 1:
         return []
     others = [arm for arm in rank(summary) if arm is not first and objectives(summary, arm)]
     others = [arm for arm in others if arm.status == first.status]

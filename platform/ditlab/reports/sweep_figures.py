@@ -221,7 +221,7 @@ def _weight(trial: Trial, first: Trial | None, unfinished: Literal["plain", "fai
     return "dashed" if trial.status == "failed" else "plain" if trial.status == "finished" else unfinished
 
 
-def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Figure | None:
+def effects_figure(summary: SweepSummary, known: Mapping[str, Importance], about: str) -> Figure | None:
     """Draw a panel an axis, the most important first; None where no trial has a value or there is no axis."""
     trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
@@ -229,9 +229,12 @@ def effects_figure(summary: SweepSummary, shares: Importance, about: str) -> Fig
     metric = metric_axis(summary)
     first = best(summary)
     panels = []
-    for axis in sorted(summary.axes, key=lambda axis: -shares.shares.get(axis.path, 0.0)):
-        share = f": {100 * shares.shares[axis.path]:.0f} %" if axis.path in shares.shares else ""
-        panels.append(_effect(plot_axis(axis, trials), metric, trials, first, f"{shorten(axis.path, 44)}{share}"))
+    order = list(known)
+    for axis in sorted(summary.axes, key=lambda axis: order.index(axis.path) if axis.path in known else len(order)):
+        title = shorten(axis.path, 44)
+        if axis.path in known:
+            title = f"{title}: ranks spread by {known[axis.path].spread:.0f}"
+        panels.append(_effect(plot_axis(axis, trials), metric, trials, first, title))
     return Figure(panels, columns=2 if len(panels) == 4 else 3, alt=about)
 
 

@@ -186,8 +186,8 @@ class SweepSummary:
     num_seeds: int = 1
     unshared: Sequence[str] = ()
     """Axes along which trials of one seed train on other samples, times or noise."""
-    race: Sequence[str] = ()
-    """Sentences on the state of a race: arms that are behind, differences of those left, how it ended."""
+    verdict: Sequence[str] = ()
+    """Sentences of a scheduler that chose the trials: what is behind, what is left, how it ended."""
 
     def __post_init__(self) -> None:
         assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"

@@ -77,9 +77,6 @@ BEST_SAMPLES = "best-samples.png"
 ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
-_WEAK = 0.3
-"""R^2 below which importances are only a hint."""
-
 _CLOSE = 0.01
 """Relative distance within which another seed would often change the order."""
 _SETTING_CHARACTERS = 60
@@ -97,7 +94,7 @@ def write_sweep_report(
     pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
-    shares = importance(summary)
+    known = importance(summary)
     first = best(summary)
     metric, *others = summary.metrics
     pictures: list[Path] = []
@@ -119,7 +116,7 @@ def write_sweep_report(
     by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
     parallel = parallel_figure(summary, f"Parallel coordinates, a line {an} {unit}: {names}, then {metric} {result}")
     curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
-    effects = picture("effects.png", effects_figure(summary, shares, by_axis), EFFECTS_CAPTION)
+    effects = picture("effects.png", effects_figure(summary, known, by_axis), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads)]
@@ -132,7 +129,7 @@ def write_sweep_report(
         sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
-        Section("What mattered", [*_importance(shares, unit), effects]),
+        Section("What mattered", [*_importance(known), effects]),
         Section(f"All {unit}s at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
@@ -141,7 +138,9 @@ def write_sweep_report(
         *_notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     shown = [section for section in sections if section.parts]
-    page = Page(f"Sweep: {summary.name}", summary_text(summary, shares.shares), shown)
+    page = Page(
+        f"Sweep: {summary.name}", summary_text(summary, {path: each.spread for path, each in known.items()}), shown
+    )
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
 
 
@@ -156,18 +155,9 @@ def _metrics(summary: SweepSummary, trial: Trial) -> str:
     return ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
 
 
-def _importance(found: Importance, unit: str) -> list[Part]:
-    if found.explained is None or not found.shares:
-        return [Paragraphs(f"No importance is given. {found.reason}")]
-    text = (
-        f"With {found.num_trials} {unit}s the forest explains {100 * found.explained:.0f} % of the variance of {unit}s "
-        "that it was not fitted on."
-    )
-    if found.explained < _WEAK:
-        text += " That is little: take the shares as a hint."
-    ordered = sorted(found.shares.items(), key=lambda item: -item[1])
-    rows: list[Cells] = [[path, round(100 * share)] for path, share in ordered]
-    return [Paragraphs(text), Table(["axis", "importance, %"], rows, METHOD)]
+def _importance(found: Mapping[str, Importance]) -> list[Part]:
+    rows: list[Cells] = [[path, round(each.spread), round(each.by_chance), each.best] for path, each in found.items()]
+    return [Table(["axis", "spread of ranks", "by chance", "best values"], rows, METHOD)] if rows else []
 
 
 def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
@@ -282,12 +272,12 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
 
 
 def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
-    """Summarise the result and the next step; `shares` are the importances by axis path."""
+    """Summarise the result and the next step; `shares` are the importances of axes by path."""
     first = best(summary)
     sentences = []
     failed = [trial for trial in rank(summary) if trial.status == "failed"]
-    if summary.race:
-        sentences = [*summary.race]
+    if summary.verdict:
+        sentences = [*summary.verdict]
     elif first is not None:
         sentences = _verdict(summary, first, shares)
     elif reason := why_incomparable(summary):
@@ -385,8 +375,8 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     differences = differences_to_best(summary)
     if first is None:
         return []
-    if summary.race:
-        return [f"best mean: {where}", *summary.race]
+    if summary.verdict:
+        return [f"best mean: {where}", *summary.verdict]
     open_ones = not_told_apart(differences)
     head = f"best mean, not told apart from {_others(open_ones)}" if open_ones else "best"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]

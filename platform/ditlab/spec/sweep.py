@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
@@ -20,9 +20,9 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
-from ditlab.parts import named
+from ditlab.parts import OF_ADDONS, absent_part, named
 from ditlab.spec.cards import differing_fields, value_text
-from ditlab.spec.experiment import check_name, class_for
+from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
@@ -88,13 +88,32 @@ class TrialCurve(NamedTuple):
 
 
 class Scheduler(Spec):
-    """Early stopping of trials by an add-on. Subclasses add `kind: Literal[NAME] = NAME`.
+    """Choice by an add-on of the trials that train on. Subclasses add `kind: Literal[NAME] = NAME`.
 
-    It is named by `ditlab.parts.Parts.schedulers`.
+    It is named by `ditlab.parts.Parts.schedulers`. It ends trials by their curves (`stops`), or names a `chooser`.
     """
+
+    chooser: ClassVar[str] = ""
+    """Place (`module:attribute`) of the `ditlab.sweeps.chooser.TrialChooser` that names the trials that train next, and
+    how far. Without one all trials train, until `stops` ends them."""
+    takes_seed_range: ClassVar[bool] = False
+    """True where the chooser adds seeds to arms: `seeds: {min: 3, max: 12}`."""
+    may_change: ClassVar[tuple[str, ...]] = ()
+    """Fields that a resumed sweep may have otherwise, such as a budget."""
+    all_reach_grace: ClassVar[bool] = False
+    """True where all first trials train to `grace` before it decides anything: less is no budget of a sweep."""
+    forecast_note: ClassVar[str] = "stops some trials earlier: this is the longest it takes"
+    """Clause of forecasts on its effect on the duration, after `scheduler KIND`."""
 
     grace: Count = GRACE
     """Steps that every trial trains; at least evaluation.every."""
+
+    def problems(self, sweep: Sweep, reference: Experiment) -> Iterable[str]:
+        """Find sweeps in which it could not act, a sentence each.
+
+        `reference` is the base with `fixed`. Its training.steps and evaluation.every go with `grace` already.
+        """
+        return ()
 
     def stops(self, trial: TrialCurve, others: Sequence[TrialCurve]) -> bool:
         """Return True where a trial ends now, after an evaluation from step `grace` on; `others` are the curves of all
@@ -146,28 +165,11 @@ class Median(Spec):
     """Trials that must have come as far before one is stopped."""
 
 
-class SeedRace(Spec):
-    """Arms compared by paired differences over seeds at ever longer rungs (docs/statistics.md)."""
-
-    kind: Literal["race"] = "race"
-    """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it is sure."""
-    grace: Count = GRACE
-    """Steps that every trial trains, and the first rung; a multiple of evaluation.every."""
-    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
-    """The next rung is so many times later."""
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """Chance that the whole race drops no best arm, and names no winner among equal ones."""
-    indifference: Annotated[float, Field(ge=0)] = 0.0
-    """Arms that differ by less in the metric are equal; the race ends where all that are left are."""
-    max_steps: Count | None = None
-    """Training steps of all runs together: the race ends before it compares at more seeds or steps than these allow."""
-
-
-SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median | SeedRace, Field(discriminator="kind")]
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
 
 
 class SeedRange(Spec):
-    """Seeds of a race."""
+    """Seeds of a scheduler that adds seeds where arms are close."""
 
     min: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 3
     """Seeds of every arm."""
@@ -212,8 +214,8 @@ class Sweep(Spec):
     run under every seed."""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | SeedRange = 1
     """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next number, and so on. An
-    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs. In a race also {min: 3, max: 12}:
-    arms that are close get more."""
+    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs. With a scheduler that adds seeds
+    also {min: 3, max: 12}: arms that are close get more."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -335,8 +337,22 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
     """
     kind = value_at(mapping, ["scheduler", "kind"])
     is_own = mapping is not None and (not isinstance(kind, str) or kind in kinds_of(SchedulerSpec))
-    added = () if is_own else added_kinds("scheduler", named("schedulers"), Scheduler, str(kind))
+    added = () if is_own else _added_schedulers(str(kind))
     return _with_parts(section_classes(mapping, "sweep_sections"), added)
+
+
+def kinds_with_seed_range() -> list[str]:
+    """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else those of DiTLab."""
+    found = [cls.model_fields["kind"].default for cls in _added_schedulers() if cls.takes_seed_range]
+    return found or list(OF_ADDONS["scheduler"])
+
+
+def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
+    """Return the class of a kind; for one that nobody has all that can be used."""
+    reason = absent_part("scheduler", kind)
+    if reason:
+        raise UserError(reason)
+    return added_kinds("scheduler", named("schedulers"), Scheduler, kind)
 
 
 @cache

@@ -15,7 +15,7 @@ from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import SELECTORS, Assignment, assign, changed_values, is_below
-from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, SeedRace, SeedRange, Sweep
+from ditlab.spec.sweep import MAX_TRIALS, NoScheduler, Pbt, Scheduler, SeedRange, Sweep, kinds_with_seed_range
 from ditlab.spec.sweep_axes import Axis, Grid, ListAxis, asked_values, combinations, fulfilled, holds, in_order
 from ditlab.spec.values import format_value
 
@@ -116,6 +116,29 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
     return draw_values(sweep.space, lambda _, axis: axis.ends()[0])
 
 
+def values_with(sweep: Sweep, path: str, value: Any) -> dict[str, Any]:
+    """Choose values of a trial that has this value on an axis, whose conditions they fulfil."""
+    needed = fulfilled(sweep.space, path)
+
+    def draw(name: str, axis: Axis) -> Any:
+        return value if name == path else next(iter(needed.get(name) or axis.ends()))
+
+    return draw_values(sweep.space, draw)
+
+
+def unshared_axes(sweep: Sweep) -> list[str]:
+    """Return the axes along which trials of one seed train on other samples, times or noise (`Experiment.draws`)."""
+    found = []
+    for path, axis in sweep.space.items():
+        draws: list[dict[str, Any]] = []
+        for value in axis.ends():
+            with suppress(UserError):  # values that do not go together are found where trials are checked
+                draws.append(experiment_for(sweep, values_with(sweep, path, value)).draws())
+        if any(each != draws[0] for each in draws):
+            found.append(path)
+    return found
+
+
 def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
     pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
@@ -129,7 +152,11 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     if problem := next(axis_problems(sweep.space, sweep.fixed), None):
         raise UserError(f"{source}: {problem}")
     reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
-    if problem := next(chain(_search_problems(sweep), _scheduler_problems(sweep, reference)), None):
+    problems = [_seed_problems(sweep), _metric_problems(sweep), _number_problems(sweep)]
+    if sweep.search.kind != "optuna":
+        problems.append(_grid_problems(sweep))
+    problems.append(_scheduler_problems(sweep, reference))
+    if problem := next(chain(*problems), None):
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
@@ -179,19 +206,26 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
             )
 
 
-def _search_problems(sweep: Sweep) -> Iterator[str]:
-    """Why the search cannot rank by the metric, or `trials` and `seeds` do not fit it and its combinations."""
+def _seed_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why an axis or the scheduler does not go with `seeds`."""
     if sweep.num_seeds > 1 and "seed" in sweep.space:
         yield (
             f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove space.seed, so that arms are "
             "compared by their mean over seeds, or set seeds to 1."
         )
-    if isinstance(sweep.seeds, SeedRange) and not isinstance(sweep.scheduler, SeedRace):
+    takes_range = isinstance(sweep.scheduler, Scheduler) and sweep.scheduler.takes_seed_range
+    if isinstance(sweep.seeds, SeedRange) and not takes_range:
         yield (
-            f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind=race alone, which adds "
-            f"seeds where arms are close (it is {sweep.scheduler.kind}); set seeds to one number."
+            f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of scheduler.kind="
+            f"{' or '.join(kinds_with_seed_range())} alone, which adds seeds where arms are close (it is "
+            f"{sweep.scheduler.kind}); set seeds to one number."
         )
-    search, scheduler, trials, crossed = sweep.search.kind, sweep.scheduler.kind, sweep.trials, crossed_axes(sweep)
+
+
+def _metric_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why the search or the scheduler cannot rank by a metric."""
+    search = sweep.search.kind
+    scheduler = sweep.scheduler.kind
     if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
         yield (
             f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
@@ -210,7 +244,12 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
                     f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
                     "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
                 )
-    num = (trials or len(combinations(crossed, MAX_TRIALS))) * sweep.num_seeds
+
+
+def _number_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why there are too many runs, or no end of them."""
+    search = sweep.search.kind
+    num = (sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))) * sweep.num_seeds
     if sweep.num_seeds > 1 and num > MAX_TRIALS:
         yield (
             f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} arms, more than "
@@ -218,10 +257,15 @@ def _search_problems(sweep: Sweep) -> Iterator[str]:
         )
     if (last := sweep.seed_list[-1]) is not None and last >= 2**63:
         yield f"seeds={sweep.num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
-    if search != "grid" and trials is None:
+    if search != "grid" and sweep.trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
-    if search == "optuna":
-        return
+
+
+def _grid_problems(sweep: Sweep) -> Iterator[str]:
+    """Find why axes cannot be crossed, or `trials` does not fit the number of their combinations."""
+    search = sweep.search.kind
+    trials = sweep.trials
+    crossed = crossed_axes(sweep)
     for path, axis in crossed.items():
         if axis.listed() is None:
             yield (
@@ -282,21 +326,20 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             f"scheduler.{field}={value} leaves nothing of training.steps={steps} to stop or change; "
             f"set scheduler.{field} below {steps}."
         )
-    if isinstance(scheduler, SeedRace):
-        yield from _race_problems(sweep, scheduler, every)
-    if not isinstance(scheduler, Pbt):
-        return
+    if isinstance(scheduler, Scheduler):
+        yield from scheduler.problems(sweep, reference)
+    if isinstance(scheduler, Pbt):
+        yield from _pbt_problems(sweep, scheduler.interval, every)
+
+
+def _pbt_problems(sweep: Sweep, interval: int, every: int) -> Iterator[str]:
+    """Find why trials make no population, or an axis cannot change in the middle of a run."""
     if sweep.num_seeds > 1:
         yield (
             f"seeds={sweep.num_seeds} repeats an arm, and under scheduler.kind=pbt no trial stays an arm, as it takes "
             "over weights and values of others; set seeds to 1, or scheduler.kind to none."
         )
-    if value % every:
-        below = value // every * every
-        yield (
-            f"scheduler.interval={value} is no multiple of evaluation.every={every}, at which trials are compared; set "
-            f"scheduler.interval to {below} or {below + every}, or fixed.evaluation.every to {math.gcd(value, every)}."
-        )
+    yield from off_evaluations("interval", interval, every, "at which trials are compared")
     too_few = sweep.trials is not None and sweep.trials < SMALLEST_POPULATION
     if sweep.search.kind != "random" or too_few or sweep.concurrent not in (None, sweep.trials):
         yield (
@@ -315,38 +358,14 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
             )
 
 
-def _race_problems(sweep: Sweep, race: SeedRace, every: int) -> Iterator[str]:
-    """Why a race cannot compare arms over seeds at its rungs."""
-    if len(sweep.first_seeds) < 2:
+def off_evaluations(field: str, steps: int, every: int, use: str) -> Iterator[str]:
+    """Find that a scheduler's steps lie between evaluations; `use` is a clause on what these are for."""
+    if steps % every:
+        below = steps // every * every
         yield (
-            f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells nothing of other seeds; set "
-            "seeds to {min: 3, max: 12}."
+            f"scheduler.{field}={steps} is no multiple of evaluation.every={every}, {use}; set scheduler.{field} to "
+            f"{below} or {below + every}, or fixed.evaluation.every to {math.gcd(steps, every)}."
         )
-    arms = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
-    if race.max_steps is not None and race.max_steps < (first := race.grace * arms * len(sweep.first_seeds)):
-        yield (
-            f"scheduler.max_steps={race.max_steps} is less than the first rung takes, {first:,} steps of {arms} arms "
-            f"under {len(sweep.first_seeds)} seeds; raise it, or lower scheduler.grace."
-        )
-    if race.grace % every:
-        below = race.grace // every * every
-        yield (
-            f"scheduler.grace={race.grace} is no multiple of evaluation.every={every}, at which a race compares arms; "
-            f"set scheduler.grace to {below} or {below + every}, or fixed.evaluation.every to "
-            f"{math.gcd(race.grace, every)}."
-        )
-    if not sweep.metrics[0].startswith(("eval/", "quality/")):
-        yield (
-            f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a race would differ by theirs; "
-            "rank by a held-out metric, such as eval/velocity."
-        )
-    if sweep.search.kind == "optuna":
-        yield (
-            "search.kind=optuna proposes arms from the ends of others, and scheduler.kind=race starts all arms at "
-            "once; set search.kind to random or grid."
-        )
-    if sweep.trials == 1:
-        yield "trials=1 is one arm, and a race compares at least two; set trials to 2 or more."
 
 
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
@@ -369,11 +388,13 @@ def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
 
 def differences(old: Sweep, new: Sweep) -> list[str]:
     """Return the differences that make trials of one no trials of the other: `space.optimizer.lr.high=0.01 (was 0.1)`.
-    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not, and any
-    `scheduler.max_steps` is."""
+    A default counts as if it were written out. More trials or seeds are the same sweep, fewer are not, and any value of
+    a field that the scheduler lets change is."""
     before, after = old.to_dict(), new.to_dict()
+    may_change: tuple[str, ...] = new.scheduler.may_change if isinstance(new.scheduler, Scheduler) else ()
     for mapping in (before, after):
-        mapping["scheduler"].pop("max_steps", None)
+        for name in may_change:
+            mapping["scheduler"].pop(name, None)
         with suppress(UserError, ValidationError):  # one of another version counts as it is written
             mapping["base"] = class_for(mapping["base"]).model_validate(mapping["base"]).to_dict()
     found = [

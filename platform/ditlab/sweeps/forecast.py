@@ -23,7 +23,7 @@ from ditlab.runs.cores import busy_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep import Asha, SeedRace
+from ditlab.spec.sweep import Asha, Median, Scheduler
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
@@ -136,11 +136,10 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
             f"this machine was busy: {busy} while the steps were timed; the first figures are for an idle one, by "
             "processor time"
         )
-    scheduler = prepared.sweep.scheduler.kind
-    if scheduler in ("asha", "median") and total:
-        lines.append(f"scheduler {scheduler} stops some trials earlier: this is the longest it takes")
-    if scheduler == "race" and total:
-        lines.append("scheduler race stops arms that are behind, and adds seeds where arms are close: it may take more")
+    scheduler = prepared.sweep.scheduler
+    if isinstance(scheduler, Asha | Median | Scheduler) and total:
+        note = scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
+        lines.append(f"scheduler {scheduler.kind} {note}")
     if prepared.sweep.budget:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
         to_come = {number: each for number, each in hours.items() if number not in ended} if is_known else None
@@ -167,8 +166,10 @@ def _budget_line(
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
     one = min(hours.values())
-    if isinstance(scheduler, Asha | SeedRace):
-        num = prepared.num_trials if isinstance(scheduler, SeedRace) else min(scheduler.reduction, prepared.num_trials)
+    if isinstance(scheduler, Asha) or (isinstance(scheduler, Scheduler) and scheduler.all_reach_grace):
+        num = prepared.num_trials
+        if isinstance(scheduler, Asha):
+            num = min(scheduler.reduction, num)
         rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
         if limit < rung:
             raise BudgetUsedUp(

@@ -28,17 +28,19 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested
 from ditlab.spec.plugins import check_sections
 from ditlab.spec.resources import Resources
-from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace, Sweep
-from ditlab.spec.sweep_axes import Axis, Choice, Grid, fulfilled
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, Sweep
+from ditlab.spec.sweep_axes import Choice, Grid
 from ditlab.spec.sweep_space import (
     check_sweep,
-    draw_values,
     enumerate_trials,
     experiment_for,
     typical_values,
+    unshared_axes,
+    values_with,
     written,
 )
 from ditlab.spec.values import value_at
+from ditlab.sweeps.chooser import TrialChooser, make_chooser
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.training.metrics import metric_names, pace_names
@@ -158,6 +160,8 @@ class PreparedSweep:
     concurrency: Concurrency
     notes: list[str]
     """Lines that describe the sweep, and messages of the checks."""
+    chooser: TrialChooser | None
+    """Choice of the trials that train next, of a scheduler that has one."""
 
     @property
     def num_trials(self) -> int:
@@ -212,11 +216,6 @@ def prepare_sweep(
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
-    if base.training.stop and isinstance(sweep.scheduler, SeedRace):
-        raise UserError(
-            "training.stop ends runs before the rungs at which scheduler.kind=race compares them; set training.stop to "
-            "null, or scheduler.kind to none."
-        )
     nodes = nodes_for_workers(base, nodes)
     concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs)
     share, fewer = concurrency.share, ""
@@ -234,14 +233,14 @@ def prepare_sweep(
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
     notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, fewer, warning]), *messages]
-    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes)
+    chooser = make_chooser(sweep, total_steps, home)
+    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser)
 
 
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
 
-    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes. Raises UserError where
-    arms of a race do not share draws.
+    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes.
     """
     notes = []
     if sweep.num_seeds > 1:
@@ -251,27 +250,9 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
         more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
         notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")
     axes = unshared_axes(sweep)
-    if axes and isinstance(sweep.scheduler, SeedRace):
-        raise UserError(
-            f"space.{axes[0]} changes which draws a trial sees, so arms of scheduler.kind=race would be no pairs; take "
-            f"the axis out, set {axes[0]} under `fixed`, or set scheduler.kind to none."
-        )
     if axes:
         notes.append(f"trials that differ in {' or '.join(axes)} do not share draws{UNPAIRED if notes else ''}.")
     return notes
-
-
-def unshared_axes(sweep: Sweep) -> list[str]:
-    """Return the axes along which trials of one seed train on other samples, times or noise (`Experiment.draws`)."""
-    found = []
-    for path, axis in sweep.space.items():
-        draws: list[dict[str, Any]] = []
-        for value in axis.ends():
-            with suppress(UserError):  # values that do not go together are found where trials are checked
-                draws.append(experiment_for(sweep, _values_with(sweep, path, value)).draws())
-        if any(each != draws[0] for each in draws):
-            found.append(path)
-    return found
 
 
 def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) -> dict[tuple[str, str], str]:
@@ -326,7 +307,7 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
         ways: list[dict[tuple[str, str], str]] = []
         for value in axis.ends():
             with suppress(UserError):  # values that do not go together are found where trials are checked
-                ways.append(measured(_values_with(sweep, path, value)))
+                ways.append(measured(values_with(sweep, path, value)))
         parts = dict.fromkeys(part for way in ways for part in way if len({each.get(part) for each in ways}) > 1)
         if parts:
             apart[path] = list(dict.fromkeys(part for _, part in parts))
@@ -345,16 +326,6 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
             "of each value, or set search.kind to random or grid and scheduler.kind to none."
         )
     return f"{problem}."
-
-
-def _values_with(sweep: Sweep, path: str, value: Any) -> dict[str, Any]:
-    """Choose values of a trial that has this value on an axis, whose conditions they fulfil."""
-    needed = fulfilled(sweep.space, path)
-
-    def draw(name: str, axis: Axis) -> Any:
-        return value if name == path else next(iter(needed.get(name) or axis.ends()))
-
-    return draw_values(sweep.space, draw)
 
 
 def _check_trial(

@@ -33,11 +33,11 @@ from ditlab.reports.sweep_records import (
 from ditlab.reports.sweep_report import settings, write_sweep_report
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
+from ditlab.spec.sweep_space import unshared_axes
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
 from ditlab.sweeps.folder import current_values, find_record, read_takeovers, sweep_arms, trial_experiment
-from ditlab.sweeps.prepare import MEASURED, measured_parts, unshared_axes
-from ditlab.sweeps.racing import race_sentences
+from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import MAIN_TAG, JournalFacts, Series, final_values, series_of
@@ -59,6 +59,7 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
     """Collect everything that the report shows, in its present state; `seconds` is the sweep's duration so far."""
     sweep = started.sweep
     trials = [_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()]
+    chooser = started.prepared.chooser
     return SweepSummary(
         sweep_id=started.folder.sweep_id,
         name=sweep.name,
@@ -73,7 +74,7 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
         base=str(sweep.base.get("name", "")),
         num_seeds=sweep.num_seeds,
         unshared=unshared_axes(sweep) if sweep.num_seeds > 1 else (),
-        race=race_sentences(sweep, trials, started.prepared.total_steps, started.home),
+        verdict=chooser.sentences(trials) if chooser and trials else (),
     )
 
 
@@ -316,7 +317,7 @@ class SweepResult:
                 for trial in each.members or [each]
             ],
             **arms,
-            **({"race": list(self.summary.race)} if self.summary.race else {}),
+            **({"verdict": list(self.summary.verdict)} if self.summary.verdict else {}),
             "best": found and _best(self.summary, found),
             "why_no_best": why_incomparable(self.summary),
             "best_of_comparable": [

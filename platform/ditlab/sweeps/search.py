@@ -31,9 +31,8 @@ from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
+from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
 from ditlab.sweeps.folder import free_numbers
-from ditlab.sweeps.race import Race, RaceDecision, RungValue, TrialTarget
-from ditlab.sweeps.racing import arm_name, rung_values
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -118,68 +117,74 @@ class OptunaTrials(LedgerSearcher):
             _report(self._study, self._proposals.pop(trial.arm), self._sweep, arm)
 
 
-class RaceTrials(LedgerSearcher):
-    """Tune's searcher of a race, whose trials train runs from one rung to the next."""
+class ChosenTrials(LedgerSearcher):
+    """Tune's searcher of a `TrialChooser`: each of Tune's trials trains a run up to the step that a round gives it."""
 
     def __init__(
-        self, sweep: Sweep, race: Race, arms: Mapping[int, Mapping[str, Any]], past: Sequence[Trial],
-        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial], on_decision: Callable[[RaceDecision], None],
-        noise: Callable[[Trial, int], float | None],
+        self, sweep: Sweep, chooser: TrialChooser, past: Sequence[Trial],
+        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial], on_round: Callable[[Round], None],
     ) -> None:  # fmt: skip
-        """`arms` has values by number, `past` all trials of the ledger with their curves. `plan` writes a new trial, by
-        number, values, arm and seed, to the ledger; `on_decision` is told every decision, the first and the last too.
+        """`past` has all trials of the ledger with their curves. `plan` writes a new trial, by number, values, arm and
+        seed, to the ledger; `on_round` is told every round, the first and the last too.
         """
         super().__init__(metric=None, mode=None)
-        self._sweep, self._race, self._arms, self._plan = sweep, race, arms, plan
-        self._on_decision, self._noise = on_decision, noise
-        self._trials = {(arm_name(trial.arm), sweep.seed_list.index(trial.seed)): trial for trial in past}
+        self._metric_name = sweep.metrics[0]
+        self._chooser = chooser
+        self._plan = plan
+        self._on_round = on_round
+        self._trials = {(trial.arm, trial.seed): trial for trial in past}
+        self._values = {trial.arm: trial.values for trial in past}
         self._numbers = free_numbers(past)
-        self._values = {self._key(value): value for value in rung_values(sweep, race, past, noise)}
-        self._running: dict[str, TrialTarget] = {}
-        self._waiting: list[TrialTarget] = []
+        self._running: dict[str, ChosenTrial] = {}
+        self._waiting: list[ChosenTrial] = []
         self._is_interrupted = False
-        self.decision = self._decide()
+        self._begin_round()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Configure the next leg; None while the legs of a look still train, `FINISHED` at the end of the race."""
+        """Configure the next trial; None while those of a round still train, `FINISHED` at the end."""
         if not self._waiting:
             return None if self._running else Searcher.FINISHED
-        target = self._running[trial_id] = self._waiting.pop(0)
-        place = target.arm, target.seed
+        chosen = self._waiting.pop(0)
+        self._running[trial_id] = chosen
+        place = chosen.arm, chosen.seed
         if place not in self._trials:
-            arm = next(arm for arm in self._arms if arm_name(arm) == target.arm)
-            seed = self._sweep.seed_list[target.seed]
-            self._trials[place] = self._plan(next(self._numbers), self._arms[arm], arm, seed)
-        until = {"until": target.step} if target.step < self._race.rules.rungs[-1] else {}
+            self._trials[place] = self._plan(next(self._numbers), self._values[chosen.arm], chosen.arm, chosen.seed)
+        until = {} if chosen.until is None else {"until": chosen.until}
         return {"trial": {**self._trials[place].to_dict(), **until}}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        target = self._running.pop(trial_id, None)
-        if target is None:
+        chosen = self._running.pop(trial_id, None)
+        if chosen is None:
             return
         last = result or {}
-        status, metric = "failed" if error else str(last.get("status", "failed")), self._race.rules.metric
-        if status == "interrupted":  # it is resumed in the next session, and the race with it
+        status = "failed" if error else str(last.get("status", "failed"))
+        if status == "interrupted":  # it is resumed in the next session, and its round with it
             self._is_interrupted = True
             self._waiting = []
-        elif status == "failed" or int(last.get("step", 0)) >= target.step:
-            trial = self._trials[target.arm, target.seed]
-            measured = math.nan if status == "failed" else float(last.get(metric, math.nan))
-            noise = self._noise(trial, target.step) if math.isfinite(measured) else None
-            value = RungValue(target.arm, target.seed, target.step, measured, noise)
-            self._values[self._key(value)] = value
+        else:
+            place = chosen.arm, chosen.seed
+            self._trials[place] = self._ended(self._trials[place], chosen, status, last)
         if not self._running and not self._waiting and not self._is_interrupted:
-            self.decision = self._decide()
+            self._begin_round()
 
-    def _decide(self) -> RaceDecision:
-        decision = self._race.decide(self._values.values())
-        self._waiting = list(decision.train)
-        self._on_decision(decision)
-        return decision
+    def _ended(self, trial: Trial, chosen: ChosenTrial, status: str, last: Mapping[str, Any]) -> Trial:
+        """Return a trial with what Tune was told last of it."""
+        if status == "failed":
+            return replace(trial, status=status)
+        step = int(last.get("step", 0))
+        if chosen.until is not None:
+            step = min(step, chosen.until)
+        curve = trial.curves.get(self._metric_name, MetricCurve([], []))
+        value = float(last.get(self._metric_name, math.nan))
+        longer = MetricCurve([*curve.steps, step], [*curve.values, value])
+        if status == "paused":
+            status = "interrupted"  # as its record says
+        return replace(trial, status=status, step=step, curves={**trial.curves, self._metric_name: longer})
 
-    @staticmethod
-    def _key(value: RungValue) -> tuple[str, int, int]:
-        return value.arm, value.seed, value.step
+    def _begin_round(self) -> None:
+        found = self._chooser.next_round(list(self._trials.values()))
+        self._waiting = list(found.trials)
+        self._on_round(found)
 
 
 def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
@@ -279,7 +284,7 @@ def make_scheduler(
                 sweep, perturbation_interval=pbt.interval, quantile_fraction=pbt.quantile,
                 resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
             )  # fmt: skip
-        case Scheduler() as added:
+        case Scheduler(chooser="") as added:
             by_curves = _Added(added, sweep.metrics[0], sweep.modes[0])
             by_curves.stop_trial = stop_trial
             for run_id, curve in past.items():

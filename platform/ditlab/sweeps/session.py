@@ -29,11 +29,10 @@ from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
-from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt, SeedRace
+from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt
+from ditlab.sweeps.chooser import Round, TrialChooser, stop_waiting
 from ditlab.sweeps.folder import SweepFolder, current_values
 from ditlab.sweeps.progress import SweepProgress, SweepTrials
-from ditlab.sweeps.race import RaceDecision
-from ditlab.sweeps.racing import held_out_noise, make_race, stop_dropped
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
@@ -41,7 +40,7 @@ from ditlab.sweeps.results import (
     past_curves,
     summarize_sweep,
 )
-from ditlab.sweeps.search import OptunaTrials, RaceTrials, make_scheduler
+from ditlab.sweeps.search import ChosenTrials, OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.device_hours import DeviceHours
@@ -59,7 +58,6 @@ SETTINGS = {
 }
 MAX_LOST_PROCESSES = 3  # restarts of the process that leads a trial
 POLL_INTERVAL = 0.5  # seconds between readings of the trials' state
-RACE_BUDGET = "scheduler.max_steps"
 SAVE_INTERVAL = 10.0  # seconds between writes of the elapsed time
 
 
@@ -107,9 +105,10 @@ class SweepSession:
                 status: EndStatus = "stopped" if self._end_reason else "failed"
                 if requests.count:
                     status = "interrupted"
-                if tuner.decision and tuner.decision.end == "budget used up":
-                    status, self._end_reason = "stopped", f"{RACE_BUDGET} is used up"
-                elif tuner.decision.end if tuner.decision else not num_left:
+                if tuner.round and tuner.round.used_up:
+                    status = "stopped"
+                    self._end_reason = f"{tuner.round.used_up} is used up"
+                elif tuner.is_over(num_left):
                     status = "finished"
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
@@ -201,8 +200,8 @@ class TunerThread(threading.Thread):
         """`past` is the sweep's state at the start of this session, for schedulers that need it."""
         super().__init__(name="ray-tune", daemon=True)
         self._sweep, self._channel, self._past, self._trials = started, channel, past, trials
-        self.decision: RaceDecision | None = None
-        """Latest decision of a race; None for other schedulers, and before the first."""
+        self.round: Round | None = None
+        """Latest round of the scheduler's chooser; None without one, and before the first."""
         self.stopper = _IdleStopper(trials)
         self._storage = started.folder.path / "tune"
         self.error: Exception | None = None
@@ -213,7 +212,7 @@ class TunerThread(threading.Thread):
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
-            if self._sweep.num_remaining or isinstance(self._sweep.sweep.scheduler, SeedRace):
+            if self._sweep.num_remaining or self._sweep.prepared.chooser:
                 with suppress(*CHANNEL_ERRORS):
                     refresh_node_count()  # Ray's actor for that starts on the node that asks first, and ends with it
                 self._make_tuner().fit()
@@ -222,6 +221,10 @@ class TunerThread(threading.Thread):
         finally:
             for folder in (self._storage, self._storage.with_name("ray")):
                 shutil.rmtree(folder, ignore_errors=True)  # the ledger and the runs hold all that counts
+
+    def is_over(self, num_left: int) -> bool:
+        """Return True where nothing is left to train; `num_left` trials have not ended."""
+        return not (self.round.trials if self.round else num_left)
 
     def _make_tuner(self) -> tune.Tuner:
         started, sweep = self._sweep, self._sweep.sweep
@@ -235,8 +238,9 @@ class TunerThread(threading.Thread):
             "scheduler": make_scheduler(sweep, started.prepared.total_steps, past, stop),
         }
         space: dict[str, Any] = {}
-        if isinstance(sweep.scheduler, SeedRace):
-            config |= {"search_alg": self._race(), "num_samples": -1}  # as many as it asks for
+        chooser = started.prepared.chooser
+        if chooser:
+            config |= {"search_alg": self._chosen_trials(chooser), "num_samples": -1}  # as many as it asks for
         elif isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
             config["num_samples"] = started.num_remaining
@@ -266,19 +270,15 @@ class TunerThread(threading.Thread):
         self._trials.add(trial := self._sweep.folder.plan_trial(self._sweep.home, number, values, arm, seed))
         return trial
 
-    def _race(self) -> RaceTrials:
-        started, sweep = self._sweep, self._sweep.sweep
-        assert self._past is not None, "a race goes on from its past"
-        folder, home, uri = started.folder, started.home, started.prepared.base.tracking.uri
+    def _chosen_trials(self, chooser: TrialChooser) -> ChosenTrials:
+        started = self._sweep
+        assert self._past is not None, "a chooser goes on from the past"
 
-        def on_decision(decision: RaceDecision) -> None:
-            self.decision = decision
-            stop_dropped(decision, folder, home, uri)
+        def on_round(found: Round) -> None:
+            self.round = found
+            stop_waiting(found, started.folder, started.home, started.prepared.base.tracking.uri)
 
-        arms = {trial.arm: trial.values for trial in started.past}
-        race = make_race(sweep, len(arms), started.prepared.total_steps)
-        noise = partial(held_out_noise, home, sweep.metrics[0])
-        return RaceTrials(sweep, race, arms, self._past.runs, self._plan, on_decision, noise)
+        return ChosenTrials(started.sweep, chooser, self._past.runs, self._plan, on_round)
 
 
 class _IdleStopper(tune.Stopper):

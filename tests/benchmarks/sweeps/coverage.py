@@ -24,7 +24,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 import numpy as np
 
 from benchmarks.rounds import report
-from ditlab.intervals import look_confidence, look_sizes, seed_band
+from ditlab.intervals import seed_band
+from ditlab_addons.race.race import look_confidence, look_sizes
 
 CONFIDENCE = 0.95
 FEWEST, MOST = 3, 12

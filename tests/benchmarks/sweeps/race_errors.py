@@ -32,7 +32,7 @@ from scipy.stats import binomtest
 from benchmarks.rounds import report
 from benchmarks.short_trainings import in_processes, train_short
 from ditlab.spec.files import load_experiment
-from ditlab.sweeps.race import Race, RaceRules, RungValue
+from ditlab_addons.race.race import Race, RaceRules, RungValue
 from support.simulated_races import expected_values, persistent, play, simulated_results, simulated_values
 
 RULES = RaceRules(rungs=(100, 300, 900))

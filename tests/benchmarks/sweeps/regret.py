@@ -38,9 +38,8 @@ from ditlab.reports.sweep_records import Trial
 from ditlab.spec.files import load_experiment
 from ditlab.spec.sweep import Pbt, Sweep, build_sweep
 from ditlab.spec.sweep_space import enumerate_trials, experiment_for
-from ditlab.sweeps.race import RungValue
-from ditlab.sweeps.racing import make_race
 from ditlab.sweeps.search import OptunaTrials, make_scheduler
+from ditlab_addons.race.race import RungValue, make_race
 
 BASE = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
 METRIC = "eval/regret"

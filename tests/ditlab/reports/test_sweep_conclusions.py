@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ditlab.reports.sweep_conclusions import axis_effects, conclusions, interactions
+from ditlab.reports.sweep_axes import importance
+from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 
 AXES = [AxisInfo("optimizer.lr", "log"), AxisInfo("model.depth", "linear"), AxisInfo("schedule.kind", "category")]
@@ -25,24 +26,18 @@ def _sweep(seed: int, loss: Callable[..., float], num: int = 48, search: str = "
 
 
 def test_an_axis_that_matters_is_told_from_two_that_do_not():
-    effects = axis_effects(_sweep(0, lambda lr, *_: (lr + 3) ** 2))  # a valley, which no correlation sees
-    assert effects["optimizer.lr"] < 1e-3 and min(effects["model.depth"], effects["schedule.kind"]) > 0.05
-    text = " ".join(conclusions(_sweep(0, lambda lr, *_: (lr + 3) ** 2)))
-    assert "One axis matters: optimizer.lr" in text and "No effect of model.depth, schedule.kind" in text
-    assert "Cost: 24 core hours." in text and "To try next" not in text
+    valley = _sweep(0, lambda lr, *_: (lr + 3) ** 2)  # which no correlation sees
+    found = importance(valley)
+    ratios = {path: each.spread / each.by_chance for path, each in found.items()}
+    assert next(iter(ratios)) == "optimizer.lr" and ratios.pop("optimizer.lr") > 3 and max(ratios.values()) < 2
+    text = " ".join(conclusions(valley))
+    assert "Ranks are best with optimizer.lr at 0.00" in text and "Along model.depth, schedule.kind ranks" in text
+    assert "Cost: 24 core hours." in text and "To try next" not in text and "p = " not in text
 
 
-def test_without_effects_axes_and_interactions_are_named_as_seldom_as_said():
-    flat = [_sweep(seed, lambda *_: 0.0) for seed in range(200)]
-    assert sum(min(axis_effects(each).values()) <= 0.05 for each in flat) <= 18  # 10 expected; 18 or more: 1.3 %
-    assert sum(min(interactions(each).values(), default=1.0) <= 0.05 for each in flat) <= 18
-
-
-def test_an_interaction_is_found_where_the_best_value_depends_on_another_axis():
-    crossed = _sweep(1, lambda lr, depth, kind: (1 if kind == "cosine" else -1) * (lr + 3), 96)
-    found = interactions(crossed)
-    assert found["optimizer.lr", "schedule.kind"] < 1e-3 and found["optimizer.lr", "model.depth"] > 0.05
-    assert any("The best optimizer.lr depends on schedule.kind" in each for each in conclusions(crossed))
+def test_without_effects_spreads_are_those_of_chance():
+    flat = [each for seed in range(200) for each in importance(_sweep(seed, lambda *_: 0.0)).values()]
+    assert 0.95 < np.mean([each.spread for each in flat]) / np.mean([each.by_chance for each in flat]) < 1.05
 
 
 def test_best_trials_at_the_end_of_an_axis_ask_for_a_wider_one_and_early_ranks_are_compared():
@@ -50,4 +45,4 @@ def test_best_trials_at_the_end_of_an_axis_ask_for_a_wider_one_and_early_ranks_a
     assert "lie at the low end of optimizer.lr (from 0.0001" in text
     assert "of 48 finished trials" in text and "at 50 % of the steps 0.9" in text
     assert "Which axes matter is not known: 5 trials" in conclusions(_sweep(3, lambda lr, *_: lr, 5))[0]
-    assert "so p is a hint only" in conclusions(_sweep(4, lambda lr, *_: lr, search="optuna"))[0]
+    assert "so spreads are a hint only" in conclusions(_sweep(4, lambda lr, *_: lr, search="optuna"))[0]

@@ -204,11 +204,8 @@ def test_summary_names_the_best_trial_and_its_distance() -> None:
 
 
 def test_importance_finds_the_axis_that_matters() -> None:
-    shares = importance(_sweep(60, _bowl))
-    assert sum(shares.shares.values()) == pytest.approx(1) and shares.shares[LR.path] > 0.9
-    assert shares.explained is not None and shares.explained > 0.8
-    by_kind = importance(_sweep(60, lambda values: values.get(SCALE.path, 0.0) * 1e-9 + 1))
-    assert by_kind.shares[LR.path] < 0.1  # the axis that the kind switches on shares its effect; lr has none
+    found = importance(_sweep(60, _bowl))
+    assert next(iter(found)) == LR.path and found[LR.path].spread > 4 * found[LR.path].by_chance
 
 
 def test_importance_ranks_stopped_trials_behind_those_that_continued() -> None:
@@ -220,15 +217,11 @@ def test_importance_ranks_stopped_trials_behind_those_that_continued() -> None:
         else trial
         for trial in sweep.trials
     ]
-    assert importance(replace(sweep, trials=trials)).shares[LR.path] > 0.8
+    assert next(iter(importance(replace(sweep, trials=trials)))) == LR.path
 
 
-def test_importance_gives_a_reason_where_there_is_none() -> None:
-    generator = np.random.default_rng(1)
-    assert "Too few trials" in importance(_sweep(5, _bowl)).reason
-    assert "same eval/loss" in importance(CASES["equal"]).reason
-    assert "explain nothing" in importance(_sweep(40, lambda _: float(generator.random()))).reason
-    assert not importance(_sweep(5, _bowl)).shares
+def test_importance_is_given_of_no_few_trials_and_of_no_equal_ones() -> None:
+    assert importance(_sweep(5, _bowl)) == importance(CASES["equal"]) == {}
 
 
 def test_positions_and_ticks_lie_on_their_axes() -> None:

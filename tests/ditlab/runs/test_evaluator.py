@@ -19,7 +19,6 @@ from ditlab.tracking.journal import read_content
 from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from support.clusters.faults import wait_until
 from support.command import run_here
-from support.sweeps import BASE, prepared, sweep_of
 from support.trainings.workers import tiny
 
 ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
@@ -98,13 +97,6 @@ def test_a_second_terminal_follows(run_home):
     object.__setattr__(refused, "experiment", tiny(evaluation=ASYNC))
     with pytest.raises(UserError, match="leave --watch out"):
         next(follow_checkpoints(refused, None, None))
-
-
-def test_race_needs_its_rungs(run_home):
-    stop = {**BASE["training"], "stop": {"metric": "eval/velocity"}}
-    race = {"scheduler": {"kind": "race", "grace": 2}, "seeds": {"min": 2, "max": 3}}
-    with pytest.raises(UserError, match=r"training.stop ends runs before the rungs"):
-        prepared(sweep_of(base={**BASE, "training": stop}, **race))
 
 
 @pytest.mark.slow

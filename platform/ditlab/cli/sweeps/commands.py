@@ -199,8 +199,9 @@ def summary_lines(result: SweepResult) -> list[str]:
 
 def _left_over(summary: SweepSummary) -> str:
     """Describe the trials that a budget left over: `1 interrupted (trial 3), 4 not begun`."""
-    interrupted = [str(trial.number) for trial in summary.trials if trial.status == "interrupted"]
-    num_waiting = summary.total_trials - len(interrupted) - sum(trial.has_ended for trial in summary.trials)
+    interrupted = [str(trial.number) for trial in summary.runs if trial.status == "interrupted"]
+    num_ended = sum(trial.has_ended for trial in summary.runs)
+    num_waiting = max(0, summary.total_trials - len(interrupted) - num_ended)  # a scheduler may have added seeds
     named = ", ".join(interrupted[:MOST_RUNNING]) + (", ..." if len(interrupted) > MOST_RUNNING else "")
     parts = [f"{len(interrupted)} interrupted (trial{'s' * (len(interrupted) > 1)} {named})"] * bool(interrupted)
     return ", ".join([*parts, *[f"{num_waiting} not begun"] * bool(num_waiting)])

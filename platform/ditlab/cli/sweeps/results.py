@@ -67,7 +67,8 @@ class SweepOutput(TypedDict):
     differences: NotRequired[list[DifferenceOutput]]
     not_told_apart: NotRequired[list[int]]
     """Arms whose interval of the difference to the best one holds zero."""
-    race: NotRequired[list[str]]
+    verdict: NotRequired[list[str]]
+    """Sentences of a scheduler that chooses trials: what is behind, what is left, how it ended."""
     quick: NotRequired[Changes]
 
 

@@ -5,13 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
 
 from ditlab import parts
 from ditlab.errors import UserError
-from ditlab.reports.sweep_records import MetricCurve
+from ditlab.home import Home
+from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep_space import check_sweep
-from ditlab.sweeps.search import make_scheduler
+from ditlab.sweeps.chooser import make_chooser
+from ditlab.sweeps.search import ChosenTrials, make_scheduler
 from support.sweeps import METRIC, sweep_of
 
 STEPS = 81
@@ -176,3 +179,56 @@ def test_a_kind_of_a_package_stops_trials(tmp_path, monkeypatch, mode):
     monkeypatch.setattr(parts, "all_parts", list)
     with pytest.raises(UserError, match=r"scheduler.kind='gap' is unknown; known: asha, median, none"):
         sweep_of(scheduler={"kind": "gap"})
+
+
+HALF = """
+from typing import ClassVar, Literal
+from ditlab.spec.sweep import Scheduler
+from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
+
+class Half(Scheduler):
+    chooser: ClassVar[str] = "half_scheduler:HalfChooser"
+    takes_seed_range: ClassVar[bool] = True
+    kind: Literal["half"] = "half"
+
+    def problems(self, sweep, reference):
+        if sweep.metrics[0] != "eval/velocity":
+            yield f"metric={sweep.metrics[0]} is not for half."
+
+class HalfChooser(TrialChooser):
+    def next_round(self, trials):
+        grace, metric = self.sweep.scheduler.grace, self.sweep.metrics[0]
+        fresh = [ChosenTrial(trial.arm, trial.seed, grace) for trial in trials if not trial.step]
+        if fresh:
+            return Round(fresh)
+        ranked = sorted(trials, key=lambda trial: trial.curves[metric].values[-1])
+        left = ranked[:len(trials) // 2]
+        behind = {trial.arm: "in the worse half" for trial in ranked if trial not in left}
+        more = [ChosenTrial(trial.arm, trial.seed, None) for trial in left if trial.status == "interrupted"]
+        return Round(more, behind)
+"""
+
+
+def test_a_kind_of_a_package_chooses_the_trials_that_train_next(tmp_path, monkeypatch):
+    (tmp_path / "half_scheduler.py").write_text(HALF)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(parts, "all_parts", lambda: [parts.Parts(schedulers={"half": "half_scheduler:Half"})])
+    half = {"scheduler": {"kind": "half", "grace": 2}, "seeds": {"min": 2, "max": 3}}
+    refused = {"metric=train/loss is not for half": {**half, "metric": "train/loss"},
+               "is of scheduler.kind=half alone": {"seeds": {"min": 2, "max": 3}}}  # fmt: skip
+    for message, fields in refused.items():
+        with pytest.raises(UserError, match=message):
+            check_sweep(sweep_of(**fields), "x")
+    sweep, rounds = sweep_of(**half), []
+    check_sweep(sweep, "x")
+    past = [Trial(number, f"run-{number}", {}, arm=number, seed=0) for number in range(4)]
+    search = ChosenTrials(sweep, make_chooser(sweep, STEPS, Home(tmp_path)), past, None, rounds.append)
+    assert [search.suggest(f"t-{number}")["trial"]["until"] for number in range(4)] == [2] * 4
+    assert search.suggest("early") is None, "the round has not ended"
+    for number in range(4):
+        search.on_trial_complete(f"t-{number}", {"step": 2, METRIC: -number, "status": "paused"})
+    assert rounds[-1].stopped == {0: "in the worse half", 1: "in the worse half"}
+    for number in (3, 2):
+        assert search.suggest(f"u-{number}")["trial"] == past[number].to_dict()
+        search.on_trial_complete(f"u-{number}", {"step": STEPS, METRIC: -number, "status": "finished"})
+    assert search.suggest("last") == Searcher.FINISHED

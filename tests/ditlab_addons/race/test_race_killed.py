@@ -61,7 +61,7 @@ def victims(process: subprocess.Popen[str], kind: str) -> list[psutil.Process]:
 def result_of(said: Any) -> tuple[Any, ...]:
     found = said["trials"]
     trials = {trial["number"]: (trial["values"], trial["status"], trial["step"], trial["metrics"]) for trial in found}
-    return trials, said["race"]
+    return trials, said["verdict"]
 
 
 def test_a_race_killed_ten_times_has_the_same_survivors_and_intervals(tmp_path):

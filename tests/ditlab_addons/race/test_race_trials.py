@@ -1,4 +1,4 @@
-"""A race as Tune asks it: legs from rung to rung, in any order of arrival, killed at any moment."""
+"""A race as Tune asks it: trials from rung to rung, in any order of arrival, killed at any moment."""
 
 import random
 from dataclasses import replace
@@ -11,9 +11,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep_space import check_sweep, differences
-from ditlab.sweeps.racing import make_race, race_rungs, race_sentences
-from ditlab.sweeps.search import RaceTrials
-from support.sweeps import METRIC, prepared, sweep_of
+from ditlab.sweeps.search import ChosenTrials
+from ditlab_addons.race.race import RaceChooser, make_race, rung_values
+from support.sweeps import METRIC, sweep_of
 
 LAST = 81
 GRID = {"optimizer.lr": {"kind": "grid", "values": [1e-4, 3e-4, 1e-3, 3e-3]}}
@@ -38,7 +38,7 @@ class Session:
 
     def __init__(self, sweep, seed):
         self.sweep, self.random = sweep, random.Random(seed)
-        self.trials, self.decisions, self.running = {}, [], {}
+        self.trials, self.rounds, self.running = {}, [], {}
         arms = dict(enumerate({"optimizer.lr": lr} for lr in GRID["optimizer.lr"]["values"]))
         for seed in sweep.first_seeds:  # as the ledger is made
             for arm, values in arms.items():
@@ -51,10 +51,16 @@ class Session:
         return self.trials[number]
 
     def begin(self):
-        race = make_race(self.sweep, len(self.arms), LAST)
         self.running = {}
-        self.search = RaceTrials(self.sweep, race, self.arms, list(self.trials.values()), self.plan,
-                                 self.decisions.append, lambda *_: None)  # fmt: skip
+        self.chooser = RaceChooser(self.sweep, LAST, Home(Path("none")))
+        self.search = ChosenTrials(self.sweep, self.chooser, self.told(), self.plan, self.rounds.append)
+
+    def told(self):
+        return list(self.trials.values())
+
+    def decision(self):
+        race = make_race(self.sweep, len(self.arms), LAST)
+        return race.decide(rung_values(self.sweep, race, self.told()))
 
     def run(self, kill=0.0, fails=()):
         asked = 0
@@ -63,7 +69,8 @@ class Session:
                 asked += 1
                 found = self.search.suggest(f"leg-{asked}")
                 if found == Searcher.FINISHED and not self.running:
-                    return self.search.decision
+                    assert self.rounds[-1].trials == []
+                    return self.decision()
                 if not isinstance(found, dict):
                     break
                 self.running[f"leg-{asked}"] = dict(found["trial"])
@@ -95,20 +102,21 @@ def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_arms():
     steps = {trial.number: trial.step for trial in one.trials.values()}
     assert max(steps[trial.number] for trial in one.trials.values() if trial.arm == 3) == 9  # not trained further
     assert {trial.seed for trial in one.trials.values() if trial.arm == 0} == set(range(8))  # seeds were added
+    ended = f"the race has ended: {decision.end}"
+    assert one.rounds[-1].stopped | {2: ""} == {0: ended, 1: ended, 2: "", 3: "behind at step 9"}
 
 
 @pytest.mark.parametrize("kill", [0.0, 0.15])
 def test_neither_order_nor_kills_change_a_decision(kill):
     expected = Session(race_sweep(), 0).run()
     for seed in range(1, 4):
-        assert Session(race_sweep(), seed).run(kill).to_dict() == expected.to_dict()
+        assert Session(race_sweep(), seed).run(kill) == expected
 
 
 def test_a_race_is_told_in_its_own_intervals():
     one = Session(race_sweep(), 0)
     one.run()
-    trials = [replace(trial, metrics={METRIC: trial.curves[METRIC].values[-1]}) for trial in one.trials.values()]
-    told = race_sentences(one.sweep, trials, LAST, Home(Path("none")))
+    told = one.chooser.sentences(one.told())
     assert told[0].startswith("Arm 3 is behind at step 9: arm") and "(99." in told[0]
     assert told[-1] == "No winner among arm 0, arm 1 with 8 seeds, the most, at step 81."
 
@@ -123,21 +131,24 @@ def test_a_race_at_the_end_of_its_steps_goes_on_with_more():
     one = Session(short, 0)
     decision = one.run()
     assert decision.end == "budget used up" and decision.steps_used == 9 * 4 * 3
+    assert one.rounds[-1].used_up == "scheduler.max_steps"
     one.sweep = race_sweep()
     assert differences(short, one.sweep) == []
     one.begin()
-    assert one.run().to_dict() == Session(race_sweep(), 0).run().to_dict()
+    assert one.run() == Session(race_sweep(), 0).run()
 
 
 def test_rungs():
     race = race_sweep().scheduler
-    assert race_rungs(race, LAST) == (9, 27, 81) and race_rungs(race, 100) == (9, 27, 81, 100)
+    assert race.rungs(LAST) == (9, 27, 81) and race.rungs(100) == (9, 27, 81, 100)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"seeds": 1}, "seeds=1 gives a race no pairs"),
+        ({"fixed": {**FIXED, "training.stop": {"metric": METRIC}}}, "training.stop ends runs before the rungs"),
+        ({"space": {"batch.size": {"kind": "grid", "values": [16, 32]}}}, "space.batch.size changes which draws"),
         ({"scheduler": {"kind": "none"}}, "is of scheduler.kind=race alone"),
         ({"scheduler": {**RACE, "grace": 10}}, "scheduler.grace=10 is no multiple of evaluation.every=9"),
         ({"scheduler": {**RACE, "max_steps": 100}}, "scheduler.max_steps=100 is less than the first rung takes, 108"),
@@ -154,10 +165,3 @@ def test_what_no_race_can_do_is_one_sentence(changes, words):
     with pytest.raises(UserError) as caught:
         check_sweep(sweep_of(fields.pop("space"), **fields), "sweep.yaml")
     assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_race_along_an_axis_that_changes_draws_is_refused(home):
-    sweep = race_sweep(fixed={"training.steps": 6, "evaluation.every": 2}, scheduler={"kind": "race", "grace": 2})
-    sweep = sweep.model_copy(update={"space": sweep_of({"batch.size": {"kind": "grid", "values": [16, 32]}}).space})
-    with pytest.raises(UserError, match=r"space\.batch\.size changes which draws a trial sees"):
-        prepared(sweep)

@@ -1,0 +1,1 @@
+"""Add-on: races over seeds, and what else compares settings by seeds."""

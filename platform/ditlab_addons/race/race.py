@@ -1,0 +1,423 @@
+"""A race between arms over seeds: which trials train on, which arms are behind, and when the race ends.
+
+An arm is one setting of a sweep, and has a trial for each seed. At a rung (a training step) arms are compared by the
+differences between their trials of equal seeds. Differences are looked at with ever more seeds, as `look_sizes` has
+them, until one arm is left or the most seeds are used; then those left train on to the next rung, again with the fewest
+seeds first. A decision depends on the results of whole looks alone, and never on the order in which they arrived.
+
+The error of a race (1 - confidence) is shared equally over the other arms and the rungs, and at a rung over its looks
+(`look_confidence`). So if differences are Gaussian, the best arm is dropped, or a winner named among equal arms, with
+at most that probability: to name one of two equal arms is to drop the other.
+
+A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains to a rung, and waits there.
+All of it follows from the runs' journals, so that a race that was killed goes on to the same decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from ditlab.intervals import Interval, describe_difference, seed_band
+from ditlab.reports.sweep_records import MetricCurve, Trial
+from ditlab.spec.sweep import Sweep
+from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
+from ditlab.training.evaluation import read_by_sample
+from ditlab_addons.race.scheduler import SeedRace
+
+SPENDING_POWER = 3
+"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
+arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
+find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
+RaceEnd = Literal["winner", "one left", "equal", "seeds used up", "budget used up", "all failed"]
+"""`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at the end is unknown."""
+
+
+def look_confidence(look: int, num_looks: int, confidence: float) -> float:
+    """Return the confidence of the interval at a look, 1 to `num_looks`, so that all hold together with `confidence`.
+
+    Alpha spending (Lan and DeMets 1983, Biometrika 70: 659-663) by the power family (Kim and DeMets 1987, Biometrika
+    74: 149-154). Errors of looks are added up (Bonferroni), so nothing is assumed of how looks depend on each other.
+    """
+    spent = (look / num_looks) ** SPENDING_POWER - ((look - 1) / num_looks) ** SPENDING_POWER
+    return 1 - (1 - confidence) * spent
+
+
+def look_sizes(fewest: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of seeds at which one looks, each about 1.4 times the one before: 3, 4, 6, 8, 12.
+
+    Fewer looks leave more of the error for each.
+    """
+    sizes = [most]  # from the last: that one has the most to show
+    while (smaller := round(sizes[-1] / math.sqrt(2))) > fewest:
+        sizes.append(smaller)
+    return tuple(sorted({fewest, *sizes}))
+
+
+@dataclass(frozen=True)
+class RaceRules:
+    """Rules of a race."""
+
+    rungs: tuple[int, ...]
+    """Training steps at which arms are compared, ascending; the last one is a trial's end."""
+    metric: str = "value"
+    mode: Literal["min", "max"] = "min"
+    confidence: float = 0.95
+    min_seeds: int = 3
+    max_seeds: int = 12
+    indifference: float = 0.0
+    """Arms whose differences are known to be smaller, in the metric's unit, are equal."""
+    max_steps: float = math.inf
+    """Training steps of all trials together."""
+
+
+@dataclass(frozen=True)
+class RungValue:
+    """The metric of one trial at a rung. A value that is not finite says that the trial failed or diverged by then."""
+
+    arm: str
+    seed: int
+    """Number of the seed, from 0."""
+    step: int
+    value: float
+    held_out_noise: float = math.nan
+    """Standard error of the value over held-out samples; NaN where it is not known. It stands beside intervals and is
+    no part of them."""
+
+
+@dataclass(frozen=True)
+class TrialTarget:
+    """A trial and the step that it has to train to."""
+
+    arm: str
+    seed: int
+    step: int
+
+
+@dataclass(frozen=True)
+class RungDifference:
+    """Difference of an arm from a better one at a rung: its value minus the better one's."""
+
+    arm: str
+    better: str
+    step: int
+    interval: Interval
+    """It holds with the confidence of its look, which is higher than that of the race."""
+    held_out_noise: float | None
+    """Root mean square over the trials of both arms that told it."""
+
+    def sentence(self, rules: RaceRules) -> str:
+        """Describe the difference, without a full stop."""
+        if not self.interval.num:
+            return f"{self.arm} and {self.better} have no seed with which neither of them failed"
+        sentence = describe_difference(self.interval, (self.arm, self.better), rules.mode, rules.metric)
+        if self.held_out_noise is None:
+            return sentence
+        return f"{sentence}, held-out noise of a value {self.held_out_noise:.2g}"
+
+
+@dataclass(frozen=True)
+class DroppedArm:
+    """An arm that trains no further."""
+
+    arm: str
+    reason: Literal["behind", "failed"]
+    """`failed`: its trial of every seed failed or diverged."""
+    step: int
+    num_seeds: int
+    difference: RungDifference | None = None
+    """Its difference from the best arm that it is behind."""
+
+    def sentence(self, rules: RaceRules) -> str:
+        """Say why the arm trains no further."""
+        if self.difference:
+            return f"{self.arm} is behind at step {self.step:,}: {self.difference.sentence(rules)}."
+        return f"{self.arm} failed with all {self.num_seeds} seeds by step {self.step:,}."
+
+
+@dataclass(frozen=True)
+class RaceDecision:
+    """State of a race after its last whole look, and what comes next."""
+
+    step: int
+    num_seeds: int
+    """`step` and `num_seeds`: rung and seeds of the look that the trials are trained for, or of the last one."""
+    left: tuple[str, ...]
+    """Arms that are not dropped, the best first (in their given order before the first look)."""
+    train: tuple[TrialTarget, ...]
+    """Trials that have to train on for the look; empty at the end of the race."""
+    dropped: tuple[DroppedArm, ...]
+    differences: tuple[RungDifference, ...]
+    """Differences of the other arms left from the best of them at the last whole look."""
+    failed_trials: tuple[tuple[str, int], ...]
+    """Arm and seed of trials that failed or diverged: their pairs are missing."""
+    end: RaceEnd | None
+    steps_used: int
+
+    def describe(self, rules: RaceRules, seeds: Sequence[int | None]) -> list[str]:
+        """Describe dropped arms, the differences of those left, failed trials and the end, a sentence each.
+
+        `seeds` are the seeds by number.
+        """
+        sentences = [each.sentence(rules) for each in self.dropped]
+        sentences += [f"at step {each.step:,}, {each.sentence(rules)}." for each in self.differences]
+        if self.failed_trials:
+            trials = ", ".join(f"{arm} with seed {seeds[seed]}" for arm, seed in self.failed_trials)
+            sentences.append(f"pairs are missing, as these trials failed or diverged: {trials}.")
+        sentences.append(self._end_sentence(rules))
+        return [f"{each[0].upper()}{each[1:]}" for each in sentences]
+
+    def _end_sentence(self, rules: RaceRules) -> str:
+        names = ", ".join(self.left)
+        ends: dict[RaceEnd | None, str] = {
+            None: f"{len(self.train)} trials train on to step {self.step:,}, for {self.num_seeds} seeds of {names}.",
+            "winner": f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung.",
+            "one left": f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was not measured.",
+            "equal": f"{names} are equal within {rules.indifference:g} at step {self.step:,}, the last rung.",
+            "seeds used up": f"no winner among {names} with {self.num_seeds} seeds, the most, at step {self.step:,}.",
+            "budget used up": f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: {names}.",
+            "all failed": "every arm failed.",
+        }
+        return ends[self.end]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Result of the comparison of arms at one look."""
+
+    left: tuple[str, ...]
+    """Best first."""
+    dropped: tuple[DroppedArm, ...]
+    differences: tuple[RungDifference, ...]
+    """Differences of those left from the best."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """A race of two or more arms, in the order in which they are listed."""
+
+    arms: tuple[str, ...]
+    rules: RaceRules
+
+    @cached_property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds at which the arms are compared at every rung."""
+        return look_sizes(self.rules.min_seeds, self.rules.max_seeds)
+
+    def pair_confidence(self, look: int) -> float:
+        """Return the confidence of the interval of two arms at a look (from 1) of any rung."""
+        shares = (len(self.arms) - 1) * len(self.rules.rungs)
+        return look_confidence(look, len(self.looks), 1 - (1 - self.rules.confidence) / shares)
+
+    def decide(self, results: Iterable[RungValue]) -> RaceDecision:
+        """Decide from all results so far, one a trial and rung. Equal results give an equal decision in any order.
+
+        While results of a look are missing, `train` lists the trials that lack one.
+        """
+        table = _Results(results)
+        found = _Look(self.arms, (), ())
+        dropped: tuple[DroppedArm, ...] = ()
+        for step in self.rules.rungs:
+            for look, num_seeds in enumerate(self.looks, start=1):
+                lacking = table.lacking(found.left, num_seeds, step)
+                end: RaceEnd | None = None
+                if not lacking:
+                    found = self._compare(table, found.left, step, look)
+                    dropped = (*dropped, *found.dropped)
+                    end = self._end(found, step, look)
+                elif table.steps_used + table.steps_to(lacking) > self.rules.max_steps:
+                    end = "budget used up"
+                    lacking = ()
+                if lacking or end:
+                    return RaceDecision(
+                        step, num_seeds, found.left, lacking, dropped, found.differences, table.failed, end,
+                        table.steps_used,
+                    )  # fmt: skip
+        raise AssertionError("the last look of the last rung ends a race")
+
+    def _compare(self, table: _Results, arms: tuple[str, ...], step: int, look: int) -> _Look:
+        num_seeds = self.looks[look - 1]
+        values = table.values(arms, num_seeds, step)
+        has_failed = ~np.isfinite(values).any(axis=0)
+        failed = tuple(DroppedArm(arms[index], "failed", step, num_seeds) for index in np.flatnonzero(has_failed))
+        losses = values if self.rules.mode == "min" else -values
+        order = [index for index in _rank(losses) if not has_failed[index]]
+        ranked = [arms[index] for index in order]
+        values = values[:, order]
+        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(look))  # an arm minus another
+        # The row's arm is worse than the column's, which is ranked before it, by at least this much.
+        worse_by = np.tril(np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1)
+
+        def difference(arm: int, better: int) -> RungDifference:
+            noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
+            return RungDifference(ranked[arm], ranked[better], step, band.at(arm, better), noise)
+
+        behind = []
+        left = []
+        for arm, name in enumerate(ranked):
+            if (worse_by[arm] > 0).any():
+                first = int((worse_by[arm] > 0).argmax())
+                behind.append(DroppedArm(name, "behind", step, num_seeds, difference(arm, first)))
+            else:
+                left.append(arm)
+        differences = tuple(difference(arm, 0) for arm in left[1:])
+        return _Look(tuple(ranked[arm] for arm in left), (*failed, *behind), differences)
+
+    def _end(self, found: _Look, step: int, look: int) -> RaceEnd | None:
+        """Return how the race ends after a look, or None if it goes on."""
+        is_last = step == self.rules.rungs[-1]
+        if not found.left:
+            return "all failed"
+        if len(found.left) == 1:
+            return "winner" if is_last else "one left"
+        if not is_last:
+            return None
+        most = self.rules.indifference
+        if all(-most <= each.interval.low and each.interval.high <= most for each in found.differences):
+            return "equal"
+        return "seeds used up" if look == len(self.looks) else None
+
+
+def _rank(losses: np.ndarray) -> list[int]:
+    """Return the order of arms from the lowest mean on; losses (num_seeds, num_arms).
+
+    Means are over the seeds that no arm lost. Where there are none, each arm's are over its own.
+    """
+    is_there = np.isfinite(losses)
+    common = is_there.all(axis=1)
+    kept = is_there & common[:, None] if common.any() else is_there
+    means = np.where(kept, losses, 0).sum(axis=0) / np.maximum(kept.sum(axis=0), 1)
+    return [int(index) for index in np.argsort(means, kind="stable")]
+
+
+class _Results:
+    """Results of a race by trial and rung; a trial that failed before a rung has failed there."""
+
+    def __init__(self, results: Iterable[RungValue]) -> None:
+        self._values: dict[tuple[str, int, int], RungValue] = {}
+        self._reached: dict[tuple[str, int], int] = {}
+        """Last step with a result by trial."""
+        self._failed_at: dict[tuple[str, int], int] = {}
+        for each in results:
+            trial = each.arm, each.seed
+            if math.isfinite(each.value):
+                self._values[*trial, each.step] = each
+                self._reached[trial] = max(each.step, self._reached.get(trial, 0))
+            else:
+                self._failed_at[trial] = min(each.step, self._failed_at.get(trial, each.step))
+        self._reached |= self._failed_at
+        self.failed = tuple(sorted(self._failed_at))
+        """Arm and seed of failed trials."""
+        self.steps_used = sum(self._reached.values())
+        """Steps that all trials have trained, by their last results."""
+
+    def lacking(self, arms: Sequence[str], num_seeds: int, step: int) -> tuple[TrialTarget, ...]:
+        """Return the trials of the first seeds without a result at a rung, seed by seed."""
+        return tuple(
+            TrialTarget(arm, seed, step)
+            for seed in range(num_seeds)
+            for arm in arms
+            if (arm, seed, step) not in self._values and not self._has_failed(arm, seed, step)
+        )
+
+    def steps_to(self, targets: Iterable[TrialTarget]) -> int:
+        """Count the steps that trials have to train to their targets."""
+        return sum(each.step - self._reached.get((each.arm, each.seed), 0) for each in targets)
+
+    def values(self, arms: Sequence[str], num_seeds: int, step: int) -> np.ndarray:
+        """Values at a rung, (num_seeds, num_arms); NaN for failed trials."""
+
+        def value(arm: str, seed: int) -> float:
+            return math.nan if self._has_failed(arm, seed, step) else self._values[arm, seed, step].value
+
+        return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
+
+    def held_out_noise(self, arms: Sequence[str], num_seeds: int, step: int) -> float | None:
+        """Root mean square of the trials' held-out noise at a rung; None where none told it."""
+        found = [self._values.get((arm, seed, step)) for arm in arms for seed in range(num_seeds)]
+        told = [each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)]
+        return math.sqrt(fmean(noise**2 for noise in told)) if told else None
+
+    def _has_failed(self, arm: str, seed: int, step: int) -> bool:
+        return step >= self._failed_at.get((arm, seed), math.inf)
+
+
+class RaceChooser(TrialChooser):
+    """Trials that train on to the next look of a race."""
+
+    def next_round(self, trials: Sequence[Trial]) -> Round:
+        """Choose the trials that the next look lacks; none where the race has ended."""
+        race = self._race(trials)
+        decision = race.decide(rung_values(self.sweep, race, trials))
+        numbers = {name: number for number, name in enumerate(race.arms)}
+        chosen = []
+        for target in decision.train:
+            until = target.step if target.step < self.total_steps else None
+            chosen.append(ChosenTrial(numbers[target.arm], self.sweep.seed_list[target.seed], until))
+        is_used_up = decision.end == "budget used up"  # then the race goes on with a larger one
+        reasons = {}
+        if decision.end and not is_used_up:
+            reasons = dict.fromkeys(race.arms, f"the race has ended: {decision.end}")
+        reasons |= {each.arm: f"{each.reason} at step {each.step:,}" for each in decision.dropped}
+        stopped = {numbers[name]: reason for name, reason in reasons.items()}
+        return Round(chosen, stopped, "scheduler.max_steps" if is_used_up else "")
+
+    def sentences(self, trials: Sequence[Trial]) -> list[str]:
+        """Describe the state of the race, with the noise of held-out samples."""
+        race = self._race(trials)
+        decision = race.decide(rung_values(self.sweep, race, trials, self._held_out_noise))
+        return decision.describe(race.rules, self.sweep.seed_list)
+
+    def _race(self, trials: Sequence[Trial]) -> Race:
+        return make_race(self.sweep, 1 + max(trial.arm for trial in trials), self.total_steps)
+
+    def _held_out_noise(self, trial: Trial, step: int) -> float:
+        """Return the standard error of a trial's value at a step over held-out samples; NaN where it is not known."""
+        values = read_by_sample(self.home.run(trial.run_id), step).get(self.sweep.metrics[0])
+        if values is None or len(values) < 2:
+            return math.nan
+        return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
+    """Make the race of a sweep whose scheduler is one; arms are named by their numbers."""
+    spec = sweep.scheduler
+    assert isinstance(spec, SeedRace)
+    rules = RaceRules(
+        rungs=spec.rungs(total_steps),
+        metric=sweep.metrics[0],
+        mode=sweep.modes[0],
+        confidence=spec.confidence,
+        min_seeds=len(sweep.first_seeds),
+        max_seeds=sweep.num_seeds,
+        indifference=spec.indifference,
+        max_steps=spec.max_steps or math.inf,
+    )
+    return Race(tuple(f"arm {number}" for number in range(num_arms)), rules)
+
+
+def rung_values(
+    sweep: Sweep, race: Race, trials: Iterable[Trial], noise: Callable[[Trial, int], float] = lambda *_: math.nan
+) -> Iterator[RungValue]:
+    """Yield the value of each trial at each rung that it has reached; of a failed one NaN at the next rung.
+
+    `noise` gives the standard error of a trial's value at a step over held-out samples.
+    """
+    seeds = sweep.seed_list
+    for trial in trials:
+        curve = trial.curves.get(race.rules.metric) or MetricCurve([], [])
+        values = dict(zip(curve.steps, curve.values, strict=True))  # of a step that was done twice, the later
+        arm = race.arms[trial.arm]
+        seed = seeds.index(trial.seed)
+        for step in race.rules.rungs:
+            if step not in values:
+                if trial.status == "failed":
+                    yield RungValue(arm, seed, step, math.nan)
+                break
+            yield RungValue(arm, seed, step, values[step], noise(trial, step))
