@@ -297,8 +297,14 @@ def find_training_run(home: Home, text: str) -> FoundRun:
         if found.record.is_group:
             runs = f"name one of its runs: {', '.join(trial_ids[:8])}" if trial_ids else "none of its runs has begun"
             raise UserError(f"run '{text}' is a group of {found.record.trials} seeds; {runs}.")
-        if (found.folder.path / "points").exists():
-            raise UserError(f"run '{text}' is a sweep over the samples of a trained run; name that run.")
+        spec = found.folder.path / "sweep.yaml"
+        if not trial_ids and spec.exists():
+            from ditlab.spec.files import read_with_parents
+            from ditlab.spec.sweep import find_sweep_kind
+
+            kind = find_sweep_kind(read_with_parents(spec), f"run '{text}'")
+            if kind is not None:
+                raise UserError(f"run '{text}' is a {kind.noun}; name a training run.")
         raise UserError(f"run '{text}' is a sweep of {found.record.trials} trials; {trials}.")
     return found
 

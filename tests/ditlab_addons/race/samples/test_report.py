@@ -4,18 +4,16 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from ditlab.reports.sampling_report import (
-    ENTROPY,
-    PERPLEXITY,
+from ditlab.quality.text import ENTROPY, PERPLEXITY
+from ditlab_addons.race.samples.report import (
     PointResult,
     SamplingSummary,
+    frontier_figure,
     rows_of,
     verdict,
     write_sampling_report,
 )
-from ditlab.reports.sweep_records import AxisInfo, pareto
 
 
 def summary(*points, mode="min", num_seeds=4):
@@ -33,7 +31,7 @@ def summary(*points, mode="min", num_seeds=4):
         results.append(
             PointResult(number, {"sampling.steps": number + 1}, by_seed, ("--set", f"sampling.steps={number + 1}"))
         )
-    axes = [AxisInfo("sampling.steps", "linear")]
+    axes = ["sampling.steps"]
     seeds = range(0, 100 * num_seeds, 100)
     return SamplingSummary(
         "5eed5eed", "settings", "1a2b3c4d", "digits", 400, "quality/frechet", mode, axes, results, 100, seeds, 2.0
@@ -96,14 +94,14 @@ def test_of_points_that_are_alike_one_in_twenty_sweeps_tells_some_apart_at_most(
     assert wrong <= 24  # 5 % and 2.4 standard deviations
 
 
-@pytest.mark.slow
-def test_the_figure_has_a_bar_a_point(tmp_path):
-    found = summary((10, about(2.0)), (20, about(1.5)), (40, about(1.0)))
-    write_sampling_report(found, tmp_path, None, "", "")
-    assert (tmp_path / "frontier.png").stat().st_size > 1000
+def test_the_figure_has_a_bar_a_point_and_rings_the_frontier():
+    (panel,) = frontier_figure(summary((10, about(2.0)), (20, about(2.5)), (40, about(1.0))), "About.").panels
+    (marks, ring), (_, *bars) = panel.groups, panel.curves
+    assert (len(marks.x), ring.texts, len(bars)) == (3, ["0", "2"], 3)
+    assert frontier_figure(summary(None), "About.") is None
 
 
-def test_a_point_whose_entropy_fell_is_named_and_the_trade_off_is_drawn(tmp_path):
+def test_a_point_whose_entropy_fell_is_named():
     """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below by more."""
     real = {"_held_out": 5.1, "_held_out_low": 5.0, "_held_out_high": 5.2}
     found = summary((10, about(3.0)), (10, about(2.0)), (10, about(2.5)))
@@ -117,9 +115,3 @@ def test_a_point_whose_entropy_fell_is_named_and_the_trade_off_is_drawn(tmp_path
     assert any(
         "Entropy fell more than 5% below held-out text's, point 1: text there" in each for each in verdict(found)
     )
-    files = write_sampling_report(found, tmp_path, None, "", "")
-    assert "entropy.png" in [file.name for file in files]
-    page = (tmp_path / "report.md").read_text()
-    assert "Held-out text has a perplexity of 99 and an entropy of 5.1 nats" in page
-    assert [trial.number for trial in pareto(found.of_text)] == [1, 2, 0]
-    assert summary((10, about(3.0))).of_text is None

@@ -80,7 +80,7 @@ def check_equal_to_sample(run, result, batch=256):
             assert kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes() == numbers.read_bytes()
 
 
-def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small, blank_pictures):
+def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small, blank_pictures, capfd, monkeypatch):
     def interrupt(what, done, total, unit="bytes"):
         if what.startswith("3 of 4 draws"):
             raise KeyboardInterrupt
@@ -102,6 +102,14 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
         ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
     plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
     assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
+    said = run_here(capfd, monkeypatch, "sample", last.sweep_id)
+    assert said.code == 2 and "is a sweep over samples; name a training run" in said.err
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    assert last.sweep_id in run_here(capfd, monkeypatch, "runs").out
+    assert "sweep of 2 trials" in run_here(capfd, monkeypatch, "runs", "show", last.sweep_id).out
+    assert run_here(capfd, monkeypatch, "report", last.sweep_id, "--json").json["file"] == str(last.report)
+    said = run_here(capfd, monkeypatch, "tune", "--resume", last.sweep_id)
+    assert said.code == 2 and "the sweep's base 'run' is of the add-on race, which is not here" in said.err
 
 
 @pytest.mark.slow
@@ -150,12 +158,6 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
     assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
     said = run_here(capfd, monkeypatch, "tune", path, "--quick")
     assert said.code == 2 and "--quick is for sweeps that train" in said.err
-
-
-def test_a_run_without_a_checkpoint_is_refused(small):
-    shutil.rmtree(small.folder.path / "checkpoints")
-    with pytest.raises(UserError, match="has no checkpoint yet"):
-        ditlab.sweep_samples(written(Path.cwd(), small.id))
 
 
 @pytest.mark.parametrize(

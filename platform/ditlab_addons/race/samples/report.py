@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
+import numpy as np
+
 from ditlab.intervals import Interval, describe_difference, paired_interval
+from ditlab.quality.text import ENTROPY_FALL, entropy_fell
 from ditlab.reports.formatting import (
     Cells,
     describe_value,
@@ -28,36 +31,24 @@ from ditlab.reports.formatting import (
 )
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import importance
-from ditlab.reports.sweep_figures import effects_figure, frontier_figure, objective_figure
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, better, objectives, pareto, rank
-from ditlab_models.figures import Figure
+from ditlab.reports.sweep_axes import metric_axis
+from ditlab.reports.sweep_records import SweepSummary, Trial, better, objectives, pareto, rank
+from ditlab_models.figures import Curve, Figure, PointGroup, Points
 
 EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""
 COSTS = (EVALUATIONS, SECONDS)
-PERPLEXITY, BIGRAM, ENTROPY = "quality/generative_perplexity", "quality/bigram_perplexity", "quality/token_entropy"
-"""Perplexity of drawn text under a scorer, and under the bigram of the training text; entropy of its tokens, nats."""
-ENTROPY_FALL = 0.05
-"""Share of the held-out text's entropy that samples may lack before it is said."""
 _MOST_NAMED = 8
 """Points that a sentence lists."""
+_BEYOND = 3.0
+"""Lengths of the axis to which bars reach beyond it."""
 FRONTIER_CAPTION = (
     "A mark is a point of the space, its bar the 95 % interval over seeds of the noise. No point beats those in a ring "
     "in both quality and cost, by their means."
 )
-EFFECTS_CAPTION = (
-    "Each axis against the metric, the most important first; bars are the medians of categories, the ring is the best "
-    "point. Where the best points lie at an axis' end, the space may be too narrow."
+SAMPLES_CAPTION = (
+    "A row is a point, in the order of the table; samples in a column share their noise and their condition. Seed"
 )
-
-
-def entropy_fell(found: Mapping[str, float]) -> bool:
-    """Return True where the entropy of samples lies below held-out text's: more than ENTROPY_FALL of it, with 95 %
-    intervals that do not meet."""
-    names = (ENTROPY, f"{ENTROPY}_high", f"{ENTROPY}_held_out", f"{ENTROPY}_held_out_low")
-    entropy, high, real, real_low = (found.get(name, math.nan) for name in names)
-    return bool(high < real_low and entropy < (1 - ENTROPY_FALL) * real)
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,8 @@ class SamplingSummary:
     """Optimiser step of its weights."""
     metric: str
     mode: Literal["min", "max"]
-    axes: Sequence[AxisInfo]
+    axes: Sequence[str]
+    """Paths of the axes."""
     points: Sequence[PointResult]
     """All points, by number."""
     samples: int
@@ -108,34 +100,27 @@ class SamplingSummary:
     @cached_property
     def ranking(self) -> SweepSummary:
         """The points as trials of two objectives, the metric and the network evaluations a sample."""
-        trials = [
-            Trial(
-                each.number, "", each.values, "finished" if each.by_seed else "waiting",
-                seconds=each.means.get(SECONDS, 0.0) * self.samples * len(self.seeds), metrics=each.means,
-            )
-            for each in self.points
-        ]  # fmt: skip
+        trials = []
+        for each in self.points:
+            status = "finished" if each.by_seed else "waiting"
+            trials.append(Trial(each.number, "", each.values, status, metrics=each.means))
         return SweepSummary(
-            self.sweep_id, self.name, (self.metric, EVALUATIONS), (self.mode, "min"), self.axes, trials, "grid", "none",
-            self.seconds, len(trials), self.run_name,
-        )  # fmt: skip
-
-    @cached_property
-    def of_text(self) -> SweepSummary | None:
-        """The points as trials of perplexity, under the scorer if there is one, and entropy; None of other samples."""
-        known = next((each.means for each in self.measured), {})
-        perplexity = PERPLEXITY if PERPLEXITY in known else BIGRAM
-        found = replace(self.ranking, metrics=(perplexity, ENTROPY), modes=("min", "max"))
-        return found if ENTROPY in known else None
-
-    @cached_property
-    def ranked(self) -> list[PointResult]:
-        """All points, those of the frontier first, each front from its best mean on."""
-        return [self.points[trial.number] for trial in rank(self.ranking)]
+            sweep_id=self.sweep_id,
+            name=self.name,
+            metrics=(self.metric, EVALUATIONS),
+            modes=(self.mode, "min"),
+            axes=[],
+            trials=trials,
+            search="grid",
+            scheduler="none",
+            seconds=self.seconds,
+            total_trials=len(trials),
+            base=self.run_name,
+        )
 
     @cached_property
     def measured(self) -> list[PointResult]:
-        """Points with finite values, in the order of `ranked`."""
+        """Points with finite values, those of the frontier first, each front from its best mean on."""
         return [self.points[each.number] for each in rank(self.ranking) if objectives(self.ranking, each)]
 
     @cached_property
@@ -189,19 +174,21 @@ def measure_text(interval: Interval | None) -> str:
 def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
     """Columns and rows of the table, the frontier first."""
     taken = ("point", "frontier", summary.metric, "evaluations", "ms a sample", "difference", "to point", "told apart")
-    names = short_names((axis.path for axis in summary.axes), taken)
+    names = short_names(summary.axes, taken)
     front = {each.number for each in summary.frontier}
     rows: list[Cells] = []
     for each in summary.measured:
         rival = summary.rival(each)
-        difference = summary.difference(each, rival) if rival else None
         row: Cells = [each.number, "yes" if each.number in front else None]
         row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
-        for axis in summary.axes:
-            value = each.values.get(axis.path)
-            row.append(value if is_numeric([value]) else _value_text(each, axis.path))
-        row += [measure_text(difference), rival.number if rival else None]
-        row.append(None if difference is None else "yes" if difference.excludes_zero else "no")
+        for path in summary.axes:
+            value = each.values.get(path)
+            row.append(value if is_numeric([value]) else _value_text(each, path))
+        if rival is None:
+            row += [None, None, None]
+        else:
+            difference = summary.difference(each, rival)
+            row += [measure_text(difference), rival.number, "yes" if difference.excludes_zero else "no"]
         rows.append(row)
     return [*taken[:5], *names.values(), *taken[5:]], rows
 
@@ -213,30 +200,19 @@ def _value_text(point: PointResult, path: str) -> str | None:
 def verdict(summary: SamplingSummary) -> list[str]:
     """Sentences on the best point, what is not told apart from it, and the frontier."""
     first = summary.best
-    metric = summary.metric
     if first is None:
-        return [f"No point has a finite value of {metric} yet."]
+        return [f"No point has a finite value of {summary.metric} yet."]
     values = ", ".join(f"{path} = {_value_text(first, path)}" for path in first.values)
     cost = f"{format_number(first.means[EVALUATIONS])} network evaluations a sample"
-    value = measure_text(first.interval(metric))
-    head = f"Point {first.number} has the best mean: {metric} = {value} ({better(summary.mode)})"
+    value = measure_text(first.interval(summary.metric))
+    head = f"Point {first.number} has the best mean: {summary.metric} = {value} ({better(summary.mode)})"
     sentences = [f"{head}, {cost}: {values}."]
-    if len(summary.seeds) == 1 and len(summary.measured) > 1:
-        sentences.append("One seed of the noise tells nothing of others, so no points are told apart; set seeds to 5.")
-    elif close := summary.close_to_best():
-        cheapest = close[0]
-        others = listed([each.number for each in close], _MOST_NAMED)
-        sentences.append(f"It is not told apart from {len(close)} other{'s' * (len(close) > 1)}: {others}.")
-        if cheapest.means[EVALUATIONS] < first.means[EVALUATIONS]:
-            names = (f"point {cheapest.number}", f"point {first.number}")
-            found = describe_difference(summary.difference(cheapest, first), names, summary.mode, metric)
-            price = format_number(cheapest.means[EVALUATIONS])
-            sentences.append(f"The cheapest of them is {names[0]}, {price} evaluations a sample ({found}).")
-    elif len(summary.measured) > 1:
-        sentences.append(f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % together).")
+    if len(summary.measured) > 1:
+        sentences += _close_sentences(summary, first)
     front = listed([each.number for each in summary.frontier], _MOST_NAMED)
     sentences.append(f"On the frontier of quality and cost, the best first: {front}.")
-    if fell := [each.number for each in summary.measured if entropy_fell(each.means)]:
+    fell = [each.number for each in summary.measured if entropy_fell(each.means)]
+    if fell:
         points = f"point{'s' * (len(fell) > 1)} {listed(fell, _MOST_NAMED)}"
         sentences.append(
             f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's, {points}: "
@@ -246,6 +222,52 @@ def verdict(summary: SamplingSummary) -> list[str]:
         done = sum(bool(each.by_seed) for each in summary.points)
         sentences.append(f"The sweep is not complete: {done} of {len(summary.points)} points are measured.")
     return sentences
+
+
+def _close_sentences(summary: SamplingSummary, first: PointResult) -> list[str]:
+    """Sentences on the points that are not told apart from the best one."""
+    if len(summary.seeds) == 1:
+        return ["One seed of the noise tells nothing of others, so no points are told apart; set seeds to 5."]
+    close = summary.close_to_best()
+    if not close:
+        return [f"It is told apart from every other point ({len(summary.seeds)} seeds, 95 % together)."]
+    numbers = listed([each.number for each in close], _MOST_NAMED)
+    sentences = [f"It is not told apart from {len(close)} other{'s' * (len(close) > 1)}: {numbers}."]
+    cheapest = close[0]
+    cost = cheapest.means[EVALUATIONS]
+    if cost < first.means[EVALUATIONS]:
+        names = (f"point {cheapest.number}", f"point {first.number}")
+        difference = summary.difference(cheapest, first)
+        found = describe_difference(difference, names, summary.mode, summary.metric)
+        sentences.append(f"The cheapest of them is {names[0]}, {format_number(cost)} evaluations a sample ({found}).")
+    return sentences
+
+
+def frontier_figure(summary: SamplingSummary, about: str) -> Figure | None:
+    """Draw the metric over network evaluations, with intervals and the frontier; None where no point has a value."""
+    quality = metric_axis(summary.ranking)
+    cost = metric_axis(summary.ranking, 1)
+    if not quality.raw:
+        return None
+    places = {number: (cost.positions[number], height) for number, height in quality.positions.items()}
+    x, y = np.array(list(places.values())).T
+    front = sorted((each.number for each in summary.frontier), key=lambda number: places[number])
+    across, up = np.array([places[number] for number in front]).T
+    groups = [PointGroup(x, y), PointGroup(across, up, "on the frontier", list(map(str, front)), "ring")]
+    curves = [Curve(np.repeat(across, 2)[1:], np.repeat(up, 2)[:-1])]  # a line that steps at each point to its height
+    for each in summary.measured:
+        interval = each.interval(summary.metric)
+        is_inside = quality.low <= quality.raw[each.number] <= quality.high and quality.low < quality.high
+        if interval is None or len(summary.seeds) == 1 or not is_inside:
+            continue
+        raw = np.array([interval.low, interval.high])
+        if quality.scale == "log":
+            raw = np.log(raw.clip(1e-300))
+        ends = (raw - quality.low) / (quality.high - quality.low)
+        at = np.full(2, cost.positions[each.number])
+        curves.append(Curve(at, ends.clip(-_BEYOND, 1 + _BEYOND), weight="faint"))
+    panel = Points(groups, "", cost.path, summary.ranking.goals[0], cost.ticks, quality.ticks, curves, (8.2, 4.8))
+    return Figure([panel], columns=1, alt=about)
 
 
 def write_sampling_report(
@@ -260,67 +282,47 @@ def write_sampling_report(
 
     def picture(name: str, figure: Figure | None, caption: str) -> Part:
         if figure is None:
-            (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
             return Paragraphs("There is nothing to draw yet.")
         pictures.append(save_figure(figure, folder / name))
         return ImageFile(pictures[-1], caption)
 
     sentences = verdict(summary)
-    metric = summary.metric
-    ranking = summary.ranking
-    intervals = {each.number: each.interval(metric) for each in summary.measured}
-    bars = {number: (each.low, each.high) for number, each in intervals.items() if each and len(summary.seeds) > 1}
+    about = f"{summary.metric} over network evaluations a sample, a mark a point. {sentences[0]}"
+    frontier = picture("frontier.png", frontier_figure(summary, about), FRONTIER_CAPTION)
+    sections = [Section("Quality over cost", [frontier, _points_table(summary)])]
+    if others := _other_metrics(summary):
+        sections.append(Section("All metrics", [others]))
+    samples = picture("samples.png", grid, f"{SAMPLES_CAPTION} {summary.seeds[0]}.")
+    sections += [Section("Samples", [samples]), _how(summary, sample_command, resume_command)]
+    page = Page(f"Sampling sweep: {summary.name}", " ".join(sentences), sections)
+    return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
+
+
+def _points_table(summary: SamplingSummary) -> Table:
     columns, rows = rows_of(summary)
     caption = (
-        f"The frontier first, then what one point beats, and so on, each from the best mean of {metric} on "
+        f"The frontier first, then what one point beats, and so on, each from the best mean of {summary.metric} on "
         f"({better(summary.mode)}). Half widths are of 95 % intervals over {len(summary.seeds)} seeds of the noise. "
         "The difference is that to the best of the points that cost no more, paired by seed; the intervals of all "
         "differences hold together at 95 % (Bonferroni over all pairs of points). Guided evaluations count twice."
     )
-    shares = importance(ranking)
-    about = f"{metric} over network evaluations a sample, a mark a point. {sentences[0]}"
-    sections = [
-        Section("Quality over cost", [
-            picture("frontier.png", frontier_figure(ranking, bars, about), FRONTIER_CAPTION),
-            Table(columns, rows, caption),
-        ]),
-        Section("Samples", [
-            picture("samples.png", grid, "A row is a point, in the order of the table; samples in a column share their "
-                    f"noise and their condition. Seed {summary.seeds[0]}.")
-        ]),
-        Section("What mattered", [
-            picture("effects.png", effects_figure(ranking, shares, f"{metric} over each axis."), EFFECTS_CAPTION)
-        ]),
-    ]  # fmt: skip
-    if summary.of_text is not None:
-        name = summary.of_text.metrics[0]
-        real = summary.measured[0].means
-        values = [format_number(real.get(f"{each}_held_out", math.nan)) for each in (name, ENTROPY)]
-        held_out = f"Held-out text has a perplexity of {values[0]} and an entropy of {values[1]} nats."
-        figure = objective_figure(summary.of_text, f"{ENTROPY} against {name}, a mark a point. {held_out}")
-        caption = (
-            f"A mark is a point of the space; no point beats those in a ring in both. {held_out} Left of and below "
-            "that, text repeats itself; right of it, it is less likely than real text."
-        )
-        sections.insert(1, Section("Perplexity and entropy", [picture("entropy.png", figure, caption)]))
-    if others := _other_metrics(summary):
-        sections.insert(1, Section("All metrics", [others]))
-    how: list[Part] = [
-        Table(["", ""], [
-            ["sweep", summary.sweep_id],
-            ["run", f"{summary.run_id} ({summary.run_name}), step {summary.step:,}"],
-            ["samples", f"{summary.samples:,} for each point and seed"],
-            ["seeds", listed(summary.seeds, 12)],
-            ["time", f"{format_duration(summary.seconds)} of drawing"],
-        ])
-    ]  # fmt: skip
+    return Table(columns, rows, caption)
+
+
+def _how(summary: SamplingSummary, sample_command: str, resume_command: str) -> Section:
+    rows = [
+        ["sweep", summary.sweep_id],
+        ["run", f"{summary.run_id} ({summary.run_name}), step {summary.step:,}"],
+        ["samples", f"{summary.samples:,} for each point and seed"],
+        ["seeds", listed(summary.seeds, 12)],
+        ["time", f"{format_duration(summary.seconds)} of drawing"],
+    ]
+    parts: list[Part] = [Table(["", ""], rows)]
     if sample_command:
-        how += [Paragraphs("Samples of the best point are drawn with:"), Code(sample_command, "shell")]
+        parts += [Paragraphs("Samples of the best point are drawn with:"), Code(sample_command, "shell")]
     if not summary.is_done:
-        how += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
-    sections.append(Section("How the sweep was run", how))
-    page = Page(f"Sampling sweep: {summary.name}", " ".join(sentences), sections)
-    return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
+        parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
+    return Section("How the sweep was run", parts)
 
 
 def _other_metrics(summary: SamplingSummary) -> Table | None:

@@ -1,0 +1,1 @@
+"""Add-on: sweeps over the samples of a trained run."""
