@@ -33,8 +33,6 @@ GROUP = "quality/"
 FEWEST_HELD_OUT = 20
 PROTOCOL = "text 1"
 """Version of how text is scored: numbers of two versions do not compare."""
-PERPLEXITY = f"{GROUP}generative_perplexity"
-"""Perplexity of drawn text under a scorer."""
 ENTROPY = f"{GROUP}token_entropy"
 """Entropy of the tokens of drawn text, nats."""
 ENTROPY_FALL = 0.05
