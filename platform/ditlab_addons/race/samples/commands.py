@@ -12,7 +12,8 @@ from ditlab.cli import output
 from ditlab.cli.output_types import IntervalOutput, Numbers
 from ditlab.cli.progress import ProgressBars
 from ditlab.cli.terminal import escape_line
-from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
+from ditlab.reports.formatting import format_duration, terminal_table
+from ditlab.spec.sweep_space import written
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -116,11 +117,10 @@ def _print_result(result: SamplingResult, as_json: bool) -> int:
 
 def forecast_table(plan: SamplingPlan) -> Table:
     """A row a point: its values, and the network evaluations of a sample."""
-    names = short_names(plan.session.sweep.space, ("point", "evaluations a sample"))
+    points = plan.session.points
     rows = []
-    for point in plan.session.points[:MOST_ROWS]:
-        values = (escape_line(describe_value(point.values[path])) if path in point.values else "" for path in names)
-        rows.append([str(point.number), *values, f"{plan.forecast.evaluations[point.number]:g}"])
-    left = len(plan.session.points) - len(rows)
-    columns = {"point": "number", **dict.fromkeys(names.values(), "text"), "evaluations a sample": "number"}
-    return terminal_table(columns, rows, caption=f"and {left:,} more points" if left else None)
+    for point in points[:MOST_ROWS]:
+        evaluations = f"{plan.forecast.evaluations[point.number]:g}"
+        rows.append((str(point.number), escape_line(written(point.values)), evaluations))
+    more = f"and {len(points) - MOST_ROWS:,} more points" if len(points) > MOST_ROWS else None
+    return terminal_table({"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more)

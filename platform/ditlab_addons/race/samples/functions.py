@@ -67,12 +67,12 @@ def sweep_samples(
     unfinished one with this content, if any. Raises UserError for anything wrong in it, and where the run cannot be
     measured so.
     """
-    from ditlab_addons.race.samples.run import run_sweep, start_sweep
+    from ditlab_addons.race.samples.run import run_sweep
 
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
     with computing_beside_others(warn):
-        return run_sweep(session, start_sweep(session, folder), warn)
+        return run_sweep(session, folder, warn)
 
 
 def plan_samples(

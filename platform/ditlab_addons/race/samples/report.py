@@ -8,6 +8,7 @@ point is chosen by the same draws. With one seed nothing is told apart.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,6 @@ from ditlab.quality.text import ENTROPY_FALL, entropy_fell
 from ditlab.reports.formatting import (
     Cells,
     describe_value,
-    format_duration,
     format_number,
     is_numeric,
     listed,
@@ -31,7 +31,6 @@ from ditlab.reports.formatting import (
 )
 from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import metric_axis
 from ditlab.reports.sweep_records import SweepSummary, Trial, better, objectives, pareto, rank
 from ditlab_models.figures import Curve, Figure, PointGroup, Points
 
@@ -40,8 +39,6 @@ EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
 COSTS = (EVALUATIONS, SECONDS)
 _MOST_NAMED = 8
 """Points that a sentence lists."""
-_BEYOND = 3.0
-"""Lengths of the axis to which bars reach beyond it."""
 FRONTIER_CAPTION = (
     "A mark is a point of the space, its bar the 95 % interval over seeds of the noise. No point beats those in a ring "
     "in both quality and cost, by their means."
@@ -73,6 +70,11 @@ class PointResult:
         values = self.by_seed.get(metric, ())
         return paired_interval(values) if values and all(map(math.isfinite, values)) else None
 
+    def text(self, metric: str) -> str:
+        """Mean of a metric with half the width of its interval; empty where a value is missing or not finite."""
+        interval = self.interval(metric)
+        return interval.text() if interval else ""
+
 
 @dataclass(frozen=True)
 class SamplingSummary:
@@ -94,8 +96,6 @@ class SamplingSummary:
     samples: int
     """Samples for each point and seed."""
     seeds: Sequence[int]
-    seconds: float
-    """Duration of drawing, all points together."""
 
     @cached_property
     def ranking(self) -> SweepSummary:
@@ -105,18 +105,9 @@ class SamplingSummary:
             status = "finished" if each.by_seed else "waiting"
             trials.append(Trial(each.number, "", each.values, status, metrics=each.means))
         return SweepSummary(
-            sweep_id=self.sweep_id,
-            name=self.name,
-            metrics=(self.metric, EVALUATIONS),
-            modes=(self.mode, "min"),
-            axes=[],
-            trials=trials,
-            search="grid",
-            scheduler="none",
-            seconds=self.seconds,
-            total_trials=len(trials),
-            base=self.run_name,
-        )
+            self.sweep_id, self.name, (self.metric, EVALUATIONS), (self.mode, "min"), (), trials,
+            search="grid", scheduler="none", seconds=0.0, total_trials=len(trials), base="",
+        )  # fmt: skip
 
     @cached_property
     def measured(self) -> list[PointResult]:
@@ -137,6 +128,11 @@ class SamplingSummary:
     def is_done(self) -> bool:
         """True if all points are measured."""
         return all(each.by_seed for each in self.points)
+
+    def places(self, points: Sequence[PointResult]) -> tuple[np.ndarray, np.ndarray]:
+        """Means of points: network evaluations a sample, and the metric."""
+        costs = np.array([each.means[EVALUATIONS] for each in points])
+        return costs, np.array([each.means[self.metric] for each in points])
 
     def difference(self, point: PointResult, other: PointResult) -> Interval:
         """Interval of the paired differences of the metric, of two measured points; it holds with all others."""
@@ -160,17 +156,6 @@ class SamplingSummary:
         return sorted(found, key=lambda each: each.means[EVALUATIONS])
 
 
-def measure_text(interval: Interval | None) -> str:
-    """A mean with the half width of its interval, to two of whose digits both are rounded: `2.310 ± 0.052`."""
-    if interval is None:
-        return ""
-    mean, half = interval.mean, interval.half_width
-    if not 1e-9 < half < 1e6:
-        return format_number(mean)
-    digits = max(0, 1 - math.floor(math.log10(half)))
-    return f"{mean:.{digits}f} \N{PLUS-MINUS SIGN} {half:.{digits}f}"
-
-
 def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
     """Columns and rows of the table, the frontier first."""
     taken = ("point", "frontier", summary.metric, "evaluations", "ms a sample", "difference", "to point", "told apart")
@@ -180,7 +165,7 @@ def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
     for each in summary.measured:
         rival = summary.rival(each)
         row: Cells = [each.number, "yes" if each.number in front else None]
-        row += [measure_text(each.interval(summary.metric)), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
+        row += [each.text(summary.metric), each.means[EVALUATIONS], 1000 * each.means[SECONDS]]
         for path in summary.axes:
             value = each.values.get(path)
             row.append(value if is_numeric([value]) else _value_text(each, path))
@@ -188,7 +173,7 @@ def rows_of(summary: SamplingSummary) -> tuple[list[str], list[Cells]]:
             row += [None, None, None]
         else:
             difference = summary.difference(each, rival)
-            row += [measure_text(difference), rival.number, "yes" if difference.excludes_zero else "no"]
+            row += [difference.text(), rival.number, "yes" if difference.excludes_zero else "no"]
         rows.append(row)
     return [*taken[:5], *names.values(), *taken[5:]], rows
 
@@ -204,7 +189,7 @@ def verdict(summary: SamplingSummary) -> list[str]:
         return [f"No point has a finite value of {summary.metric} yet."]
     values = ", ".join(f"{path} = {_value_text(first, path)}" for path in first.values)
     cost = f"{format_number(first.means[EVALUATIONS])} network evaluations a sample"
-    value = measure_text(first.interval(summary.metric))
+    value = first.text(summary.metric)
     head = f"Point {first.number} has the best mean: {summary.metric} = {value} ({better(summary.mode)})"
     sentences = [f"{head}, {cost}: {values}."]
     if len(summary.measured) > 1:
@@ -245,57 +230,49 @@ def _close_sentences(summary: SamplingSummary, first: PointResult) -> list[str]:
 
 def frontier_figure(summary: SamplingSummary, about: str) -> Figure | None:
     """Draw the metric over network evaluations, with intervals and the frontier; None where no point has a value."""
-    quality = metric_axis(summary.ranking)
-    cost = metric_axis(summary.ranking, 1)
-    if not quality.raw:
+    if not summary.measured:
         return None
-    places = {number: (cost.positions[number], height) for number, height in quality.positions.items()}
-    x, y = np.array(list(places.values())).T
-    front = sorted((each.number for each in summary.frontier), key=lambda number: places[number])
-    across, up = np.array([places[number] for number in front]).T
-    groups = [PointGroup(x, y), PointGroup(across, up, "on the frontier", list(map(str, front)), "ring")]
-    curves = [Curve(np.repeat(across, 2)[1:], np.repeat(up, 2)[:-1])]  # a line that steps at each point to its height
+    front = [str(each.number) for each in summary.frontier]
+    groups = [
+        PointGroup(*summary.places(summary.measured)),
+        PointGroup(*summary.places(summary.frontier), "on the frontier", front, "ring"),
+    ]
+    curves = []
     for each in summary.measured:
         interval = each.interval(summary.metric)
-        is_inside = quality.low <= quality.raw[each.number] <= quality.high and quality.low < quality.high
-        if interval is None or len(summary.seeds) == 1 or not is_inside:
-            continue
-        raw = np.array([interval.low, interval.high])
-        if quality.scale == "log":
-            raw = np.log(raw.clip(1e-300))
-        ends = (raw - quality.low) / (quality.high - quality.low)
-        at = np.full(2, cost.positions[each.number])
-        curves.append(Curve(at, ends.clip(-_BEYOND, 1 + _BEYOND), weight="faint"))
-    panel = Points(groups, "", cost.path, summary.ranking.goals[0], cost.ticks, quality.ticks, curves, (8.2, 4.8))
-    return Figure([panel], columns=1, alt=about)
+        if interval and math.isfinite(interval.half_width):
+            at = np.full(2, each.means[EVALUATIONS])
+            curves.append(Curve(at, np.array([interval.low, interval.high]), weight="faint"))
+    goal = f"{summary.metric} ({better(summary.mode)})"
+    return Figure([Points(groups, "", EVALUATIONS, goal, curves=curves, size=(8.2, 4.8))], columns=1, alt=about)
 
 
-def write_sampling_report(
-    summary: SamplingSummary, folder: Path, grid: Figure | None, sample_command: str, resume_command: str
-) -> list[Path]:
+def write_sampling_report(summary: SamplingSummary, folder: Path, grid: Figure | None) -> list[Path]:
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `grid` shows samples of the points, a row each. Files are replaced atomically, the pages last. Raises OSError where
     the disk refuses.
     """
-    pictures: list[Path] = []
-
-    def picture(name: str, figure: Figure | None, caption: str) -> Part:
-        if figure is None:
-            return Paragraphs("There is nothing to draw yet.")
-        pictures.append(save_figure(figure, folder / name))
-        return ImageFile(pictures[-1], caption)
-
     sentences = verdict(summary)
     about = f"{summary.metric} over network evaluations a sample, a mark a point. {sentences[0]}"
-    frontier = picture("frontier.png", frontier_figure(summary, about), FRONTIER_CAPTION)
-    sections = [Section("Quality over cost", [frontier, _points_table(summary)])]
-    if others := _other_metrics(summary):
-        sections.append(Section("All metrics", [others]))
-    samples = picture("samples.png", grid, f"{SAMPLES_CAPTION} {summary.seeds[0]}.")
-    sections += [Section("Samples", [samples]), _how(summary, sample_command, resume_command)]
+    pictures = {
+        "frontier.png": (frontier_figure(summary, about), FRONTIER_CAPTION),
+        "samples.png": (grid, f"{SAMPLES_CAPTION} {summary.seeds[0]}."),
+    }
+    drawn: dict[str, Part] = {}
+    for name, (figure, caption) in pictures.items():
+        if figure is not None:
+            drawn[name] = ImageFile(save_figure(figure, folder / name), caption)
+    nothing = Paragraphs("There is nothing to draw yet.")
+    sections = [
+        Section("Quality over cost", [drawn.get("frontier.png", nothing), _points_table(summary)]),
+        *_all_metrics(summary),
+        Section("Samples", [drawn.get("samples.png", nothing)]),
+        Section("How the sweep was run", _how(summary)),
+    ]
     page = Page(f"Sampling sweep: {summary.name}", " ".join(sentences), sections)
-    return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
+    files = [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md")]
+    return [*files, *(folder / name for name in drawn)]
 
 
 def _points_table(summary: SamplingSummary) -> Table:
@@ -309,34 +286,25 @@ def _points_table(summary: SamplingSummary) -> Table:
     return Table(columns, rows, caption)
 
 
-def _how(summary: SamplingSummary, sample_command: str, resume_command: str) -> Section:
-    rows = [
-        ["sweep", summary.sweep_id],
-        ["run", f"{summary.run_id} ({summary.run_name}), step {summary.step:,}"],
-        ["samples", f"{summary.samples:,} for each point and seed"],
-        ["seeds", listed(summary.seeds, 12)],
-        ["time", f"{format_duration(summary.seconds)} of drawing"],
-    ]
-    parts: list[Part] = [Table(["", ""], rows)]
-    if sample_command:
-        parts += [Paragraphs("Samples of the best point are drawn with:"), Code(sample_command, "shell")]
-    if not summary.is_done:
-        parts += [Paragraphs("Resume the sweep with:"), Code(resume_command, "shell")]
-    return Section("How the sweep was run", parts)
-
-
-def _other_metrics(summary: SamplingSummary) -> Table | None:
+def _all_metrics(summary: SamplingSummary) -> list[Section]:
     """Means of all metrics of samples, where there are others than the sweep's; costs stand in the other table."""
     names = list(dict.fromkeys(name for each in summary.measured for name in each.means if name not in COSTS))
     if len(names) < 2:
-        return None
-    rows: list[Cells] = [
-        [each.number, *(measure_text(each.interval(name)) for name in names)] for each in summary.measured
-    ]
-    return Table(["point", *names], rows, "Means over seeds, with the half width of the 95 % interval.")
+        return []
+    rows: list[Cells] = [[each.number, *map(each.text, names)] for each in summary.measured]
+    caption = "Means over seeds, with the half width of the 95 % interval."
+    return [Section("All metrics", [Table(["point", *names], rows, caption)])]
 
 
-def ranking_table(summary: SamplingSummary) -> dict[str, list[Any]]:
-    """Table of the points for MLflow: columns by name, the frontier first."""
-    columns, rows = rows_of(summary)
-    return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
+def _how(summary: SamplingSummary) -> list[Part]:
+    text = (
+        f"Sweep {summary.sweep_id} of run {summary.run_id} ({summary.run_name}), step {summary.step:,}: "
+        f"{summary.samples:,} samples for each point and seed, seeds {listed(summary.seeds, 12)}."
+    )
+    parts: list[Part] = [Paragraphs(text)]
+    if summary.best:
+        sample = shlex.join(["sample", summary.run_id, *summary.best.options])
+        parts += [Paragraphs("Samples of the best point are drawn with:"), Code(f"ditlab {sample}", "shell")]
+    if not summary.is_done:
+        parts += [Paragraphs("Resume the sweep with:"), Code(f"ditlab tune --resume {summary.sweep_id}", "shell")]
+    return parts

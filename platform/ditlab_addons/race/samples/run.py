@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ REPORT = "report"
 MOST_ROWS = 24
 """Points of a terminal's table."""
 IN_THE_REPORT = ("ms a sample", "difference")
-"""Columns for which a terminal has no room."""
+"""Columns that a narrow terminal leaves out."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,10 @@ class SamplingResult:
     def terminal_tables(self) -> Iterator[RenderableType]:
         """The points, the frontier first, and what follows from them in sentences."""
         columns, rows = rows_of(self.summary)
-        shown = [place for place, name in enumerate(columns) if name not in IN_THE_REPORT]
-        kinds = {columns[place]: "number" for place in shown} | {"frontier": "text", "told apart": "text"}
-        yield terminal_table(kinds, ([format_cell(row[place]) for place in shown] for row in rows[:MOST_ROWS]))
-        if len(rows) > MOST_ROWS:
-            yield Text(f"and {len(rows) - MOST_ROWS} more in the report")
+        kinds = dict.fromkeys(columns, "number") | {"frontier": "text", "told apart": "text"}
+        cells = ([format_cell(cell) for cell in row] for row in rows[:MOST_ROWS])
+        more = f"and {len(rows) - MOST_ROWS} more in the report" if len(rows) > MOST_ROWS else None
+        yield terminal_table(kinds, cells, caption=more, optional=IN_THE_REPORT)
         yield from map(Text, verdict(self.summary))
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,43 +105,44 @@ class SamplingResult:
         return card(self.summary.name, about, [paragraph(" ".join(verdict(self.summary))), table(columns, rows)])
 
 
-def start_sweep(session: SamplingSession, folder: SampledFolder | None) -> SampledFolder:
-    """Make the folder of a new sweep, or take that of a resumed one, and store the spec. Raises UserError."""
-    saved = session.saved
-    num = len(session.points)
-    try:
-        if folder is None:
-            run = create_run(
-                saved.home, session.sweep.name, family=saved.experiment.model.family, spec_hash="", total_steps=num,
-                trials=num, tracking_uri=saved.record.tracking_uri,
-            )  # fmt: skip
-            folder = SampledFolder(run)
-        write_durably(folder.spec, encode_recorded(session.sweep.to_dict()))
-    except OSError as error:
-        raise home_write_error(saved.home, error) from error
-    return folder
-
-
-def run_sweep(session: SamplingSession, folder: SampledFolder, warn: Callable[[str], None]) -> SamplingResult:
+def run_sweep(session: SamplingSession, folder: SampledFolder | None, warn: Callable[[str], None]) -> SamplingResult:
     """Draw and measure what is left of a sweep, write its report and its run in MLflow; Ctrl-C ends it early.
 
-    Raises UserError where the disk refuses, and where another process runs the sweep.
+    `folder` is that of a resumed one. Raises UserError where the disk refuses, and where another process runs the
+    sweep.
     """
+    try:
+        return _run(session, folder or _new_folder(session), warn)
+    except OSError as error:
+        raise home_write_error(session.saved.home, error) from error
+
+
+def _new_folder(session: SamplingSession) -> SampledFolder:
     saved = session.saved
+    num = len(session.points)
+    family = saved.experiment.model.family
+    uri = saved.record.tracking_uri
+    run = create_run(
+        saved.home, session.sweep.name, family=family, spec_hash="", total_steps=num, trials=num, tracking_uri=uri
+    )
+    return SampledFolder(run)
+
+
+def _run(session: SamplingSession, folder: SampledFolder, warn: Callable[[str], None]) -> SamplingResult:
+    saved = session.saved
+
+    def finished(done: Done) -> None:
+        found = session.summary(folder.sweep_id, done)
+        num = sum(bool(each.by_seed) for each in found.points)
+        update_record(folder.folder, step=num)
+        best = {f"best/{found.metric}": found.best.means[found.metric]} if found.best else {}
+        tracker.journal.log_metrics(num, {"points/done": float(num), **best})
+
     with lock_run(folder.folder):
-        update_record(folder.folder, status="running", message="")
         tracker = RunTracker(folder.folder, saved.experiment.tracking.uri, saved.home, warn=warn)
-
-        def finished(done: Done) -> None:
-            found = session.summary(folder.sweep_id, done)
-            num = sum(bool(each.by_seed) for each in found.points)
-            update_record(folder.folder, step=num)
-            metrics = {"points/done": float(num)}
-            if found.best:
-                metrics[f"best/{found.metric}"] = found.best.means[found.metric]
-            tracker.journal.log_metrics(num, metrics)
-
         with logged_records(tracker), _ended_if_failing(folder.folder, tracker):
+            write_durably(folder.spec, encode_recorded(session.sweep.to_dict()))
+            update_record(folder.folder, status="running", message="")
             _start(session, tracker, folder.spec)
             status = "finished"
             try:
@@ -151,11 +150,8 @@ def run_sweep(session: SamplingSession, folder: SampledFolder, warn: Callable[[s
             except KeyboardInterrupt:
                 status = "interrupted"
                 done = folder.read()
-            except OSError as error:
-                raise home_write_error(saved.home, error) from error
             summary = session.summary(folder.sweep_id, done)
-            files = _write_report(session, folder, summary, warn)
-            _log_result(tracker, summary, status, files)
+            _log_result(tracker, summary, status, _write_report(session, folder, summary, warn))
             update_record(folder.folder, status=status)
     return SamplingResult(status, summary, folder.report / "report.html", tracker.num_unsent)
 
@@ -194,14 +190,11 @@ def _start(session: SamplingSession, tracker: RunTracker, spec: Path) -> None:
 def _write_report(
     session: SamplingSession, folder: SampledFolder, summary: SamplingSummary, warn: Callable[[str], None]
 ) -> list[Path]:
-    sample = ""
-    if summary.best:
-        sample = f"ditlab {shlex.join(['sample', summary.run_id, *summary.best.options])}"
     session.saved.progress("writing the report", 0, None, "")
     try:
         folder.report.mkdir(exist_ok=True)
         grid = session.grid(folder, [each.number for each in summary.measured])
-        return write_sampling_report(summary, folder.report, grid, sample, f"ditlab tune --resume {summary.sweep_id}")
+        return write_sampling_report(summary, folder.report, grid)
     except OSError as error:  # the result is known without it
         warn(f"{folder.report} cannot be written ({error.strerror}).")
         return []
@@ -226,13 +219,10 @@ def _log_result(tracker: RunTracker, summary: SamplingSummary, status: str, file
 
 def _note(summary: SamplingSummary, status: str, files: Sequence[Path]) -> str:
     """Text that MLflow shows with the run, as Markdown."""
-    columns, rows = rows_of(summary)
-    shown = [[notes.plain(format_cell(cell), 60) for cell in row] for row in rows[:10]]
     parts = [
         f"**{notes.plain(summary.name)}**: samples of run {summary.run_id} ({notes.plain(summary.run_name)}), step "
         f"{summary.step:,}; {len(summary.points)} points. Run {summary.sweep_id}, {status}.",
         *(notes.plain(each, 400) for each in verdict(summary)),
-        notes.table([notes.plain(name, 60) for name in columns], shown),
     ]
     for file in files:
         if file.suffix == ".html":

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ditlab.analysis.averages import kept_averages, requested_profiles, with_average
+from ditlab.analysis.averages import with_average
 from ditlab.analysis.drawing import SampleSet, draw
 from ditlab.analysis.opened_run import SavedRun, default_device
 from ditlab.analysis.sample_options import SampleOptions
@@ -30,7 +30,7 @@ from ditlab_addons.race.samples.ledger import PointDraw, SampledFolder
 from ditlab_addons.race.samples.report import COSTS, EVALUATIONS, SECONDS, PointResult, SamplingSummary
 from ditlab_addons.race.samples.spec import Point, SamplingSweep, point_experiments
 from ditlab_models.contract import Samples, SamplesEvaluator
-from ditlab_models.figures import Figure, ImageGrid, Panel
+from ditlab_models.figures import Figure, Panel
 
 COLUMNS, ROWS = 8, 12
 """Samples of a point, and points, in the picture."""
@@ -78,7 +78,9 @@ class SamplingSession:
             raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
         for experiment in self.experiments:
             saved.sampler(experiment)
-        self._check_averages()
+        for ema in dict.fromkeys(point.ema for point in self.points):
+            with with_average(self.saved, ema):  # refused before anything is drawn where it cannot be rebuilt
+                pass
         columns = data.train.columns
         self._inputs = ModelInputs.from_experiment(
             self.experiments[0], columns, default_device(), self.saved.warn, saved.home
@@ -93,15 +95,6 @@ class SamplingSession:
         self._network: nn.Module | None = None
         self._ema: str | None = None
         self._rows = 0  # of batches that the network evaluated
-
-    def _check_averages(self) -> None:
-        """Raise UserError where the run has kept too little to rebuild the average of a point."""
-        averages = [point.ema for point in self.points if point.ema is not None]
-        if not averages:
-            return
-        with kept_averages(self.saved) as kept:
-            for profile in requested_profiles(averages):
-                kept.rebuild(profile)
 
     def draw(
         self, point: Point, seed: int, num: int | None = None, progress: Progress = ignore_progress
@@ -142,16 +135,15 @@ class SamplingSession:
         """Count the evaluations of one sample of each point, and time a batch of the cheapest."""
         sweep = self.sweep
         evaluations: dict[int, float] = {}
-        size = 0
         for number, point in enumerate(self.points):
             self.saved.progress("counting network evaluations", number, len(self.points), "points")
-            drawn, evaluations[point.number] = self.draw(point, sweep.seed, 1)
-            size = max(size, sum(each.nbytes for each in drawn.numbers.values()))
+            evaluations[point.number] = self.draw(point, sweep.seed, 1)[1]
         cheapest = min(self.points, key=lambda point: evaluations[point.number])
         drawn, each = self.draw(cheapest, sweep.seed, min(sweep.batch, sweep.samples))
         left = list(self.left(done))
         total = sum(evaluations[point.number] for point, _ in left) * sweep.samples
         seconds = total * drawn.seconds / (each * len(drawn))
+        size = sum(tensor.nbytes for tensor in drawn.numbers.values()) // len(drawn)
         return SamplingForecast(evaluations, total, seconds, size * sweep.samples * len(left), len(left))
 
     def run(self, folder: SampledFolder, finished: Callable[[Done], None]) -> Done:
@@ -183,11 +175,7 @@ class SamplingSession:
 
     def _named(self, name: str) -> Progress:
         """The progress of a draw, under its name."""
-
-        def report(what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-            self.saved.progress(f"{name}: {what}", done, total, unit)
-
-        return report
+        return lambda what, *amounts: self.saved.progress(f"{name}: {what}", *amounts)
 
     def summary(self, sweep_id: str, done: Done) -> SamplingSummary:
         """All that the report shows, in its present state."""
@@ -196,9 +184,8 @@ class SamplingSession:
         points = []
         for point in self.points:
             draws = [done[point.number, seed] for seed in seeds if (point.number, seed) in done]
-            by_seed: dict[str, list[float]] = {}
-            if len(draws) == len(seeds):
-                by_seed = {name: [each.value(name) for each in draws] for name in draws[0].metrics}
+            names = draws[0].metrics if len(draws) == len(seeds) else ()
+            by_seed = {name: [each.value(name) for each in draws] for name in names}
             points.append(PointResult(point.number, point.values, by_seed, point.arguments()))
         return SamplingSummary(
             sweep_id=sweep_id,
@@ -212,7 +199,6 @@ class SamplingSession:
             points=points,
             samples=sweep.samples,
             seeds=seeds,
-            seconds=sum(each.value(SECONDS) for each in done.values()) * sweep.samples,
         )
 
     def grid(self, folder: SampledFolder, numbers: Sequence[int]) -> Figure | None:
@@ -231,12 +217,8 @@ class SamplingSession:
         sampler = self.saved.sampler(self.experiments[number])
         is_image = tensors["values"].ndim == 4 and sampler.takes_rows != "completed"
         first = {name: values[: COLUMNS if is_image else 1] for name, values in tensors.items()}
-        panels: list[Panel] = []
-        for panel in sampler.show(Samples(first.pop("values"), first)).panels:
-            if isinstance(panel, ImageGrid):
-                panel = replace(panel, columns=COLUMNS)
-            panels.append(replace(panel, title=f"point {number}"))
-        return panels
+        shown = sampler.show(Samples(first.pop("values"), first))
+        return [replace(panel, title=f"point {number}") for panel in shown.panels]
 
 
 def open_measure(saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs, batch: int) -> Measure:

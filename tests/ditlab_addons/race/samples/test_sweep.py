@@ -94,7 +94,6 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
     one, two = (point.means for point in last.summary.points)
     assert (one["cost/evaluations"], two["cost/evaluations"]) == (1, 2) and one["cost/seconds"] > 0
     assert {"quality/frechet", "quality/kernel", "quality/nearest"} <= one.keys()
-    assert (last.report.parent / "report.md").read_text().count("quality/frechet") > 1
     with pytest.raises(UserError, match=r"was started as another one: samples=30 \(was 20\)"):
         ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
     plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
@@ -153,8 +152,6 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
     assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9) and found["bytes"] >= 8 * 20 * 64 * 4
     assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
     assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
-    said = run_here(capfd, monkeypatch, "tune", path, "--quick")
-    assert said.code == 2 and "--quick is for sweeps that train" in said.err
 
 
 @pytest.mark.parametrize(
@@ -167,7 +164,6 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
         ({"space": grid("sampling.stpes", 1)}, "did you mean 'steps'"),
         ({"space": grid("ema", 0.1)}, "keeps no averages"),
         ({"metric": "quality/r2"}, "metric=quality/r2 is not measured on the samples"),
-        ({"base": {"run": "nobody"}}, "run 'nobody' is unknown"),
         ({"samples": 5}, "samples=5 must be at least 20"),
     ],
 )
