@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.spec.schema import experiment_schema, sampling_sweep_schema, sweep_schema
+from ditlab.spec.schema import experiment_schema, sweep_schema
+from ditlab_addons.race.samples.spec import sampling_sweep_schema
 
 OF_A_FAMILY = ("model", "objective", "sampling")
 """Sections of an experiment whose fields depend on `model.family`."""
@@ -35,7 +36,7 @@ def spec_pages() -> dict[str, str]:
         + _table([Field(name, node, sweep) for name, node in sweep["properties"].items()])
         + _sections(sweep, sweep["properties"])
         + "\n## A sweep over samples\n\nMade from `ditlab schema --samples`; axes are as above. "
-        "[What it is for](../sweeps.md#samples-of-a-trained-run).\n\n"
+        "[What it is for](../addons/race.md#samples-of-a-trained-run).\n\n"
         + _table([Field(name, node, samples) for name, node in samples["properties"].items()])
     )
     return pages

@@ -33,11 +33,19 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
     "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
-    "function": {"harness_model": "figures", "prove": "check", "replay": "check", "verify": "check"},
+    "function": {
+        "harness_model": "figures",
+        "plan_samples": "race",
+        "prove": "check",
+        "replay": "check",
+        "sweep_samples": "race",
+        "verify": "check",
+    },
     "method": {"ask": "ask"},
-    "option": {"--notify": "notify", "--prove": "check"},
+    "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
     "scheduler": {"race": "race"},
     "section": {"notify": "notify"},
+    "sweep's base": {"run": "race"},
     "weight format": {
         "diffusers_dit": "interop",
         "dit": "interop",
@@ -120,8 +128,24 @@ class ExportFormat(NamedTuple):
     """True where adapters (`training.lora`) are merged into the weights."""
 
 
+class SweepKind(NamedTuple):
+    """A kind of sweeps that train nothing, known by a field of their `base` that no experiment has."""
+
+    name: str
+    """The field: `run` of `base: {run: RUN}`."""
+    noun: str
+    """Phrase for one of them: `sweep over samples`."""
+    load: str
+    """Function of (path of a file, values of `--set`) that returns its spec, checked: an object with `to_dict()`, and
+    `describe()`, which returns a phrase on its size, `4 points`. It raises UserError."""
+    target: str
+    """Function of (path of a file or None, values of `--set`, value of `--resume` or None, whether it is a dry run,
+    whether it prints JSON) that does the work of `ditlab tune` and returns the exit code. Such a sweep keeps its spec
+    in `sweep.yaml` of its run's folder, by which `--resume` knows its kind, and its page in `report/report.html`."""
+
+
 class CommandOption(NamedTuple):
-    """A flag of a command of the core that takes flags of add-ons: `watch`."""
+    """A flag of a command of the core that takes flags of add-ons: `schema`, `watch`."""
 
     command: str
     name: str
@@ -130,7 +154,8 @@ class CommandOption(NamedTuple):
     """Text of the option."""
     target: str
     """Function that the command calls where the flag is given. Of `watch`: a function of (folder of the run, function
-    that prints a line), called before the page is served; it returns at once, or raises UserError."""
+    that prints a line), called before the page is served; it returns at once, or raises UserError. Of `schema`: a
+    function without arguments that returns the schema, such as `ditlab.spec.schema.file_schema` makes."""
 
     @property
     def parameter(self) -> str:
@@ -154,6 +179,7 @@ class Parts(NamedTuple):
     run_methods: Mapping[str, str] = NONE
     """Methods of `ditlab.Run` by name, with the function of each, whose first argument is the run."""
     start_checks: tuple[StartCheck, ...] = ()
+    sweep_kinds: tuple[SweepKind, ...] = ()
     options: tuple[CommandOption, ...] = ()
     weight_formats: Mapping[str, str] = NONE
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
@@ -191,7 +217,7 @@ class Parts(NamedTuple):
     begins or goes on. A hook that packs numbers is one of every worker."""
 
 
-PartT = TypeVar("PartT", Command, Importer, StartCheck, CommandOption, ExportFormat)
+PartT = TypeVar("PartT", Command, Importer, StartCheck, SweepKind, CommandOption, ExportFormat)
 
 
 def _addon_folders(only: str | None = None) -> Iterator[Plugin]:
@@ -262,6 +288,11 @@ def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
     found = _described("start check", [check for parts in all_parts() for check in parts.start_checks])
     return dict(sorted(found.items()))
+
+
+def sweep_kinds() -> dict[str, SweepKind]:
+    """Return all kinds of sweeps that train nothing by the field of `base`. Warns of those whose field is taken."""
+    return _described("sweep's base", [kind for parts in all_parts() for kind in parts.sweep_kinds])
 
 
 def command_options(command: str) -> dict[str, CommandOption]:

@@ -351,6 +351,45 @@ def test_a_solver_of_a_package_draws_and_only_where_a_velocity_is_integrated(
     assert said.code == 2 and "sampling.solver='one_step'" in said.err
 
 
+SHELVES = """
+from ditlab.parts import Parts, SweepKind
+
+KIND = SweepKind(name="shelf", noun="sweep over shelves", load="hello.parts:Shelves", target="hello.parts:tune")
+PARTS = Parts(sweep_kinds=(KIND,))
+
+class Shelves:
+    def __init__(self, path, overrides):
+        self.size = len(overrides)
+
+    def to_dict(self):
+        return {"size": self.size}
+
+    def describe(self):
+        return f"{self.size} shelves"
+
+def tune(path, overrides, resume, dry_run, as_json):
+    print(path.name, overrides, resume, dry_run, as_json)
+    return 3
+"""
+
+
+def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab, tmp_path, addons):
+    (hello / "hello" / "parts.py").write_text(SHELVES)
+    addons()
+    path = tmp_path / "shelves.yaml"
+    path.write_text("base: {shelf: top}\n")
+    assert ditlab("validate", path, "--set", "a=1").out.endswith(
+        "shelves.yaml: valid (sweep over shelves, 1 shelves)\n"
+    )
+    assert ditlab("show", path).out == "size: 0\n"
+    said = ditlab("tune", path, "--set", "a=1", "--dry-run")
+    assert (said.code, said.out) == (3, "shelves.yaml ('a=1',) None True False\n"), said.err
+    said = ditlab("tune", path, "--quick")
+    assert said.code == 2 and "--quick is for sweeps that train, and a sweep over shelves trains nothing" in said.err
+    with pytest.raises(UserError, match=r"base\.shelf makes it a sweep over shelves, which trains nothing"):
+        package.load_sweep(path)
+
+
 def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch):
     monkeypatch.setenv("SOME_HOOK", "http://127.0.0.1:9/T0K3N")
     section = ("--set", "notify=[{on: [failed], to: env:SOME_HOOK}]")
@@ -400,12 +439,18 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         (home.parent / "sweep.yaml").write_text(dump_yaml(sweep))
         return ditlab("validate", home.parent / "sweep.yaml").err
 
+    def base(name: str) -> str:
+        path = home.parent / "other.yaml"
+        path.write_text(dump_yaml({"base": {name: "small"}}))
+        return ditlab("tune", path).err
+
     called = {
         "command": lambda name: ditlab(*name.split()).err,
         "field": field,
         "importer": lambda name: ditlab("data", "import", name).err,
         "option": lambda name: ditlab("watch" if name == "--notify" else "train", "x.yaml", name).err,
         "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
+        "sweep's base": base,
         "function": function,
         "method": method,
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
@@ -432,6 +477,7 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["importer"] |= {importer.name: name for importer in addon.importers}
         found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
         found["option"] |= {option.name: name for option in addon.options}
+        found["sweep's base"] |= {kind.name: name for kind in addon.sweep_kinds}
         found["section"] |= dict.fromkeys([*addon.sections, *addon.sweep_sections], name)
         found["function"] |= dict.fromkeys(addon.functions, name)
         found["method"] |= dict.fromkeys(addon.run_methods, name)

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.parts import SweepKind, load_part
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import (
     is_sweep,
     load_experiment,
-    load_recorded_experiment,
     read_with_parents,
     refuse_overrides,
     spec_name,
     validated,
 )
 from ditlab.spec.quick import Quick, load_quick_experiment, load_quick_sweep, shorten_experiment, shorten_sweep
-from ditlab.spec.sampling_sweep import SamplingSweep, check_sampling_sweep, load_sampling_sweep
-from ditlab.spec.sweep import Sweep, is_sampling_sweep
+from ditlab.spec.sweep import Sweep, find_sweep_kind
 from ditlab.spec.sweep import load_sweep as read_sweep
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for, typical_values, written
-from ditlab.tracking.records import find_run, find_training_run
+from ditlab.tracking.records import find_run
 
 if TYPE_CHECKING:
     from ditlab_models.parameters import ParameterCount
@@ -44,15 +43,6 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises UserError, naming file and field, for anything wrong in them."""
     sweep = read_sweep(Path(path), overrides)
     check_sweep(sweep, spec_name(Path(path)))
-    return sweep
-
-
-def load_samples_sweep(path: str | Path, overrides: Sequence[str] = ()) -> SamplingSweep:
-    """Load the YAML of a sweep over samples with `overrides` (`seeds=3`), and check every point against the run that
-    its base names. Raises UserError for anything wrong in them."""
-    sweep, home = load_sampling_sweep(Path(path), overrides), Home.from_environment()
-    experiment = load_recorded_experiment(find_training_run(home, sweep.base.run).folder.spec)
-    check_sampling_sweep(sweep, experiment, spec_name(Path(path)))
     return sweep
 
 
@@ -131,12 +121,19 @@ def trace_shapes(spec: Experiment, batch: int = 1) -> list[ShapeRow]:
     return trace(spec.model, batch)
 
 
-def is_over_samples(sweep: str | Path | None, resume: str | None) -> bool:
-    """Return True if the file, or without one the sweep that is resumed, varies the samples of a trained run alone.
-    Raises UserError for a file that cannot be read, and for an unknown sweep."""
-    if sweep is not None:
-        return is_sampling_sweep(read_with_parents(Path(sweep)))
-    if resume in (None, "auto"):
-        return False
-    spec = find_run(Home.from_environment(), str(resume)).folder.path / "sweep.yaml"
-    return spec.exists() and is_sampling_sweep(read_with_parents(spec))
+def kind_of_sweep(sweep: Path | None, resume: str | None = None) -> SweepKind | None:
+    """Return the kind of a file, or without one of the sweep that is resumed; None for one that trains, and for an
+    experiment. Raises UserError for a file that cannot be read, for an unknown sweep, and where the add-on of its kind
+    is not here."""
+    if sweep is None:
+        if resume in (None, "auto"):
+            return None
+        sweep = find_run(Home.from_environment(), str(resume)).folder.path / "sweep.yaml"
+        if not sweep.exists():
+            return None
+    return find_sweep_kind(read_with_parents(sweep), spec_name(sweep))
+
+
+def load_of_kind(kind: SweepKind, path: Path, overrides: Sequence[str] = ()) -> Any:
+    """Load and check the file of a sweep that trains nothing. Raises UserError."""
+    return load_part("sweep's base", kind.name, kind.load)(path, overrides)

@@ -7,7 +7,8 @@ entropy is said.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -32,7 +33,19 @@ GROUP = "quality/"
 FEWEST_HELD_OUT = 20
 PROTOCOL = "text 1"
 """Version of how text is scored: numbers of two versions do not compare."""
+ENTROPY = f"{GROUP}token_entropy"
+"""Entropy of the tokens of drawn text, nats."""
+ENTROPY_FALL = 0.05
+"""Share of the held-out text's entropy that samples may lack before it is said."""
 Measure = Callable[[Samples], dict[str, float]]
+
+
+def entropy_fell(found: Mapping[str, float]) -> bool:
+    """Return True where the entropy of samples lies below held-out text's: more than ENTROPY_FALL of it, with 95 %
+    intervals that do not meet."""
+    names = (ENTROPY, f"{ENTROPY}_high", f"{ENTROPY}_held_out", f"{ENTROPY}_held_out_low")
+    entropy, high, real, real_low = (found.get(name, math.nan) for name in names)
+    return bool(high < real_low and entropy < (1 - ENTROPY_FALL) * real)
 
 
 def draws_text(experiment: Experiment) -> bool:
@@ -143,8 +156,6 @@ class TextQuality(DrawingEvaluator):
 
     def measure(self, drawn: Samples) -> dict[str, float]:
         """Return the metrics of `samples_names`; the first fall of the entropy is a warning."""
-        from ditlab.reports.sampling_report import ENTROPY, entropy_fell
-
         found = self._measure(drawn)
         if entropy_fell(found) and not self._warned:
             self._warned = True

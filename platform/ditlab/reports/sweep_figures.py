@@ -49,8 +49,6 @@ _WIDE = 6.0
 """Ratio of the largest to the smallest value from which the axis of curves is logarithmic."""
 _ABSENT = -0.22
 """Place of trials that do not use an axis."""
-_BEYOND = 3.0
-"""Lengths of the axis to which bars reach beyond it."""
 _SPREAD = 0.035
 """Largest distance between lines through one category, so that they stay distinguishable."""
 _STATUSES = {
@@ -124,33 +122,6 @@ def _trade_off(summary: SweepSummary) -> Points:
             curves = [_staircase(x, y, is_early=summary.modes[0] == "max")]
     x_label, y_label = summary.goals[:2]
     return Points(groups, "", x_label, y_label, first.ticks, second.ticks, curves, (8.2, 4.3))
-
-
-def frontier_figure(summary: SweepSummary, bars: Mapping[int, tuple[float, float]], about: str) -> Figure | None:
-    """Draw the first metric over the second one, with `bars` from low to high by trial number, and the Pareto front;
-    None where no trial has a value."""
-    quality, cost = metric_axis(summary, 0), metric_axis(summary, 1)
-    if not quality.raw:
-        return None
-
-    def place(each: Trial) -> tuple[float, float]:
-        return cost.positions[each.number], quality.positions[each.number]
-
-    groups = _groups(summary.trials, place, cost, has_names=False)
-    front = sorted(map(place, pareto(summary)))
-    curves = list[Curve]()
-    if front:
-        numbers = {(cost.positions[key], quality.positions[key]): str(key) for key in quality.positions}
-        groups.append(_ring(front, "on the frontier", [numbers[place] for place in front]))
-        curves.append(_staircase(*np.array(front).T))
-    for number, ends in bars.items():
-        if not quality.low <= quality.raw[number] <= quality.high or quality.high == quality.low:
-            continue  # it lies beyond the axis
-        raw = [math.log(max(end, 1e-300)) if quality.scale == "log" else end for end in ends]
-        places = (np.array(raw) - quality.low) / (quality.high - quality.low)
-        curves.append(Curve(np.full(2, cost.positions[number]), places.clip(-_BEYOND, 1 + _BEYOND), weight="faint"))
-    panel = Points(groups, "", cost.path, summary.goals[0], cost.ticks, quality.ticks, curves, (8.2, 4.8))
-    return Figure([panel], columns=1, alt=about)
 
 
 def _groups(

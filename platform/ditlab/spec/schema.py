@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from ditlab.spec.experiment import experiment_class
 from ditlab.spec.plugins import all_added_parts
-from ditlab.spec.sampling_sweep import SamplingSweep
 from ditlab.spec.sweep import sweep_class
+from ditlab_models.contract import Spec
 from ditlab_models.extensions import fully_extended_objective
 from ditlab_models.families import families
 
@@ -30,17 +30,16 @@ def experiment_schema() -> dict[str, Any]:
 
 def sweep_schema() -> dict[str, Any]:
     """JSON schema (2020-12). A file may leave out what its `extends` parent gives, and name its `base` by a path."""
-    schema = _finished(sweep_class().model_json_schema(), "DiTLab sweep")
-    _allow_parent(schema)
+    schema = file_schema(sweep_class(), "DiTLab sweep")
     base = schema["properties"]["base"]
     written_out = {key: base.pop(key) for key in ("type", "additionalProperties")}
     base["anyOf"] = [{"type": "string", "minLength": 1}, written_out]
     return schema
 
 
-def sampling_sweep_schema() -> dict[str, Any]:
-    """JSON schema (2020-12) of sweeps over the samples of a trained run."""
-    schema = _finished(SamplingSweep.model_json_schema(), "DiTLab sweep over samples")
+def file_schema(spec: type[Spec], title: str) -> dict[str, Any]:
+    """JSON schema (2020-12) of files that describe a spec. A file may leave out what its `extends` parent gives."""
+    schema = _finished(spec.model_json_schema(), title)
     _allow_parent(schema)
     return schema
 

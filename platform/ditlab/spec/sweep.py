@@ -20,7 +20,7 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, code, fold, never_failing, table
-from ditlab.parts import OF_ADDONS, absent_part, named
+from ditlab.parts import OF_ADDONS, SweepKind, absent_part, named, sweep_kinds
 from ditlab.spec.cards import differing_fields, value_text
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
@@ -364,9 +364,21 @@ def _with_parts(sections: tuple[type[Spec], ...], kinds: tuple[type[Scheduler], 
     return create_model("Sweep", __base__=Sweep, __doc__=Sweep.__doc__, **fields)
 
 
-def is_sampling_sweep(mapping: Mapping[str, Any]) -> bool:
-    """Return True for a sweep over the samples of a trained run: its `base` names one."""
-    return isinstance(base := mapping.get("base"), dict) and "run" in base
+def find_sweep_kind(mapping: Mapping[str, Any], source: str) -> SweepKind | None:
+    """Return the kind of a sweep that trains nothing, by its `base`; None for any other mapping.
+
+    Raises UserError, beginning with `source`, where the add-on of the kind is not here.
+    """
+    base = mapping.get("base")
+    if not isinstance(base, dict):
+        return None
+    for name, kind in sweep_kinds().items():
+        if name in base:
+            return kind
+    for name in base:
+        if reason := absent_part("sweep's base", name):
+            raise UserError(f"{source}: {reason}")
+    return None
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -377,10 +389,10 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         raise UserError(
             f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`."
         )
-    if is_sampling_sweep(mapping):
+    if kind := find_sweep_kind(mapping, spec_name(path)):
         raise UserError(
-            f"{spec_name(path)}: base.run names a trained run, whose samples alone vary; `ditlab tune` and "
-            "`validate` take such a sweep."
+            f"{spec_name(path)}: base.{kind.name} makes it a {kind.noun}, which trains nothing; `ditlab tune` and "
+            "`validate` take it."
         )
     if isinstance(base := mapping.get("base"), str):
         named_by = f"{spec_name(path)}: base={printable_sentence(base)}"

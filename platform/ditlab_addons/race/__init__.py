@@ -1,1 +1,1 @@
-"""Add-on: races over seeds, and what else compares settings by seeds."""
+"""Add-on: races over seeds, and sweeps over the samples of a trained run."""

@@ -12,6 +12,7 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
+from ditlab.parts import command_options, load_part
 from ditlab.reports.formatting import terminal_table
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 
     Columns, sizes and classes of the data are compared with the model's where the store is on this machine.
     """
-    from ditlab.api.specs import check_data, is_over_samples, load, load_samples_sweep, load_sweep
+    from ditlab.api.specs import check_data, kind_of_sweep, load, load_of_kind, load_sweep
     from ditlab.spec.files import is_sweep, spec_name
     from ditlab.spec.sweep_space import enumerate_trials
 
@@ -67,8 +68,9 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     for path in specs:
         remark, absent = "", ""
         try:
-            if is_over_samples(path, None):
-                remark = f" (sweep over samples, {len(load_samples_sweep(path, overrides).points()):,} points)"
+            kind = kind_of_sweep(path)
+            if kind is not None:
+                remark = f" ({kind.noun}, {load_of_kind(kind, path, overrides).describe()})"
             elif is_sweep(path):
                 sweep = load_sweep(path, overrides)
                 absent = check_data(sweep, path)
@@ -103,12 +105,13 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
-    from ditlab.api.specs import check_data, is_over_samples, load, load_samples_sweep, load_sweep
+    from ditlab.api.specs import check_data, kind_of_sweep, load, load_of_kind, load_sweep
     from ditlab.spec.files import is_sweep
 
     hashes = {}
-    if is_sweep(spec) and is_over_samples(spec, None):
-        shown = load_samples_sweep(spec, overrides).to_dict()
+    kind = kind_of_sweep(spec)
+    if kind is not None:
+        shown = load_of_kind(kind, spec, overrides).to_dict()
     elif is_sweep(spec):
         sweep = load_sweep(spec, overrides)
         check_data(sweep, spec)
@@ -124,21 +127,24 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
-@click.option("--samples", is_flag=True, help="The schema of sweeps over the samples of a trained run.")
+@options.added("schema")
 @click.option(
     "--result", metavar="COMMAND", help="The schema of the object that a command prints under --json: 'runs show'."
 )
 @click.option("--out", type=options.NewPath(path_type=Path), help="Write it to this file instead of standard output.")
 @options.as_json
-def schema(sweep: bool, samples: bool, result: str | None, out: Path | None, as_json: bool) -> None:
+def schema(sweep: bool, result: str | None, out: Path | None, as_json: bool, **added: bool) -> None:
     """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
     from ditlab.cli.output_types import result_schema
-    from ditlab.spec.schema import experiment_schema, sampling_sweep_schema, sweep_schema
+    from ditlab.spec.schema import experiment_schema, sweep_schema
 
+    asked = [option for option in command_options("schema").values() if added[option.parameter]]
     if result is not None:
         found = result_schema(result)
+    elif asked:
+        found = load_part("option", asked[0].name, asked[0].target)()
     else:
-        found = sampling_sweep_schema() if samples else sweep_schema() if sweep else experiment_schema()
+        found = sweep_schema() if sweep else experiment_schema()
     if out is None:
         click.echo(json.dumps(found, indent=None if as_json else 2))
         return

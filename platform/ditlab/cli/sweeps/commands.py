@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,11 @@ from ditlab.cli.progress import LiveDisplay, ProgressBars, status_text
 from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.parts import SweepKind, load_part
 from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
 from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, why_incomparable
-from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
-    from ditlab.api.analysis import SamplingPlan
     from ditlab.spec.experiment import Experiment
     from ditlab.spec.sweep import Sweep
     from ditlab.sweeps.forecast import Forecast
@@ -59,18 +58,14 @@ def tune(
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint of each trial.
 
     With `seeds: N`, `trials` counts arms: each is trained under N seeds (trials x N runs) and ranked by its mean.
-
-    A sweep whose base is `{run: RUN}` trains nothing: it draws samples of that run under the settings of each point,
-    measures them, and reports quality over cost with intervals.
     """
-    from ditlab.api.specs import is_over_samples
+    from ditlab.api.specs import kind_of_sweep
 
     Home.from_environment()  # one that is refused shows before PyTorch is loaded
-    if (sweep or not quick) and is_over_samples(sweep, resume):
+    kind = kind_of_sweep(sweep, resume) if sweep or not quick else None
+    if kind is not None:
         refused = {"--quick": quick, "--address": address, "--from": start_from, "--weights-only": weights_only}
-        if given := next((name for name, value in refused.items() if value), None):
-            raise UserError(f"{given} is for sweeps that train, and this one samples a trained run; leave it out.")
-        return _tune_samples(sweep, overrides, resume, dry_run, as_json)
+        return _tune_of_kind(kind, refused, sweep, overrides, resume, dry_run, as_json)
     overrides = (*options.start_overrides(start_from, weights_only, resume, "fixed."), *overrides)
     source: Path | Sweep | None = sweep
     changes: dict[str, Any] = {}
@@ -119,50 +114,13 @@ def tune(
     return result.exit_code
 
 
-def _tune_samples(
-    sweep: Path | None, overrides: tuple[str, ...], resume: str | None, dry_run: bool, as_json: bool
-) -> int:
-    """Run, or forecast, a sweep over the samples of a trained run."""
-    with ProgressBars("loading PyTorch") as progress:
-        from ditlab.api.analysis import plan_samples, sweep_samples
-
-        progress.stage("opening the run")
-        call = plan_samples if dry_run else sweep_samples
-        found: Any = call(sweep, overrides, resume=resume, warn=progress.say, on_progress=progress)
-    if dry_run:
-        output.console(as_json).print(sampling_forecast_table(found))
-        forecast, settings = found.forecast, found.session.sweep
-        output.print_line(
-            f"{forecast.num_draws:,} draws of {settings.samples:,} samples ({len(found.session.points):,} points, "
-            f"{settings.seeds:,} seeds): {forecast.total:,.0f} network evaluations, about "
-            f"{format_duration(forecast.seconds)} beside measuring, {format_bytes(forecast.num_bytes)} of samples",
-            as_json,
-        )
-        output.emit(found.to_dict(), as_json)
-        output.hint(as_json, "tune", *output.repeated_arguments("dry_run", "as_json"))
-        return 0
-    output.console(as_json).print(*found.terminal_tables())
-    output.print_line(f"sweep {found.sweep_id} {found.status}; report: {output.short_path(found.report)}", as_json)
-    if found.num_unsent:
-        output.say_delivery("the sweep is", found.sweep_id, found.num_unsent)
-    output.emit(found.to_dict(), as_json)
-    if found.status != "finished":
-        output.hint(False, "tune", "--resume", found.sweep_id)
-    elif found.best:
-        output.hint(as_json, "sample", found.summary.run_id, *found.best.options)
-    return int(found.exit_code)
-
-
-def sampling_forecast_table(plan: SamplingPlan) -> Table:
-    """A row a point: its values, and the network evaluations of a sample."""
-    names = short_names(plan.session.sweep.space, ("point", "evaluations a sample"))
-    rows = []
-    for point in plan.session.points[:MAX_ROWS]:
-        values = (escape_line(describe_value(point.values[path])) if path in point.values else "" for path in names)
-        rows.append([str(point.number), *values, f"{plan.forecast.evaluations[point.number]:g}"])
-    left = len(plan.session.points) - len(rows)
-    columns = {"point": "number", **dict.fromkeys(names.values(), "text"), "evaluations a sample": "number"}
-    return terminal_table(columns, rows, caption=f"and {left:,} more points" if left else None)
+def _tune_of_kind(kind: SweepKind, refused: Mapping[str, object], *arguments: object) -> int:
+    """Run, or forecast, a sweep that trains nothing. `refused` are values of options that are for others."""
+    for name, value in refused.items():
+        if value:
+            raise UserError(f"{name} is for sweeps that train, and a {kind.noun} trains nothing; leave it out.")
+    run: Callable[..., int] = load_part("sweep's base", kind.name, kind.target)
+    return run(*arguments)
 
 
 def summary_lines(result: SweepResult) -> list[str]:

@@ -96,40 +96,7 @@ class SweepDryRunOutput(TypedDict):
     quick: NotRequired[Changes]
 
 
-class PointOutput(TypedDict):
-    """A point of a sweep over samples, by the means over its seeds."""
-
-    number: int
-    values: dict[str, Any]
-    metrics: Numbers
-    options: list[str]
-    """Options of `ditlab sample` that draw so."""
-    frontier: bool
-    interval: IntervalOutput | None
-
-
-class SamplesSweepOutput(TypedDict):
-    """`ditlab tune` of a sweep whose base is `{run: RUN}`."""
-
-    run_id: str
-    status: Literal["finished", "interrupted"]
-    of: str
-    """The run whose samples were drawn."""
-    points: list[PointOutput]
-    best: int | None
-    not_told_apart: list[int]
-    report: str
-
-
-PlannedPointOutput = TypedDict("PlannedPointOutput", {"number": int, "values": dict[str, Any], "evaluations": float})
-
-SamplesDryRunOutput = TypedDict("SamplesDryRunOutput", {
-    "status": Literal['dry-run'], "of": str, "points": list[PlannedPointOutput], "samples": int, "seeds": list[int],
-    "draws": int, "evaluations": float, "seconds": float, "bytes": int,
-})  # fmt: skip
-
-
 RESULTS = {
-    "tune": SweepOutput | SweepDryRunOutput | SamplesSweepOutput | SamplesDryRunOutput,
+    "tune": SweepOutput | SweepDryRunOutput,
 }
 """Type of the object of each command."""

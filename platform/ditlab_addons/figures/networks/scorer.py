@@ -23,7 +23,7 @@ from ditlab.encoders.checkpoint import FETCHED, EncoderCheckpoint
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
 from ditlab.quality.figures import ComparedSamples, QualityFigures
-from ditlab.quality.text import draws_text
+from ditlab.quality.text import GROUP, draws_text
 from ditlab.spec.encoders import Scorer
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.plain_files import open_regular_file
@@ -31,6 +31,8 @@ from ditlab_models.contract import TextCodec
 from ditlab_models.intervals import Estimate, ratio_estimate
 
 OPTION = "evaluation.scorer.model"
+PERPLEXITY = f"{GROUP}generative_perplexity"
+"""Perplexity of drawn text under a scorer."""
 LOGITS_AT_ONCE = 2**27
 """Logits of one pass: 512 MiB in float32, two windows of 1024 tokens out of GPT-2's 50,257."""
 CONTEXT = 1024
@@ -95,8 +97,6 @@ class CausalScorer(QualityFigures):
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
         """Return the names of the samples' perplexity, the ends of its 95 % interval, and held-out rows' perplexity."""
-        from ditlab.reports.sampling_report import PERPLEXITY  # imports matplotlib, for which no training waits
-
         return PERPLEXITY, f"{PERPLEXITY}_low", f"{PERPLEXITY}_high", f"{PERPLEXITY}_held_out"
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:

@@ -14,20 +14,22 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, check_name, class_for
-from ditlab.spec.files import build_experiment, read_with_parents, spec_name
+from ditlab.spec.files import build_experiment, load_recorded_experiment, read_with_parents, spec_name
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, assign, explain, is_below, parse_overrides
+from ditlab.spec.schema import file_schema
 from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
 from ditlab.spec.sweep_axes import Axis, combinations
 from ditlab.spec.sweep_space import axis_problems, in_order_of_kinds, written
 from ditlab.spec.values import format_value
+from ditlab.tracking.records import find_training_run
 from ditlab_models.contract import Spec
 
 AVERAGE = "ema"
 """Path of an axis over averages of other lengths: the option of `ditlab sample`."""
-SAMPLING, ENCODERS = "sampling", "encoders"
-SCORER = ["evaluation", "scorer"]
+SAMPLING = "sampling."
 NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask")
 """Fields of `sampling` that change what is drawn: points that differ in them are measured against other data."""
 
@@ -71,6 +73,10 @@ class SamplingSweep(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
+    def describe(self) -> str:
+        """Phrase on its size: `4 points`."""
+        return f"{len(self.points()):,} points"
+
     def of_run(self, run_id: str) -> SamplingSweep:
         """The sweep with the id of its run in place of a name."""
         return self.model_copy(update={"base": TrainedRun(run=run_id)})
@@ -84,45 +90,46 @@ class SamplingSweep(Spec):
 
     def points(self) -> list[Point]:
         """All combinations of the axes' values in the file's order, later axes fastest."""
-        return [Point(number, values) for number, values in enumerate(combinations(self.space, MAX_TRIALS))]
+        return [self._point(number, values) for number, values in enumerate(combinations(self.space, MAX_TRIALS))]
 
-    def settings(self, point: Point) -> PointSettings:
-        """The options of `ditlab sample` that draw a point."""
-        values = {**self.fixed, **point.values}
-        average = values.pop(AVERAGE, None)
-        changes = in_order_of_kinds(Assignment(path, value, "") for path, value in values.items())
-        texts = (each.value if isinstance(each.value, str) else json.dumps(each.value) for each in changes)
-        overrides = tuple(f"{each.path}={text}" for each, text in zip(changes, texts, strict=True))
-        return PointSettings(None if average is None else str(average), overrides)
+    def _point(self, number: int, values: Mapping[str, Any]) -> Point:
+        settings = {**self.fixed, **values}
+        average = settings.pop(AVERAGE, None)
+        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in settings.items()]
+        return Point(number, values, None if average is None else str(average), in_order_of_kinds(changes))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of the axes' values."""
+    """One combination of the axes' values, and the settings of `ditlab sample` that draw it."""
 
     number: int
     values: Mapping[str, Any]
     """Value by axis path; an axis whose condition does not hold is absent."""
-
-
-@dataclass(frozen=True)
-class PointSettings:
-    """Options of `ditlab sample` for a point."""
-
     ema: str | None
     """Value of `--ema`; None: the checkpoint's own average."""
-    overrides: tuple[str, ...]
-    """Values of `--set`."""
+    changes: Sequence[Assignment]
+    """Fields of the run's experiment that change."""
+
+    def overrides(self) -> tuple[str, ...]:
+        """Values of `--set`."""
+        texts = []
+        for each in self.changes:
+            text = each.value if isinstance(each.value, str) else json.dumps(each.value)
+            texts.append(f"{each.path}={text}")
+        return tuple(texts)
 
     def arguments(self) -> list[str]:
         """The options as a command line has them."""
-        average = [] if self.ema is None else ["--ema", self.ema]
-        return [*average, *(part for each in self.overrides for part in ("--set", each))]
+        arguments = [] if self.ema is None else ["--ema", self.ema]
+        for each in self.overrides():
+            arguments += ["--set", each]
+        return arguments
 
 
 def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top, `base.run` among them. Raises
-    UserError, naming file and field, for what is wrong in its own fields; `check_sampling_sweep` checks the rest."""
+    UserError, naming file and field, for what is wrong in its own fields; `point_experiments` checks the rest."""
     mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep)
     try:
         return SamplingSweep.model_validate(mapping)
@@ -131,9 +138,22 @@ def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSw
         raise UserError("\n".join(f"{spec_name(path)}: {line}" for line in lines)) from None
 
 
-def check_sampling_sweep(sweep: SamplingSweep, experiment: Experiment, source: str) -> None:
-    """Raise UserError, beginning with `source`, for axes that do not change samples alone, and for points at which the
-    run's experiment is not valid."""
+def load_checked(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
+    """Load a sweep, and check every point against the run that its base names. Raises UserError."""
+    sweep = load_sampling_sweep(path, overrides)
+    run = find_training_run(Home.from_environment(), sweep.base.run)
+    point_experiments(sweep, load_recorded_experiment(run.folder.spec), spec_name(path))
+    return sweep
+
+
+def sampling_sweep_schema() -> dict[str, Any]:
+    """JSON schema (2020-12) of such files."""
+    return file_schema(SamplingSweep, "DiTLab sweep over samples")
+
+
+def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) -> list[Experiment]:
+    """The run's experiment with the settings of each point. Raises UserError, beginning with `source`, for axes that do
+    not change samples alone, and for points at which the experiment is not valid."""
     for label, entries in (("fixed", sweep.fixed), ("space", sweep.space)):
         for path in entries:
             if problem := _path_problem(path, label):
@@ -149,27 +169,27 @@ def check_sampling_sweep(sweep: SamplingSweep, experiment: Experiment, source: s
     num = len(combinations(sweep.space, MAX_TRIALS + 1))
     if num > MAX_TRIALS:
         raise UserError(f"{source}: space has more than {MAX_TRIALS:,} combinations; take values out.")
-    for point in sweep.points():
-        values = {path: value for path, value in {**sweep.fixed, **point.values}.items() if path != AVERAGE}
-        named = f"{source}: point {point.number} ({written(point.values)})"
-        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in values.items()]
-        try:
-            mapping = assign(experiment.to_dict(), in_order_of_kinds(changes), class_for)
-        except UserError as error:
-            raise UserError(f"{named}: {error}") from None
-        build_experiment(mapping, named)
+    return [_experiment_at(point, trained, source) for point in sweep.points()]
+
+
+def _experiment_at(point: Point, trained: Experiment, source: str) -> Experiment:
+    named = f"{source}: point {point.number} ({written(point.values)})"
+    try:
+        mapping = assign(trained.to_dict(), point.changes, class_for)
+    except UserError as error:
+        raise UserError(f"{named}: {error}") from None
+    return build_experiment(mapping, named)
 
 
 def _path_problem(path: str, label: str) -> str:
     """Why a path cannot vary, or be set, without training or beside other points; empty where it can."""
-    below = path.split(".")
-    if path == AVERAGE or (below[0] == SAMPLING and len(below) > 1):
-        if label == "space" and any(is_below(path, f"{SAMPLING}.{name}") for name in NOT_COMPARED):
+    if path == AVERAGE or path.startswith(SAMPLING):
+        if label == "space" and any(is_below(path, f"{SAMPLING}{name}") for name in NOT_COMPARED):
             return "changes what is drawn, and points are compared on the same samples; set it under `fixed`."
         return ""
-    if label == "fixed" and ((below[0] == ENCODERS and len(below) > 1) or below[:2] == SCORER):
+    if label == "fixed" and (path.startswith("encoders.") or is_below(path, "evaluation.scorer")):
         return ""
     return (
-        f"changes the training, and base.run is trained; vary fields of {SAMPLING}, or {AVERAGE}, the length of the "
+        f"changes the training, and base.run is trained; vary fields of sampling, or {AVERAGE}, the length of the "
         "average, or name an experiment as the base."
     )

@@ -4,18 +4,16 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from ditlab.reports.sampling_report import (
-    ENTROPY,
-    PERPLEXITY,
+from ditlab.quality.text import ENTROPY
+from ditlab_addons.race.samples.report import (
     PointResult,
     SamplingSummary,
+    frontier_figure,
     rows_of,
     verdict,
     write_sampling_report,
 )
-from ditlab.reports.sweep_records import AxisInfo, pareto
 
 
 def summary(*points, mode="min", num_seeds=4):
@@ -33,10 +31,10 @@ def summary(*points, mode="min", num_seeds=4):
         results.append(
             PointResult(number, {"sampling.steps": number + 1}, by_seed, ("--set", f"sampling.steps={number + 1}"))
         )
-    axes = [AxisInfo("sampling.steps", "linear")]
+    axes = ["sampling.steps"]
     seeds = range(0, 100 * num_seeds, 100)
     return SamplingSummary(
-        "5eed5eed", "settings", "1a2b3c4d", "digits", 400, "quality/frechet", mode, axes, results, 100, seeds, 2.0
+        "5eed5eed", "settings", "1a2b3c4d", "digits", 400, "quality/frechet", mode, axes, results, 100, seeds
     )
 
 
@@ -78,8 +76,7 @@ def test_one_seed_tells_nothing_apart():
 def test_missing_and_infinite_values_are_neither_best_nor_ranked(tmp_path, blank_pictures):
     found = summary((10, about(2.0)), (20, [math.nan, 1.0, 1.0, 1.0]), None)
     assert found.best.number == 0 and [each.number for each in found.measured] == [0] and not found.is_done
-    files = write_sampling_report(found, tmp_path, None, "ditlab sample 1a2b3c4d", "ditlab tune --resume 5eed5eed")
-    page = files[1].read_text()
+    page = write_sampling_report(found, tmp_path, None)[1].read_text()
     assert "2 of 3 points are measured" in page and "ditlab tune --resume 5eed5eed" in page
     assert verdict(summary(None)) == [
         "No point has a finite value of quality/frechet yet.",
@@ -96,30 +93,20 @@ def test_of_points_that_are_alike_one_in_twenty_sweeps_tells_some_apart_at_most(
     assert wrong <= 24  # 5 % and 2.4 standard deviations
 
 
-@pytest.mark.slow
-def test_the_figure_has_a_bar_a_point(tmp_path):
-    found = summary((10, about(2.0)), (20, about(1.5)), (40, about(1.0)))
-    write_sampling_report(found, tmp_path, None, "", "")
-    assert (tmp_path / "frontier.png").stat().st_size > 1000
+def test_the_figure_has_a_bar_a_point_and_rings_the_frontier():
+    (panel,) = frontier_figure(summary((10, about(2.0)), (20, about(2.5)), (40, about(1.0))), "About.").panels
+    marks, ring = panel.groups
+    assert (len(marks.x), ring.texts, len(panel.curves)) == (3, ["2", "0"], 3)
+    assert frontier_figure(summary(None), "About.") is None
 
 
-def test_a_point_whose_entropy_fell_is_named_and_the_trade_off_is_drawn(tmp_path):
+def test_a_point_whose_entropy_fell_is_named():
     """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below by more."""
-    real = {"_held_out": 5.1, "_held_out_low": 5.0, "_held_out_high": 5.2}
-    found = summary((10, about(3.0)), (10, about(2.0)), (10, about(2.5)))
+    found = summary(*[(10, about(2.0))] * 3)
     points = []
     for point, entropy in zip(found.points, (5.15, 4.0, 4.9), strict=True):
-        means = {"": entropy, "_low": entropy - 0.05, "_high": entropy + 0.05} | real
-        of_text = {f"{ENTROPY}{end}": [value] * 4 for end, value in means.items()}
-        of_text |= {PERPLEXITY: [20 * entropy] * 4, f"{PERPLEXITY}_held_out": [99.0] * 4}
+        known = {"": entropy, "_high": entropy + 0.05, "_held_out": 5.1, "_held_out_low": 5.0}
+        of_text = {f"{ENTROPY}{end}": [value] * 4 for end, value in known.items()}
         points.append(replace(point, by_seed={**point.by_seed, **of_text}))
-    found = replace(found, points=points)
-    assert any(
-        "Entropy fell more than 5% below held-out text's, point 1: text there" in each for each in verdict(found)
-    )
-    files = write_sampling_report(found, tmp_path, None, "", "")
-    assert "entropy.png" in [file.name for file in files]
-    page = (tmp_path / "report.md").read_text()
-    assert "Held-out text has a perplexity of 99 and an entropy of 5.1 nats" in page
-    assert [trial.number for trial in pareto(found.of_text)] == [1, 2, 0]
-    assert summary((10, about(3.0))).of_text is None
+    text = " ".join(verdict(replace(found, points=points)))
+    assert "Entropy fell more than 5% below held-out text's, point 1: text there" in text

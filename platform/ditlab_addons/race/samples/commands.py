@@ -1,0 +1,126 @@
+"""`ditlab tune` of a sweep over samples, and the objects that it prints under `--json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.table import Table
+from typing_extensions import TypedDict
+
+from ditlab.cli import output
+from ditlab.cli.output_types import IntervalOutput, Numbers
+from ditlab.cli.progress import ProgressBars
+from ditlab.cli.terminal import escape_line
+from ditlab.reports.formatting import format_duration, terminal_table
+from ditlab.spec.sweep_space import written
+from ditlab.spec.values import format_bytes
+
+if TYPE_CHECKING:
+    from ditlab_addons.race.samples.functions import SamplingPlan
+    from ditlab_addons.race.samples.run import SamplingResult
+
+MOST_ROWS = 24
+
+
+class PointOutput(TypedDict):
+    """A point of a sweep over samples, by the means over its seeds."""
+
+    number: int
+    values: dict[str, Any]
+    metrics: Numbers
+    options: list[str]
+    """Options of `ditlab sample` that draw so."""
+    frontier: bool
+    interval: IntervalOutput | None
+
+
+class SamplesSweepOutput(TypedDict):
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`."""
+
+    run_id: str
+    status: Literal["finished", "interrupted"]
+    of: str
+    """The run whose samples were drawn."""
+    points: list[PointOutput]
+    best: int | None
+    not_told_apart: list[int]
+    report: str
+
+
+class PlannedPointOutput(TypedDict):
+    """A point of a dry run."""
+
+    number: int
+    values: dict[str, Any]
+    evaluations: float
+
+
+class SamplesDryRunOutput(TypedDict):
+    """`ditlab tune --dry-run` of a sweep whose base is `{run: RUN}`."""
+
+    status: Literal["dry-run"]
+    of: str
+    points: list[PlannedPointOutput]
+    samples: int
+    seeds: list[int]
+    draws: int
+    evaluations: float
+    seconds: float
+    bytes: int
+
+
+RESULTS = {"tune": SamplesSweepOutput | SamplesDryRunOutput}
+"""Type of the object of each command."""
+
+
+def tune_samples(
+    sweep: Path | None, overrides: tuple[str, ...], resume: str | None, dry_run: bool, as_json: bool
+) -> int:
+    """Run, or forecast, a sweep over the samples of a trained run; return the exit code."""
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab_addons.race.samples.functions import plan_samples, sweep_samples
+
+        progress.stage("opening the run")
+        call = plan_samples if dry_run else sweep_samples
+        found: Any = call(sweep, overrides, resume=resume, warn=progress.say, on_progress=progress)
+    return _print_plan(found, as_json) if dry_run else _print_result(found, as_json)
+
+
+def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
+    output.console(as_json).print(forecast_table(plan))
+    forecast = plan.forecast
+    sweep = plan.session.sweep
+    output.print_line(
+        f"{forecast.num_draws:,} draws of {sweep.samples:,} samples ({sweep.describe()}, {sweep.seeds:,} seeds): "
+        f"{forecast.total:,.0f} network evaluations, about {format_duration(forecast.seconds)} beside measuring, "
+        f"{format_bytes(forecast.num_bytes)} of samples",
+        as_json,
+    )
+    output.emit(plan.to_dict(), as_json)
+    output.hint(as_json, "tune", *output.repeated_arguments("dry_run", "as_json"))
+    return 0
+
+
+def _print_result(result: SamplingResult, as_json: bool) -> int:
+    output.console(as_json).print(*result.terminal_tables())
+    output.print_line(f"sweep {result.sweep_id} {result.status}; report: {output.short_path(result.report)}", as_json)
+    if result.num_unsent:
+        output.say_delivery("the sweep is", result.sweep_id, result.num_unsent)
+    output.emit(result.to_dict(), as_json)
+    if result.status != "finished":
+        output.hint(False, "tune", "--resume", result.sweep_id)
+    elif result.best:
+        output.hint(as_json, "sample", result.summary.run_id, *result.best.options)
+    return result.exit_code
+
+
+def forecast_table(plan: SamplingPlan) -> Table:
+    """A row a point: its values, and the network evaluations of a sample."""
+    points = plan.session.points
+    rows = []
+    for point in points[:MOST_ROWS]:
+        evaluations = f"{plan.forecast.evaluations[point.number]:g}"
+        rows.append((str(point.number), escape_line(written(point.values)), evaluations))
+    more = f"and {len(points) - MOST_ROWS:,} more points" if len(points) > MOST_ROWS else None
+    return terminal_table({"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more)

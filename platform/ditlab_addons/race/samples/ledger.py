@@ -1,0 +1,114 @@
+"""Folder of a sweep over samples: its spec, the samples of each point and seed, and a ledger to resume by.
+
+A draw's samples are on the disk before its line of the ledger, so what a killed sweep leaves is whole draws, and files
+that the next one replaces. Only the sweep's own process writes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from ditlab.errors import UserError
+from ditlab.home import Below, Home
+from ditlab.spec.files import load_recorded, read_with_parents
+from ditlab.spec.overrides import changed_values
+from ditlab.spec.values import format_value
+from ditlab.storage.files import append_json_line, read_json_lines, write_durably
+from ditlab.sweeps.folder import SweepFolder
+from ditlab.tracking.records import find_run, list_runs
+from ditlab_addons.race.samples.spec import SamplingSweep, load_sampling_sweep
+
+
+@dataclass(frozen=True)
+class PointDraw:
+    """One line of the ledger: a point's samples from one seed of the noise."""
+
+    number: int
+    """The point's."""
+    seed: int
+    step: int
+    """Optimiser step of the weights."""
+    values: Mapping[str, Any]
+    """Value by axis path."""
+    metrics: Mapping[str, float | None]
+    """Metrics and costs; None for what is not finite."""
+
+    def value(self, name: str) -> float:
+        """A metric; NaN for what is not finite."""
+        found = self.metrics.get(name)
+        return math.nan if found is None else found
+
+
+class SampledFolder(SweepFolder):
+    """Paths of a sweep over samples in its run's folder, and access to its files."""
+
+    draws = Below("points.jsonl")
+    """One line a draw (JSON)."""
+
+    def samples(self, number: int, seed: int) -> Path:
+        """File of a draw: as `samples.safetensors` of `ditlab sample`."""
+        return self.path / "points" / f"{number:04d}" / f"seed{seed}.safetensors"
+
+    def add(self, drawn: PointDraw, tensors: Mapping[str, Tensor]) -> None:
+        """Write a draw's samples, then its line. Raises OSError where the disk refuses."""
+        path = self.samples(drawn.number, drawn.seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, save(dict(tensors)))
+        append_json_line(self.draws, asdict(drawn))
+
+    def read(self) -> dict[tuple[int, int], PointDraw]:
+        """Whole draws by point and seed, without a torn line."""
+        draws = [PointDraw(**record) for record in read_json_lines(self.draws).records]
+        return {(drawn.number, drawn.seed): drawn for drawn in draws}
+
+    def stored(self) -> SamplingSweep | None:
+        """The spec; None in the folder of another run or sweep."""
+        if not self.spec.exists() or "run" not in read_with_parents(self.spec).get("base", {}):
+            return None
+        return load_recorded(self.spec, load_sampling_sweep)
+
+
+def find_sampled(home: Home, name: str, given: SamplingSweep | None) -> tuple[SampledFolder, SamplingSweep]:
+    """Find the sweep that is resumed by its id or name; return its folder, and its spec with the changes of `given`.
+
+    Raises UserError for an unknown one, and where its points or draws would be others; it may have more seeds.
+    """
+    folder = SampledFolder(find_run(home, name).folder)
+    stored = folder.stored()
+    if stored is None:
+        raise UserError(f"run '{name}' is no sweep over samples; name one, or leave --resume out.")
+    if given is None:
+        return folder, stored
+    if changed := differences(stored, given):
+        raise UserError(
+            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume it with its own file, "
+            "or without one, or start a new sweep without --resume."
+        )
+    return folder, given
+
+
+def find_unfinished_sampled(home: Home, given: SamplingSweep) -> SampledFolder | None:
+    """The newest unfinished sweep over samples with this content, for `--resume auto`."""
+    for record in list_runs(home):
+        if record.trials and record.name == given.name and record.status != "finished":
+            folder = SampledFolder(home.run(record.run_id))
+            stored = folder.stored()
+            if stored is not None and not differences(stored, given):
+                return folder
+    return None
+
+
+def differences(stored: SamplingSweep, given: SamplingSweep) -> list[str]:
+    """Changes by which points or draws of `given` are others than those of `stored`: `samples=30 (was 20)`."""
+    return [
+        f"{path}={format_value(value)} (was {format_value(earlier)})"
+        for path, earlier, value in changed_values(stored.to_dict(), given.to_dict())
+        if path != "seeds" or given.seeds < stored.seeds
+    ]
