@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass, replace
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
@@ -133,13 +133,19 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
     line that names it or says why none is."""
     why = ""
     for record in list_runs(home):
-        if record.trials and not record.is_group and record.name == given.name:
-            stored = SweepFolder(home.run(record.run_id)).load_sweep()
-            changed, run_id = differences(stored, portable_sweep(given, home, stored)[0]), record.run_id
-            if not changed and record.status != "finished":
-                return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
-            more = "is finished; --resume with its id and more trials goes on from it"
-            why = why or f": sweep {run_id} {f'differs in {changed[0]}' if changed else more}"
+        run_id = record.run_id
+        if not record.trials or record.is_group or record.name != given.name:
+            continue
+        try:
+            stored = SweepFolder(home.run(run_id)).load_sweep()
+        except UserError as error:  # of another kind, damaged, or of an add-on that is not here
+            why = why or f": sweep {run_id} is passed over ({first_line(error).rstrip('.')})"
+            continue
+        changed = differences(stored, portable_sweep(given, home, stored)[0])
+        if not changed and record.status != "finished":
+            return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
+        more = "is finished; --resume with its id and more trials goes on from it"
+        why = why or f": sweep {run_id} {f'differs in {changed[0]}' if changed else more}"
     return None, f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins{why}"
 
 
