@@ -26,7 +26,7 @@ from ditlab.data.known_laws import VERSION as LAWS_VERSION
 from ditlab.data.known_laws import draw_points, draw_tokens
 from ditlab.data.planted_modules import VERSION, PlantedModules, feature_names
 from ditlab.data.region_windows import plan_windows, region_columns, window_batches
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts, is_of_another_version
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
@@ -90,9 +90,11 @@ def store_name(spec: BuiltIn) -> str:
 
 
 def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]) -> Store:
-    """Open a store under `home.stores`, written by `write(its folder)` at its first use; two processes may write it."""
+    """Open a store under `home.stores`, written by `write(its folder)` at its first use, and over one of another
+    version; two processes may write it."""
     path = home.stores / name
-    if not (path / MANIFEST_NAME).exists():
+    manifest = path / MANIFEST_NAME
+    if not manifest.exists() or is_of_another_version(manifest):
         home.ensure()
         write(path)
     return Store.open(path, verify)

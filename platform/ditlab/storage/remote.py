@@ -5,6 +5,7 @@ The one place that uses the client of the Hugging Face hub. hf:// as a source of
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,8 @@ from urllib.parse import quote
 from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.storage.local import CHUNK
 
+MAX_SMALL_FILE = 1 << 28
+"""Bytes of a file that is read whole."""
 HUB = "hf://"
 """Scheme of the Hugging Face hub."""
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
@@ -147,8 +150,12 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file."""
-        return b"".join(self.chunks(folder, name))
+        """Read a small file, which may be another's. Raises OSError for more than `MAX_SMALL_FILE` bytes."""
+        with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
+            content: bytes = stream.read(MAX_SMALL_FILE + 1)
+        if len(content) > MAX_SMALL_FILE:
+            raise OSError(errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name))
+        return content
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """Read a file, `CHUNK` bytes at a time."""

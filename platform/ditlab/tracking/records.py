@@ -293,10 +293,13 @@ def find_training_run(home: Home, text: str) -> FoundRun:
             kind = find_sweep_kind(read_with_parents(spec), f"run '{text}'")
             if kind is not None:
                 raise UserError(f"run '{text}' is a {kind.noun}; name a training run.")
-        whole, parts = ("a group", "seeds") if found.record.is_group else ("a sweep", "trials")
-        each = "runs" if found.record.is_group else "trials"
-        remedy = f"name one of its {each}: {', '.join(trial_ids[:8])}" if trial_ids else f"none of its {each} has begun"
-        raise UserError(f"run '{text}' is {whole} of {found.record.trials} {parts}; {remedy}.")
+        num = found.record.trials
+        names = ", ".join(trial_ids[:8])
+        if found.record.is_group:
+            runs = f"name one of its runs: {names}" if names else "none of its runs has begun"
+            raise UserError(f"run '{text}' is a group of {num} seeds; {runs}.")
+        trials = f"name one of its trials: {names}" if names else "none of its trials has begun"
+        raise UserError(f"run '{text}' is a sweep of {num} trials; {trials}.")
     return found
 
 

@@ -413,6 +413,15 @@ def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
         ) from None
 
 
+def is_of_another_version(file: Path) -> bool:
+    """Return True for a manifest that another version of DiTLab wrote; False for any other file, and for none."""
+    try:
+        version = parse_json(file.read_bytes())["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return bool(version != FORMAT_VERSION)
+
+
 def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN) -> ManifestType:
     """Parse the manifest in a file's bytes. Raises UserError, naming the place, where they hold none, one of another
     version or that was altered, or one that names a file outside the store.

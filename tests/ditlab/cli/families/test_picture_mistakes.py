@@ -94,7 +94,7 @@ def test_the_spec_itself_is_right(painter):
 def test_imports(ditlab, home, tmp_path, elsewhere):
     for number, (files, flags, message) in enumerate([
         ({"b.png": (smooth(32, 32), None)}, (), "b.png has no caption; write one into a .txt file of the same stem"),
-        ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png cannot be decoded"),
+        ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png: no BMP, JPEG, PNG, TIFF or WEBP"),
         ({}, ("--step", "20"), "--step=20 is no multiple of --patch=8; set --step to 16 or 24."),
         ({}, ("--encode-text", "incomplete"), "--encode-text=incomplete holds no weights (model.safetensors)"),
         ({}, ("--encode-text", "left"), "--encode-text=left has a tokeniser that pads on the left"),

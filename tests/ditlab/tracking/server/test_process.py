@@ -62,7 +62,7 @@ def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(
     assert (home.root / f"mlflow-server-{port}.log").read_text() == "begun\nno database\n"
     (home.root / f"mlflow-server-{port}.log").unlink()
     (home.root / f"mlflow-server-{port}.log").mkdir()
-    with pytest.raises(UserError, match=r"\.log cannot be written \(.*folder.*\); remove it"):
+    with pytest.raises(UserError, match=r"\.log cannot be written \(Is a directory\); remove it"):
         ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
 
 

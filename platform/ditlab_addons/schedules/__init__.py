@@ -1,1 +1,0 @@
-"""Add-on: further kinds of `schedule`, the learning rate over time."""
