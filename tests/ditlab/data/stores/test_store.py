@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from ditlab.data.builtin import open_digits
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import ShardSeries, write_batches
@@ -158,6 +159,13 @@ def test_another_format_version_is_refused(make_store, version):
     edit_manifest(store.path / "store.json", version=version)
     with pytest.raises(UserError, match=rf"format version {version}, and version 7 is read here; import"):
         Store.open(store.path)
+
+
+def test_built_in_data_of_another_version_are_built_again(home):
+    store = open_digits(home)
+    edit_manifest(store.path / "store.json", version=5)
+    again = open_digits(home)
+    assert again.manifest.fingerprint == store.manifest.fingerprint and again.manifest == store.manifest
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 7}'])
