@@ -34,13 +34,14 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 `created` and `updated` are in UTC, `2026-11-26 20:15:07`; `time` is in seconds since 1970.
 """
 _METRICS = """CREATE TEMP VIEW metrics AS
-SELECT run, name AS metric, step, value, points.time / 1000.0 AS time
-FROM points JOIN journals ON journals.id = journal JOIN names ON names.id = metric"""
+SELECT run, name AS metric, step, value, _points.time / 1000.0 AS time
+FROM _points JOIN _journals ON _journals.id = journal JOIN _names ON _names.id = metric"""
 _SPECS = """CREATE TEMP VIEW specs AS
-SELECT run, key AS field, number(value) AS value FROM journals, json_each(state, '$.params')
+SELECT run, key AS field, number(value) AS value FROM _journals, json_each(state, '$.params')
 WHERE part = 'points' AND key NOT LIKE 'parameters.%' AND key != 'spec_hash' AND value != ''"""
-_VALUES = """SELECT step, value FROM points WHERE journal IN (SELECT id FROM journals WHERE part = 'points' AND run = ?)
-AND metric = (SELECT id FROM names WHERE name = ?) ORDER BY journal, position"""
+_VALUES = """SELECT step, value FROM _points
+WHERE journal IN (SELECT id FROM _journals WHERE part = 'points' AND run = ?)
+AND metric = (SELECT id FROM _names WHERE name = ?) ORDER BY journal, position"""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _INTERRUPTIBLE = 100_000
@@ -101,7 +102,8 @@ def _authorise(action: int, function: str | None) -> int:
 def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]:
     """Bring the wanted tables up to date; returns sentences on runs whose files cannot be read."""
     records = scan_runs(home).records if wanted else []
-    index.keep_only([record.run_id for record in records])
+    if wanted:
+        index.keep_only([record.run_id for record in records])
     journals = [Journal(one.run_id, node) for one in records for node in home.run(one.run_id).journal_nodes()]
     states = index.update("points", read_points, journals)
     notes = [

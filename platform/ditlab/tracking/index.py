@@ -22,24 +22,25 @@ from ditlab.home import Home
 from ditlab.tracking.history import MAIN_TAG
 from ditlab.tracking.journal import LONGEST_LINE, all_metrics, read_journal
 
-_FORMAT = 1
+_FORMAT = 2
 """Version of the tables, in the file's name."""
 _LOCK_TIMEOUT = 30.0  # seconds that another process may take to read journals
 _CACHE = "PRAGMA cache_size = -65536"  # KiB: points of several metrics come in turns
+# Names that no question in SQL has by accident.
 _TABLES = """
-CREATE TABLE IF NOT EXISTS journals (
+CREATE TABLE IF NOT EXISTS _journals (
     id INTEGER PRIMARY KEY, part TEXT, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER, head TEXT,
     end INTEGER, state TEXT, UNIQUE (part, run, node)
 );
-CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
-CREATE TABLE IF NOT EXISTS points (
+CREATE TABLE IF NOT EXISTS _names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
+CREATE TABLE IF NOT EXISTS _points (
     journal INTEGER, metric INTEGER, position INTEGER, step INTEGER, time INTEGER, value REAL,
     PRIMARY KEY (journal, metric, position)
 ) WITHOUT ROWID;
-CREATE TRIGGER IF NOT EXISTS points_of_no_journal AFTER DELETE ON journals
-BEGIN DELETE FROM points WHERE journal = old.id; END;
+CREATE TRIGGER IF NOT EXISTS points_of_no_journal AFTER DELETE ON _journals
+BEGIN DELETE FROM _points WHERE journal = old.id; END;
 """
-_FORGET = "DELETE FROM journals WHERE (part, run, node) = (?, ?, ?)"
+_FORGET = "DELETE FROM _journals WHERE (part, run, node) = (?, ?, ?)"
 _KEPT_TAGS = (MAIN_TAG, "ditlab.measurement.")
 """Beginnings of the names of tags that are kept with a run's points."""
 _log = logging.getLogger("ditlab.tracking")
@@ -119,12 +120,12 @@ class JournalIndex:
     def keep_only(self, runs: Collection[str]) -> None:
         """Forget all runs but these: the others were deleted."""
         with suppress(sqlite3.Error):  # another process may be reading
-            known = {run for (run,) in self.database.execute("SELECT DISTINCT run FROM journals")}
+            known = {run for (run,) in self.database.execute("SELECT DISTINCT run FROM _journals")}
             gone = [(run,) for run in known.difference(runs)]
             if gone:
                 with self.database:
                     self.database.execute("BEGIN IMMEDIATE")
-                    self.database.executemany("DELETE FROM journals WHERE run = ?", gone)
+                    self.database.executemany("DELETE FROM _journals WHERE run = ?", gone)
 
     def _update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
         self.faults = {}
@@ -146,7 +147,7 @@ class JournalIndex:
         return {journal: json.loads(known[journal].state) for journal in journals if journal in known}
 
     def _known(self, part: str) -> dict[Journal, _Known]:
-        query = "SELECT run, node, inode, size, changed, id, head, end, state FROM journals WHERE part = ?"
+        query = "SELECT run, node, inode, size, changed, id, head, end, state FROM _journals WHERE part = ?"
         rows = self.database.execute(query, (part,))
         return {Journal(run, node): _Known(*known) for run, node, *known in rows}
 
@@ -174,13 +175,13 @@ class JournalIndex:
             self.database.execute(_FORGET, (part, *journal))
             known = None
         if known is None:
-            insert = "INSERT INTO journals (part, run, node, end, state) VALUES (?, ?, ?, 0, '{}')"
+            insert = "INSERT INTO _journals (part, run, node, end, state) VALUES (?, ?, ?, 0, '{}')"
             number = self.database.execute(insert, (part, *journal)).lastrowid or 0
             known = _Known(0, 0, 0, number, head, 0, "{}")
         state = json.loads(known.state)
         end = read(Place(self.database, known.id, file, known.end), state)
         self.database.execute(
-            "UPDATE journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, ?) WHERE id = ?",
+            "UPDATE _journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, ?) WHERE id = ?",
             (*stamp, head, end, json.dumps(state), known.id),
         )
 
@@ -210,10 +211,10 @@ def _connect(place: str) -> sqlite3.Connection:
 
 
 def read_points(place: Place, state: State) -> int:
-    """Add a journal's points to the table `points`; the state has the run's `params` as they are now, and `tags`."""
+    """Add a journal's points to the table `_points`; the state has the run's `params` as they are now, and `tags`."""
     tags = state.setdefault("tags", {})
     params = state.setdefault("params", {})
-    names = dict(place.database.execute("SELECT name, id FROM names"))
+    names = dict(place.database.execute("SELECT name, id FROM _names"))
     end = place.begin
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -229,7 +230,7 @@ def read_points(place: Place, state: State) -> int:
                 case "metrics":
                     for name, value in all_metrics(record):
                         if name not in names:
-                            insert = "INSERT INTO names (name) VALUES (?)"
+                            insert = "INSERT INTO _names (name) VALUES (?)"
                             names[name] = place.database.execute(insert, (name,)).lastrowid
                         yield place.id, names[name], line.begin, record["step"], record["time"], value
                 case "params":
@@ -239,5 +240,5 @@ def read_points(place: Place, state: State) -> int:
                 case "tags":
                     tags.update({tag: text for tag, text in record["values"].items() if tag.startswith(_KEPT_TAGS)})
 
-    place.database.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?)", rows())
+    place.database.executemany("INSERT OR REPLACE INTO _points VALUES (?, ?, ?, ?, ?, ?)", rows())
     return end

@@ -94,6 +94,7 @@ def test_answers_follow_journals_and_specs(home):
         "COPY runs TO 'out.csv'", "SELECT * FROM read_csv('/etc/passwd')", "SELECT load_extension('x')",
         "SELECT readfile('/etc/passwd')", "DELETE FROM runs", "INSERT INTO runs (run) VALUES (1)", "DROP TABLE runs",
         "CREATE TABLE other (x)", "SELECT 1; SELECT 2", "SELECT nope FROM runs", "SELECT", "", "nonsense",
+        "SELECT count(*) FROM points", "SELECT run FROM journals", "SELECT name FROM names",
     ],
 )  # fmt: skip
 def test_nothing_but_one_select_is_answered(home, sql, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ def steps(index: JournalIndex, folder: RunFolder) -> list[int]:
     """Steps of the points that an index has of a run after a look at its journal."""
     index.update("points", read_points, [Journal(folder.run_id)])
     rows = index.database.execute(
-        "SELECT step FROM points JOIN journals ON journals.id = journal WHERE run = ? ORDER BY position",
+        "SELECT step FROM _points JOIN _journals ON _journals.id = journal WHERE run = ? ORDER BY position",
         (folder.run_id,),
     )
     return [number for (number,) in rows]
@@ -53,7 +53,7 @@ def test_journal_that_grows_and_ends_torn(home: tuple[Home, RunFolder]) -> None:
     assert steps(index, folder) == [6]
     shutil.rmtree(folder.path)
     index.keep_only([])
-    assert index.database.execute("SELECT count(*) FROM points").fetchone() == (0,)
+    assert index.database.execute("SELECT count(*) FROM _points").fetchone() == (0,)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_two_processes_at_once(home: tuple[Home, RunFolder]) -> None:
     program = (
         "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.tracking.index import *; "
         "index = JournalIndex(Home(Path(sys.argv[1]))); index.update('points', read_points, [Journal(sys.argv[2])]); "
-        "print(index.database.execute('SELECT count(*), min(step), max(step) FROM points').fetchone())"
+        "print(index.database.execute('SELECT count(*), min(step), max(step) FROM _points').fetchone())"
     )
     command = [sys.executable, "-c", program, str(place.root), folder.run_id]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
