@@ -75,6 +75,7 @@ LEFT_OUT = {("ui", "--home"), ("schema", "--out"), ("inspect", "--out")}
 def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, kind):
     values = {
         "run": one.first.run_id, "spec": finished.spec, "store": "digits", "uri": "file:///nowhere", "path": "digits",
+        "place": "digits",
         "--out": tmp_path / "out", "--source": tmp_path,
     }  # fmt: skip
     faults, num = [], 0
