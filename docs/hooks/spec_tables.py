@@ -36,7 +36,7 @@ def spec_pages() -> dict[str, str]:
         + _table([Field(name, node, sweep) for name, node in sweep["properties"].items()])
         + _sections(sweep, sweep["properties"])
         + "\n## A sweep over samples\n\nMade from `ditlab schema --samples`; axes are as above. "
-        "[What it is for](../addons/race.md#samples-of-a-trained-run).\n\n"
+        "[What it is for](../addons/race.md#sweeps-over-the-samples-of-a-trained-run).\n\n"
         + _table([Field(name, node, samples) for name, node in samples["properties"].items()])
     )
     return pages
