@@ -208,25 +208,15 @@ def _receipt(
     damaged.add(*source.annotations.damaged)
     dropped = dropped_of(receipts)
     counts = sums_of(receipts)
+    levels = _levels(source, receipts, dropped, is_whole)
+    if damaged.first or source.num_lines:
+        levels.append(ReceiptLevel(unit="lines", used={"read": source.num_lines}, left_out=damaged.counts))
     warnings = [*source.warnings]
     if is_whole and rules.classes:
         rows = np.sum([store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0)
         warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
     if not is_whole and (request.options.encode_text or request.options.encode_images):
         warnings.append("Features of --encode-text and --encode-images are not in the estimate.")
-    used = {"images": sum(receipt.rows for receipt in receipts)}
-    kind = source.blocks[0].kind
-    files = source.files
-    if kind == "images" and is_whole:  # the files are the records
-        left_out = Counter(files.left_out) + dropped.counts
-        levels = [ReceiptLevel(unit=files.unit, used=files.used | used, left_out=left_out)]
-    else:
-        if counts[BESIDE]:
-            used[BESIDE] = counts[BESIDE]
-        unit = {"images": "images", "tar": "members"}.get(kind, "rows")
-        levels = [files, ReceiptLevel(unit=unit, used=used, left_out=dropped.counts)]
-    if damaged.first or source.num_lines:
-        levels.append(ReceiptLevel(unit="lines", used={"read": source.num_lines}, left_out=damaged.counts))
     return make_receipt(
         levels,
         [*source.files_left_out, *damaged.first, *dropped.first],
@@ -234,6 +224,23 @@ def _receipt(
         warnings,
         read_list(before.path, before.manifest.receipt) if before else b"",
     )
+
+
+def _levels(
+    source: ImageSource, receipts: Sequence[BlockReceipt], dropped: DroppedRecords, is_whole: bool
+) -> list[ReceiptLevel]:
+    """Return the levels of files and of what they hold, in one where whole files are the images."""
+    used = {"images": sum(receipt.rows for receipt in receipts)}
+    kind = source.blocks[0].kind
+    files = source.files
+    if kind == "images" and is_whole:
+        left_out = Counter(files.left_out) + dropped.counts
+        return [ReceiptLevel(unit=files.unit, used=files.used | used, left_out=left_out)]
+    beside = sums_of(receipts)[BESIDE]
+    if beside:
+        used[BESIDE] = beside
+    unit = {"images": "images", "tar": "members"}.get(kind, "rows")
+    return [files, ReceiptLevel(unit=unit, used=used, left_out=dropped.counts)]
 
 
 def _refuse_no_image(source: str, annotations: Annotations, receipts: Sequence[BlockReceipt]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,10 @@ def find_unfinished_sampled(home: Home, given: SamplingSweep) -> SampledFolder |
     for record in list_runs(home):
         if record.trials and record.name == given.name and record.status != "finished":
             folder = SampledFolder(home.run(record.run_id))
-            stored = folder.stored()
-            if stored is not None and not differences(stored, given):
-                return folder
+            with suppress(UserError):  # a damaged spec is no equal one
+                stored = folder.stored()
+                if stored is not None and not differences(stored, given):
+                    return folder
     return None
 
 

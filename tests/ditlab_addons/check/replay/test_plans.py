@@ -98,7 +98,7 @@ def attempt(number: int, step: int, workers: int) -> RecordedAttempt:
 
 
 def journaled(losses: dict[int, float]) -> dict[int, Execution]:
-    """What a journal of losses, by step, has of them."""
+    """Return the values that a journal logs of losses by step."""
     content = JournalContent()
     for step, loss in losses.items():
         values = {"train/loss": loss, "train/grad_norm": 1.0}
