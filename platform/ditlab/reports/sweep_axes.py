@@ -27,7 +27,9 @@ _MOST_NAMES = 14
 """Most categories that are all named; of more, evenly spaced ones are."""
 _NAME_CHARACTERS = 22
 MIN_TRIALS = 8
-_SHUFFLES = 200
+_SHUFFLES = 400
+_ERROR = 0.05
+"""Share of sweeps of equal trials in which any axis counts as clear."""
 _GROUPS, _LEAST_IN_GROUP = 4, 3
 METHOD = (
     "Ranks are from 0, the best, to 100. A spread is the difference between the mean ranks of the best and the worst "
@@ -167,6 +169,8 @@ class Importance:
     """Mean spread of the same groups where ranks are shuffled."""
     best: str
     """Values of the best group."""
+    is_clear: bool
+    """True where no more than `_ERROR` of shuffles have an axis that spreads as far for its groups."""
 
 
 def ended_with_value(summary: SweepSummary) -> list[Trial]:
@@ -203,7 +207,9 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
         return {}
     ranks = 100 * ranks / (len(trials) - 1)
     shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
-    found = {}
+    spreads: dict[str, float] = {}
+    by_shuffle: dict[str, np.ndarray] = {}
+    best: dict[str, str] = {}
     for axis in summary.axes:
         placed = plot_axis(axis, trials)
         groups = _groups(placed, trials)
@@ -212,11 +218,21 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
             continue
         weights = is_in / is_in.sum(axis=1, keepdims=True)
         means = weights @ ranks
-        by_chance = np.ptp(shuffled @ weights.T, axis=1).mean()
+        spreads[axis.path] = float(np.ptp(means))
+        by_shuffle[axis.path] = np.ptp(shuffled @ weights.T, axis=1)
         values = [placed.raw[trials[index].number] for index in np.flatnonzero(is_in[means.argmin()])]
         ends = dict.fromkeys(placed.text(value) for value in (min(values), max(values)))
-        found[axis.path] = Importance(float(np.ptp(means)), float(by_chance), " to ".join(ends))
-    return dict(sorted(found.items(), key=lambda item: -item[1].spread))
+        best[axis.path] = " to ".join(ends)
+    if not spreads:
+        return {}
+    # One limit for all axes, as each spread is compared with its own mean by chance.
+    by_chance = {path: float(each.mean()) for path, each in by_shuffle.items()}
+    largest = np.max([each / by_chance[path] for path, each in by_shuffle.items()], axis=0)
+    limit = float(np.quantile(largest, 1 - _ERROR))
+    return {
+        path: Importance(spread, by_chance[path], best[path], spread > limit * by_chance[path])
+        for path, spread in sorted(spreads.items(), key=lambda item: -item[1])
+    }
 
 
 def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:

@@ -15,8 +15,6 @@ _EARLY = (0.1, 0.25, 0.5)
 """Parts of a trial's steps at which early values are compared with final ones."""
 _OUTER = 0.1
 """Part of an axis, at either end, in which the best trials call for a wider one."""
-_CLEAR = 2.0
-"""Spread over that of shuffled ranks from which an axis is advised on."""
 
 
 def conclusions(summary: SweepSummary) -> list[str]:
@@ -37,13 +35,15 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
         return
     spreads = [f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()]
     sentences = [f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s: {', '.join(spreads)}."]
-    clear = {path: each for path, each in found.items() if each.spread > _CLEAR * each.by_chance}
+    clear = {path: each for path, each in found.items() if each.is_clear}
     if clear:
         best = ", ".join(f"{path} at {each.best}" for path, each in clear.items())
         sentences.append(f"Ranks are best with {best}: search there.")
     unclear = [path for path in found if path not in clear]
     if unclear:
-        sentences.append(f"Along {', '.join(unclear)} ranks differ little more than by chance: fix what is not needed.")
+        sentences.append(
+            f"Along {', '.join(unclear)} ranks differ no more than they may by chance: fix what is not needed."
+        )
     if summary.search == "optuna":
         sentences.append("Values that the search proposes follow earlier results, so spreads are a hint only.")
     yield " ".join(sentences)

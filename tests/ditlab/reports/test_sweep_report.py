@@ -206,6 +206,22 @@ def test_summary_names_the_best_trial_and_its_distance() -> None:
 def test_importance_finds_the_axis_that_matters() -> None:
     found = importance(_sweep(60, _bowl))
     assert next(iter(found)) == LR.path and found[LR.path].spread > 4 * found[LR.path].by_chance
+    assert found[LR.path].is_clear
+
+
+def test_equal_trials_seldom_have_an_axis_that_is_clear() -> None:
+    """Of 300 sweeps about 15 may, by any of their axes."""
+    draw = np.random.default_rng(5)
+    axes = [AxisInfo(name, "linear") for name in ("a", "b", "c")]
+    num = 0
+    for _ in range(300):
+        values = draw.integers(2, size=(12, 3)).tolist()
+        trials = [
+            _trial(number, dict(zip("abc", map(float, each), strict=True)), float(draw.normal()))
+            for number, each in enumerate(values)
+        ]
+        num += any(each.is_clear for each in importance(_of(trials, axes)).values())
+    assert num <= 15 + 4 * 15**0.5
 
 
 def test_importance_ranks_stopped_trials_behind_those_that_continued() -> None:
