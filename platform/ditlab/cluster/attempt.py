@@ -134,7 +134,10 @@ class Attempt:
         if now >= self._next_drain_check and not self._stop_reason:
             self._next_drain_check = now + DRAIN_INTERVAL
             self._nodes |= alive_ids()
-            # A spot instance's notice, or a scale-down.
+            # A spot instance's notice, or a scale-down. Ray's `ray.train.get_preemption_info` was tried: one more actor
+            # reads the same list, and each call is a barrier of all workers' training threads, with two workers on two
+            # cores 15 ms at the median and 121 ms at most. This look takes 0.6 ms of the launcher, no time of a step,
+            # and works while a worker hangs.
             if set(ray_internal("state.get_draining_nodes")()) & {each.node for each in self._heartbeats}:
                 self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
                 self._request_stop(PREEMPTED)
