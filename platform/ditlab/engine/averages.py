@@ -18,7 +18,7 @@ SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
 class WeightAverages:
-    """Exponential average `ema` of the masters, and averages of some relative lengths, each by its field of a state.
+    """Average `ema` that is evaluated, and averages of some relative lengths, each by its field of a state.
 
     They are in memory always, beside the masters: on the device, or on the CPU where these are offloaded. The
     optimiser's step updates them, while state kept in files is in memory. A step that is left out leaves them as they
@@ -26,7 +26,10 @@ class WeightAverages:
     nothing of the weights before has a part in them.
     """
 
-    def __init__(self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float]) -> None:
+    def __init__(
+        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool = False
+    ) -> None:
+        """Begin the averages with the masters. `ema` is exponential, or where it `is_given` the optimiser's own."""
         self._partitions = partitions
         self._update = update
         self._ema = ema
@@ -35,7 +38,9 @@ class WeightAverages:
         """Exponent of the profile of each relative length, by field."""
         self.start = 0
         """Updates that were applied before the averages of the lengths began."""
-        self._flats: dict[str, list[Tensor]] = {field: [] for field in (*(["ema"] if ema else []), *self.exponents)}
+        self._flats: dict[str, list[Tensor]] = {
+            field: [] for field in (*(["ema"] if ema or is_given else []), *self.exponents)
+        }
         self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
         if self._flats:
             for index, flat in enumerate(partitions.flats):
@@ -73,8 +78,8 @@ class WeightAverages:
             torch._foreach_lerp_([self._flats[field][place] for place in places], masters, [weight] * len(masters))
 
     def exchange(self) -> None:
-        """Swap weights and exponential average, a slice at a time: a copy of the whole partition might not fit."""
-        if self._ema is None:
+        """Swap weights and the average `ema`, a slice at a time: a copy of the whole partition might not fit."""
+        if "ema" not in self._flats:
             return
         with self._partitions.rewriting() as indices:
             for index in indices:
@@ -87,6 +92,10 @@ class WeightAverages:
     def tensors(self, index: int) -> dict[str, Tensor]:
         """Return the averages of one flat, by field; nothing without averages."""
         return {field: flats[index] for field, flats in self._flats.items()}
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return the average `ema` of a flat."""
+        return self._flats["ema"][self._index[id(flat)]]
 
     @property
     def updates(self) -> int:

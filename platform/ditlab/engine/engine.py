@@ -32,7 +32,7 @@ from ditlab.engine.deepspeed_internals import (
 )
 from ditlab.engine.distributed import Rank
 from ditlab.engine.memory import check_swapping, checkpoint_activations, kept_memory, swap_folder
-from ditlab.engine.optimizers import MuonAdamW, build_optimizer, parameter_facts
+from ditlab.engine.optimizers import AddedOptimizer, MuonAdamW, build_optimizer, parameter_facts
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.update import Update
 from ditlab.errors import UserError
@@ -123,7 +123,10 @@ class Engine:
             self._update = Update(self.partitions.adam, experiment.training.clip)
             training = experiment.training
             lengths = training.averages.lengths if training.averages else ()
-            self.averages = WeightAverages(self.partitions, self._update, training.ema, lengths)
+            is_given = experiment.optimizer.averages_weights
+            self.averages = WeightAverages(self.partitions, self._update, training.ema, lengths, is_given)
+            if isinstance(optimizer, AddedOptimizer) and is_given:
+                optimizer.average_of = self.averages.of
             self._held = held.pop_all()
 
     def forward_backward(

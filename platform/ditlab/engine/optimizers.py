@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +131,9 @@ class AddedOptimizer(EagerOptimizer):
     reads that and the number of the step, for which it waits on a GPU.
     """
 
+    average_of: Callable[[Tensor], Tensor] | None = None
+    """Average of a flat that the rule updates too; None for none."""
+
     def __init__(self, groups: Sequence[dict[str, Any]], spec: Optimizer) -> None:
         wrong = [name for name in spec.moments if not name.startswith(MOMENT)]
         if wrong:
@@ -158,9 +161,11 @@ class AddedOptimizer(EagerOptimizer):
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale.to(gradient.device)
         weights = flat.detach().view(-1)
-        weights.mul_(1 - lr * weight_decay)
-        moments = {name: state[name].view(-1) for name in self._spec.moments}
-        self._spec.update(weights, gradient.reshape(-1), moments, step, lr)
+        tensors = {name: state[name].view(-1) for name in self._spec.moments}
+        if self.average_of is not None:
+            tensors["average"] = self.average_of(flat).view(-1)
+        self._spec.decay(weights, tensors, step, lr * weight_decay)
+        self._spec.update(weights, gradient.reshape(-1), tensors, step, lr)
 
 
 class MuonAdamW(EagerOptimizer):

@@ -60,7 +60,7 @@ def requested_start(text: str | None, weights_only: bool, resume: str | None, ho
             step = steps[-1]
         state: StartState = "all"
         if weights_only:
-            state = "averaged" if load_recorded_experiment(found.folder.spec).training.ema else "trained"
+            state = "averaged" if load_recorded_experiment(found.folder.spec).keeps_average else "trained"
         return Start(run=found.folder.run_id, step=step, state=state)
     except UserError as error:
         raise UserError(f"--from {text}: {error}") from None

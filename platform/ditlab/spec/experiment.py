@@ -175,7 +175,7 @@ class Experiment(Spec):
             )
         if steps is not None and isinstance(self.schedule, WarmupStableDecaySchedule):
             self.schedule.check_decay(steps, warmup)
-        self.optimizer.check(self.engine.zero.offload)
+        self.optimizer.check(self)
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
         self.encoders.check(self.batch_fields(), self.model.family)
@@ -191,6 +191,11 @@ class Experiment(Spec):
     def family(self) -> AnyFamily:
         """The model's family, which builds the parts of the run."""
         return family_of(self.model)
+
+    @property
+    def keeps_average(self) -> bool:
+        """True where checkpoints hold an average of the weights, which is what is evaluated: the field `ema`."""
+        return self.training.ema is not None or self.optimizer.averages_weights
 
     @property
     def micro_size(self) -> int:

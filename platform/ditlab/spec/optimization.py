@@ -75,6 +75,8 @@ class GroupRates:
 class _ByRole(Spec):
     """Base of the optimisers: weight decay and learning rate by role of a parameter."""
 
+    averages_weights: ClassVar[bool] = False
+    """True for an optimiser whose update keeps the weights that are evaluated, in the place of `training.ema`."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """Decoupled decay per unit of learning rate, on every parameter but those of `no_decay`."""
     no_decay: tuple[Role, ...] = Field(default=(), strict=False)
@@ -101,8 +103,8 @@ class _ByRole(Spec):
             factor *= more if matches(pattern, name) else 1.0
         return GroupRates(factor, decay)
 
-    def check(self, offload: str) -> None:
-        """Raise ValueError where the state cannot be kept in such a place (`engine.zero.offload`)."""
+    def check(self, experiment: Any) -> None:
+        """Raise ValueError where it does not fit the rest of an experiment."""
 
 
 class AdamW(_ByRole):
@@ -147,8 +149,9 @@ class Muon(_ByRole):
     eps: Positive = 1e-8
     """Added to the root of AdamW's second moment."""
 
-    def check(self, offload: str) -> None:
+    def check(self, experiment: Any) -> None:
         """Refuse state off the workers' devices: a CPU would orthogonalise for minutes."""
+        offload = experiment.engine.zero.offload
         if offload != "none":
             raise ValueError(
                 f"optimizer.kind=muon orthogonalises on the workers' devices, and engine.zero.offload={offload} keeps "
@@ -180,9 +183,23 @@ class Optimizer(_ByRole):
     def update(self, weights: Any, gradient: Any, state: Mapping[str, Any], step: int, lr: float) -> None:
         """Update a slice of the float32 weights, and the slice of each of `moments` in `state`, in place.
 
-        All are tensors (n,). `step` counts updates from 1; weight decay is applied already.
+        All are tensors (n,). `step` counts updates from 1; weight decay is applied already. Where it
+        `averages_weights`, `state["average"]` are the weights that are evaluated, which begin as the weights.
         """
         raise NotImplementedError
+
+    def decay(self, weights: Any, state: Mapping[str, Any], step: int, share: float) -> None:
+        """Apply the decay of a step, `share` of the weights, before `update`, in place."""
+        weights.mul_(1 - share)
+
+    def check(self, experiment: Any) -> None:
+        """Refuse a second average of the weights beside the optimiser's own."""
+        training = experiment.training
+        if self.averages_weights and (training.ema or training.averages):
+            raise ValueError(
+                f"optimizer.kind={self.kind} keeps an average of the weights itself, which is evaluated and exported; "
+                "set training.ema and training.averages to null."
+            )
 
     def rates(self, role: Role, name: str = "") -> GroupRates:
         """Return how a parameter of a role is updated."""

@@ -328,7 +328,7 @@ def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int
     and of one snapshot of averages, 0 where none are kept."""
     averages = experiment.training.averages
     snapshot = MASTER * sizes.total * len(averages.lengths) if averages else 0
-    ema = MASTER * sizes.total if experiment.training.ema else 0
+    ema = MASTER * sizes.total if experiment.keeps_average else 0
     frozen = DTYPES[experiment.training.precision].itemsize * sizes.frozen
     return MASTER * sizes.total + ema + snapshot + sizes.moment_bytes(0, 1) + frozen, snapshot
 
@@ -342,7 +342,7 @@ def setting_memory(
     compute = DTYPES[experiment.training.precision].itemsize
     shape = WorkerShape(sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
     averages = experiment.training.averages
-    num_averages = bool(experiment.training.ema) + (len(averages.lengths) if averages else 0)
+    num_averages = experiment.keeps_average + (len(averages.lengths) if averages else 0)
     state = state_memory(shape, num_averages)
     copy = 0
     if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
@@ -374,6 +374,6 @@ def evaluation_peak(
     size = evaluation_memory(experiment, data, max(micro, guided * drawn))
     if shape.stage == 3 and shape.workers > 1:
         size += _gathered(shape)
-    if experiment.training.ema:
+    if experiment.keeps_average:
         size = max(size, min(MASTER * shape.share, EXCHANGED))
     return peak_during(state, size)
