@@ -1,0 +1,1 @@
+"""Add-on: a further optimiser, and a further learning rate over time."""
