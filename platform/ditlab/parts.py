@@ -46,6 +46,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "scheduler": {"race": "race"},
     "section": {"notify": "notify"},
     "sweep's base": {"run": "race"},
+    "tracker": {"trackio": "trackers"},
     "weight format": {
         "diffusers_dit": "interop",
         "dit": "interop",

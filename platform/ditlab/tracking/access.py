@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.parts import named
+from ditlab.parts import absent_part, load_part, named
 from ditlab.secrets import hide, hide_in_urls
 from ditlab.storage.local import refuse_ray_copy
 
@@ -52,7 +52,8 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     else:
         is_valid = uri == "databricks" or scheme in named("trackers")
     if not is_valid or uri != uri.strip():
-        raise UserError(f"{option}={redact(uri)!r} is no tracking address; valid are {_FORMS}.")
+        fault = f"{option}={redact(uri)!r} is no tracking address; valid are {_FORMS}."
+        raise UserError(absent_part("tracker", scheme) or fault)
     return uri
 
 
@@ -73,10 +74,23 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
             f"{option}={redact(uri)} holds a password, which would be written into every checkpoint; "
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
+    check_tracker(uri)
     if scheme_of(urlsplit(uri)) == "sqlite":
         refuse_ray_copy(sqlite_path(uri), f"{option}={uri}", "give the database's absolute path")
     address = resolve_tracking_uri(uri, home)
     return None if address == resolve_tracking_uri(None, home) else address
+
+
+def check_tracker(uri: str) -> None:
+    """Raise UserError where another tracker than MLflow cannot use an address of its scheme on this machine."""
+    scheme = scheme_of(urlsplit(uri))
+    if target := named("trackers").get(scheme):
+        load_part("tracker", scheme, target).check_address(uri)
+
+
+def is_mlflow(uri: str) -> bool:
+    """Return True where MLflow receives what is sent to an address, and no tracker of an add-on."""
+    return scheme_of(urlsplit(uri)) not in named("trackers")
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
@@ -160,6 +174,10 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
 
 def access_fault(uri: str, remedy: str) -> str:
     """A sentence on an address that does not answer, with its remedy, or that refuses credentials; empty for others."""
+    try:
+        check_tracker(uri)
+    except UserError as error:
+        return str(error)
     if reason := check_reachable(uri):
         return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}."
     return f"{refusal}, and give the command again." if (refusal := check_access(uri)) else ""

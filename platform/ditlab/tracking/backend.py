@@ -8,13 +8,16 @@ class in a file of its own, named by `ditlab.parts.Parts.trackers`.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditlab.home import Home, RunFolder
 from ditlab.parts import load_part, named
+from ditlab.storage.plain_files import is_relative, stays_below
 from ditlab.tracking.journal import JournalRecord
 
 Warn = Callable[[str], None]
@@ -51,6 +54,11 @@ class TrackingBackend(ABC):
     run_id: str
     """The run's id at the backend."""
 
+    @staticmethod  # noqa: B027  MLflow's addresses are checked by `tracking.access`
+    def check_address(uri: str) -> None:
+        """Raise UserError for a malformed address of its scheme, and where its library is not installed. Contacts
+        nothing; called before a run begins, and before one is synced."""
+
     @classmethod
     @abstractmethod
     def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> TrackingBackend:
@@ -81,6 +89,20 @@ class TrackingBackend(ABC):
     def is_missing(error: Exception) -> bool:
         """Return True for an error by which the backend has lost the run: it is connected to again."""
         return False
+
+
+def recorded_file(folder: RunFolder, record: JournalRecord, warn: Warn, receiver: str) -> Path | None:
+    """Return the file or folder that a record names; None, with a warning, for one that cannot be sent."""
+    path = folder.path / record["path"]
+    fault = ""
+    if not stays_below(folder.path, path) or not is_relative(record.get("artifact_path") or ""):
+        fault = f"leads out of {folder.path}"
+    elif not os.access(path, os.R_OK):
+        fault = "is gone or unreadable"
+    if fault:
+        warn(f"{path} {fault}, so {receiver} does not get it")
+        return None
+    return path
 
 
 def backend_for(uri: str) -> type[TrackingBackend]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 import re
 import tempfile
@@ -22,8 +21,7 @@ from typing import Any
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.storage.plain_files import is_relative, stays_below
-from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn
+from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn, recorded_file
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
 from ditlab.tracking.mlflow_runs import (
@@ -136,17 +134,11 @@ class MlflowBackend(TrackingBackend):
 
     def send(self, record: JournalRecord) -> None:
         """Send a record of another kind; a refused one, or one with an unusable file, is dropped with a warning."""
-        path = self.folder.path
+        path: Path | None = self.folder.path
         if "path" in record:
-            path /= record["path"]
-            fault = ""
-            if not stays_below(self.folder.path, path) or not is_relative(record.get("artifact_path") or ""):
-                fault = f"leads out of {self.folder.path}"
-            elif not os.access(path, os.R_OK):
-                fault = "is gone or unreadable"
-            if fault:
-                self.warn(f"{path} {fault}, so MLflow does not get it")
-                return
+            path = recorded_file(self.folder, record, self.warn, "MLflow")
+        if path is None:
+            return
         try:
             self._send(record, path)
         except Exception as error:

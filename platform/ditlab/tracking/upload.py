@@ -19,6 +19,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.storage.files import sync_file, take_lock, write_durably
 from ditlab.tracking.access import (
     access_fault,
+    is_mlflow,
     redact,
     refusal_message,
     resolve_tracking_uri,
@@ -319,7 +320,8 @@ class BackgroundUploader:
             if not self._is_outage:  # one warning for each
                 uri = redact(transfer.to.uri)
                 refusal = refusal_message(uri, *denial(error))
-                sentence = refusal or f"MLflow at {uri} takes nothing ({outage_reason(error, uri)})"
+                place = f"MLflow at {uri}" if is_mlflow(uri) else uri
+                sentence = refusal or f"{place} takes nothing ({outage_reason(error, uri)})"
                 transfer.to.warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
             self._is_outage = True
             self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)

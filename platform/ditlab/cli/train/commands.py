@@ -185,7 +185,7 @@ def _summary(result: TrainingResult) -> list[str]:
         loss = recent_metrics(RunFolder(result.folder)).loss
         lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         from ditlab.reports.text_file import read_texts
-        from ditlab.tracking.access import resolve_tracking_uri
+        from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
 
         if pictures := sorted((result.folder / "media").glob("samples-*.png")):
             lines.append(f"  samples: {output.short_path(pictures[-1])}")
@@ -196,7 +196,9 @@ def _summary(result: TrainingResult) -> list[str]:
         tracked = result.tracking_uri
         if tracked == resolve_tracking_uri(None, home):
             tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
-        lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}MLflow: {tracked}")
+        if is_mlflow(result.tracking_uri):
+            tracked = f"MLflow: {tracked}"
+        lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}{tracked}")
     with suppress(UserError):  # a journal that cannot be read costs the table alone
         if summary := result.run.time():
             lines += output.time_lines(summary)
