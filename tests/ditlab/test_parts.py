@@ -456,6 +456,7 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
         "weight format": weight_format,
         "scheduler": scheduler,
+        "tracker": lambda name: ditlab("train", spec, "--local", "--set", f"tracking.uri={name}:lab").err,
     }
     assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
@@ -483,5 +484,6 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["method"] |= dict.fromkeys(addon.run_methods, name)
         found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
         found["scheduler"] |= dict.fromkeys(addon.schedulers, name)
+        found["tracker"] |= dict.fromkeys(addon.trackers, name)
         found["export format"] |= {form.name: name for form in addon.export_formats}
     assert found == parts.OF_ADDONS

@@ -1,0 +1,1 @@
+"""Add-on: trackers beside MLflow."""
