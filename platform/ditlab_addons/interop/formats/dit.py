@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
-from ditlab_models.layers.embeddings import table_2d
 
 NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
 """Attention heads of the released sizes, S, B, L and XL, by width."""
@@ -26,14 +22,8 @@ CERTAIN = (
 )  # fmt: skip
 
 
-def _positions(model: Mapping[str, Any]) -> Tensor:
-    """Make the fixed table of positions: (1, N, D) float32."""
-    rows = model["image_size"] // model["patch_size"]
-    return table_2d(rows, rows, model["width"], dtype=torch.float64, order="column_first").float()[None]
-
-
 BODY: tuple[AnyRule, ...] = (
-    Dropped(POSITIONS, _positions),
+    Dropped(POSITIONS),
     rename("y_embedder.embedding_table.weight", "label.vectors.weight"),
     *(
         rename(f"{theirs}.{kind}", f"{ours}.{kind}")

@@ -22,26 +22,19 @@ from ditlab_addons.interop.formats.dit import BODY, CERTAIN, MARKS, released_mod
 from ditlab_models.layers.embeddings import frequencies
 
 
-def _reverse_time(values: Sequence[Tensor]) -> list[Tensor]:
-    """Let a Linear (E, 256) on the sinusoid of t give what it gave on that of 1 - t; done twice, it is as it was."""
+def _reverse_time(values: Sequence[Tensor]) -> Tensor:
+    """Let a Linear (E, 256) on the sinusoid of t give what it gave on that of 1 - t."""
     omega = frequencies(values[0].shape[1])
     cos, sin = values[0].double().chunk(2, dim=1)  # columns of cosines, then of sines
     c, s = omega.cos(), omega.sin()
-    return [torch.cat((cos * c + sin * s, cos * s - sin * c), dim=1)]
-
-
-def _negate(values: Sequence[Tensor]) -> list[Tensor]:
-    return [-values[0]]
+    return torch.cat((cos * c + sin * s, cos * s - sin * c), dim=1)
 
 
 RULES = (
     *BODY,
-    Rule(("t_embedder.mlp.0.weight",), ("time.hidden.weight",), _reverse_time, _reverse_time),
-    *(
-        Rule((f"final_layer.linear.{kind}",), (f"head.{kind}",), _negate, _negate)
-        for kind in ("weight", "bias")
-    ),
-)  # fmt: skip
+    Rule(("t_embedder.mlp.0.weight",), "time.hidden.weight", _reverse_time),
+    *(Rule((f"final_layer.linear.{kind}",), f"head.{kind}", lambda values: -values[0]) for kind in ("weight", "bias")),
+)
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
