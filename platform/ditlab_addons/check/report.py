@@ -17,7 +17,7 @@ STYLES = {"holds": "green", "off": "bold red", "not checked": "yellow"}
 
 
 class Report(ABC):
-    """What a check found."""
+    """Findings of a check."""
 
     @property
     @abstractmethod
@@ -41,8 +41,8 @@ class Report(ABC):
 
 
 def styled(verdict: str) -> Text:
-    """Return a verdict for a table; what follows its first words, such as a number, takes its style too."""
-    return Text(verdict, next((style for word, style in STYLES.items() if verdict.startswith(word)), ""))
+    """Return a verdict for a table."""
+    return Text(verdict, STYLES[verdict])
 
 
 def as_verdict(holds: bool) -> Text:

@@ -123,9 +123,9 @@ class RangeTime:
     """An operator or a module, over all of its calls in a step."""
 
     name: str
-    """Of a module, its path, in which numbers of repeated blocks are `*`."""
+    """Name of an operator, or path of a module, in which numbers of repeated blocks are `*`."""
     seconds: float
-    """Of an operator without those within it; of a module's forward passes with those inside it."""
+    """Time of an operator without those within it, or of a module's forward passes with those inside it."""
     num_calls: float
     flops: float
     """Floating-point operations, where torch counts them; else 0."""

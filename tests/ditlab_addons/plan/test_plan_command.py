@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.main import cli
 from ditlab.errors import UserError
+from ditlab_addons.plan.functions import plan
 
 SPEC = """
 name: tiny
@@ -45,7 +47,14 @@ def test_a_table_json_and_what_to_change(spec):
     for each in found["settings"]:
         peak = each[each["peak"]]
         assert sum(peak.values()) + each["margin_bytes"] == each["per_gpu_bytes"]
-    assert found["changes"]["engine.zero.stage"] == found["recommended"]["stage"] != found["own"]["stage"] == 3
+    assert found["changes"] == {} and found["recommended"] == found["own"], "no other setting is faster"
+
+
+def test_what_a_recommended_setting_changes_is_told(spec):
+    found = plan(spec, gpu="h100")
+    other = next(each for each in found.settings if each.zero.stage == 3 and each.checkpointing)
+    changes = {"engine.zero.stage": 3, "engine.activation_checkpointing": True}
+    assert replace(found, recommended=other).changes == changes
 
 
 def test_a_table_in_80_columns(spec):
