@@ -1,5 +1,5 @@
-"""The diffusion transformer as released (Peebles and Xie 2023, arXiv:2212.09748; facebookresearch/DiT), and the scalable
-interpolant transformer (Ma et al. 2024, arXiv:2401.08740; willisma/SiT).
+"""DiT as released (Peebles and Xie 2023, arXiv:2212.09748; facebookresearch/DiT), and SiT (Ma et al. 2024,
+arXiv:2401.08740; willisma/SiT).
 
 Both have the same names and shapes, so no file tells which it is: it is read as DiT unless `format: sit` says
 otherwise. In SiT time 0 is noise and 1 data, and the velocity is data - noise; ours runs the other way, v(x, t) =
@@ -123,6 +123,7 @@ def _sit_notes(model: Mapping[str, Any]) -> list[str]:
 
 
 SIT = WeightsFormat(
-    "sit", "SiT as released (willisma/SiT), family dit; never found by itself, as its names are DiT's", MARKS, SIT_RULES,
-    lambda shapes, files: released_model(shapes, files, "unused"), lambda tensors, files: False, CERTAIN, _sit_notes,
+    "sit", "SiT as released (willisma/SiT), family dit; never found by itself, as its names are DiT's", MARKS,
+    SIT_RULES, lambda shapes, files: released_model(shapes, files, "unused"), lambda tensors, files: False, CERTAIN,
+    _sit_notes,
 )  # fmt: skip
