@@ -118,7 +118,7 @@ def test_a_run_records_its_weights_and_goes_on_without_them(
     (place / "spec.yaml").write_bytes((export / "spec.yaml").read_bytes())
     weights = load_file(export / "weights.safetensors")
     save_file({name: each + 1 for name, each in weights.items()}, place / "weights.safetensors")
-    with pytest.raises(UserError, match=f"has SHA-256 .*, and the run began with {digest}; bring them back"):
+    with pytest.raises(UserError, match=f"has SHA-256 .*, and the run began with {digest}; bring those weights back"):
         replay(first.run_id, 1, check=True)
     again = weights_of(spec, Home(tmp_path / "home"), folder)  # as a retry before the first checkpoint
     assert again is not None
