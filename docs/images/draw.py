@@ -52,9 +52,7 @@ RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "pixelhdm": ("pixelhdm/small.yaml", _SHORTER),
 }
 """Experiments, below `EXPERIMENTS`, and changes to them, from whose weights a family's kinds are drawn."""
-SETTINGS = {"dlm": ("dlm/small_block.yaml", ("attention_mask",))}
-"""Experiments and their kinds without weights that the family's defaults lack."""
-MORE_WITH_WEIGHTS = ("patches", "attention_patterns")
+MORE_WITH_WEIGHTS = ("patches",)
 """Kinds that need no weights, but show more with them: drawn from the run."""
 EVALUATED: Mapping[str, tuple[int | None, tuple[str, ...]]] = {
     "region": (None, ("r2_by_mask_ratio", "r2_by_motif")),
@@ -103,11 +101,6 @@ def figure_makers(family: str, untrained: bool) -> tuple[dict[str, Maker], str]:
         for kind in general.kinds
         if kind.startswith(f"{family}-")
     }
-    if family in SETTINGS:
-        experiment, kinds = SETTINGS[family]
-        spec = ditlab.load(EXPERIMENTS / experiment)
-        static = spec.family.static_figures(spec.model)
-        makers |= {kind: partial(static.__getitem__, kind) for kind in kinds}
     if untrained:
         return makers, ""
     try:

@@ -99,25 +99,6 @@ figures.kinds
 figures.draw("trajectory")
 
 # %% [markdown]
-# The guidance scale over time, by `sampling.guidance_schedule`: this run keeps it constant, the others let it fade as
-# the image appears.
-
-# %%
-figures.draw("guidance")
-
-# %% [markdown]
-# How far each head's output is let through. Gates start half open; **look for** heads that closed or opened.
-
-# %%
-figures.draw("attention_gates")
-
-# %% [markdown]
-# Weights of the frequency loss: low frequencies, which an eye sees best, count most.
-
-# %%
-figures.draw("frequency_weights")
-
-# %% [markdown]
 # ## Next
 #
 # The whole experiment is `ditlab train experiments/pixelhdm/small.yaml`. `ditlab evaluate pixelhdm-small --quality

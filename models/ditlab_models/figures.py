@@ -119,10 +119,6 @@ class Bars:
     y_label: str = ""
     texts: Sequence[str] = ()
     """A text at the end of each bar, or none."""
-    parts: Sequence[str] = ()
-    """Names of the parts that each bar is stacked of; then values are (num, parts)."""
-    limit: Tick | None = None
-    """A line across the bars, with its name."""
 
 
 @dataclass(frozen=True)

@@ -55,14 +55,11 @@ def ratio_estimate(tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
     return Estimate(ratio, ratio - half, ratio + half)
 
 
-def correlation_ends(r: float, num: int, of_ranks: bool = False) -> tuple[float, float]:
-    """Return the ends of a correlation's interval by Fisher's z, -1 and 1 of fewer than four pairs.
-
-    Pairs are taken to be independent and, for Pearson's, bivariate normal. Of ranks (Spearman's) the variance of z is
-    (1 + r^2 / 2) / (num - 3) (Bonett and Wright 2000, Psychometrika 65: 23-28).
-    """
+def correlation_ends(r: float, num: int) -> tuple[float, float]:
+    """Return the ends of a Pearson correlation's interval by Fisher's z, -1 and 1 of fewer than four pairs, which are
+    taken to be independent and bivariate normal."""
     if num < 4:
         return -1.0, 1.0
     z = math.atanh(min(max(r, -1 + 1e-15), 1 - 1e-15))
-    half = Z * math.sqrt((1 + r * r / 2 if of_ranks else 1) / (num - 3))
+    half = Z / math.sqrt(num - 3)
     return math.tanh(z - half), math.tanh(z + half)

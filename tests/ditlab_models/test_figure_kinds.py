@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab_models.figure_kinds.attention import catch_attention, patterns_figure, plain_patterns
+from ditlab_models.figure_kinds.attention import catch_attention
 from ditlab_models.figure_kinds.embeddings import rotary_similarity
 from ditlab_models.figure_kinds.network import principal_components
 from ditlab_models.figures import Curve, Figure, Lines
@@ -18,9 +18,7 @@ from ditlab_models.processes.flow_figures import (
     FlowProbe,
     denoising_figure,
     flow_schedule_figure,
-    input_gradient,
     loss_by_time_figure,
-    receptive_field_figure,
     time_density,
 )
 from ditlab_models.processes.specs import LogitNormalTime, UniformTime
@@ -45,7 +43,6 @@ def test_all_kinds_are_drawn(name):
     assert ONLY.get(name, set()) <= set(drawn) and {"noise_schedule", "features"} <= set(drawn)
     static = made.static()
     assert {"forward_pass", "time_embedding", "noise_schedule"} <= set(static)
-    assert ("attention_mask" in static) == (name == "dlm-block")
     for figure in (*drawn.values(), *static.values()):
         check_figure(figure)
     assert all(torch.equal(value, before[key]) for key, value in made.network.state_dict().items())
@@ -92,15 +89,6 @@ def test_noise_schedule_of_tokens():
     np.testing.assert_allclose(rate.curves[0].y, curve.y * np.log(1000))
 
 
-def test_guidance_by_schedule():
-    (panel,) = figure_network("pixelhdm").static()["guidance"].panels
-    curves = {curve.label.split(" ")[0]: curve for curve in panel.curves}
-    t = curves["linear"].x
-    inside = (t > 0) & (t < 1)
-    np.testing.assert_allclose(curves["linear"].y[inside], np.maximum(7.5 * (1 - t), 1)[inside])
-    assert (curves["constant"].y[inside] == 7.5).all()
-
-
 def test_rotary_similarity_is_that_of_turned_vectors():
     width, distance = 8, np.arange(6)
     vector = torch.ones(6, width)
@@ -126,57 +114,23 @@ def test_a_perfect_network_guesses_the_image_and_has_no_loss():
     np.testing.assert_allclose(nothing.y, (noise - image).square().mean().item(), rtol=1e-5)
 
 
-def test_receptive_field_of_a_convolution():
-    layer = torch.nn.Conv2d(1, 1, 3, padding=1)
-    images = torch.randn(2, 1, 7, 7)
-    field = input_gradient(FlowProbe(lambda x, t: layer(x), images, images), 0.5, (3, 3))
-    expected = np.zeros((7, 7))
-    expected[2:5, 2:5] = layer.weight.detach()[0, 0].abs().numpy()
-    np.testing.assert_allclose(field, expected, rtol=1e-5)
-
-
-def test_attention_parts_make_the_layers_output():
+def test_weights_of_attention_make_the_layers_output():
     x = torch.randn(2, 5, 8)
     rope = rotation(torch.arange(5), 4)
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
     plain = SelfAttention(8, 2)
-    (parts,) = catch_attention([plain], lambda: plain(x, mask=mask, rope=rope))
-    mixed = torch.from_numpy(parts.weights @ parts.v).transpose(0, 1).flatten(1)
+    (weights,) = catch_attention([plain], lambda: plain(x, mask=mask, rope=rope))
+    values = plain.heads(x[:1])[2][0]
+    mixed = (torch.from_numpy(weights) @ values).transpose(0, 1).flatten(1)
     torch.testing.assert_close(plain.out(mixed), plain(x, mask=mask, rope=rope)[0])
-    assert np.isnan(parts.scores[:, 0, 1:]).all() and (parts.weights[:, 0, 1:] == 0).all()
+    assert (weights[:, 0, 1:] == 0).all()
     gated = GatedAttention(8, 4, 2)
     keys = torch.tensor([[True] * 4 + [False]] * 2)
-    (parts,) = catch_attention([gated], lambda: gated(x, key_mask=keys))
-    mixed = torch.from_numpy(parts.weights @ parts.v).transpose(0, 1) * gated.gates(x)[0]
+    (weights,) = catch_attention([gated], lambda: gated(x, key_mask=keys))
+    values = gated.heads(x[:1], None)[2].repeat_interleave(2, dim=1)[0]
+    mixed = (torch.from_numpy(weights) @ values).transpose(0, 1) * gated.gates(x)[0]
     torch.testing.assert_close(gated.out(mixed.flatten(1)), gated(x, key_mask=keys)[0])
-    assert (parts.weights[..., -1] == 0).all()
-
-
-def test_plain_patterns_are_weights_and_are_most_like_themselves():
-    patterns = plain_patterns(4, 4)
-    for values in patterns.values():
-        np.testing.assert_allclose(values.sum(axis=-1), 1)
-    similarity = patterns_figure([np.stack(list(patterns.values()))], 4, 4).panels[-1].values
-    np.testing.assert_allclose(np.diag(similarity), 1)
-    assert (similarity.argmax(axis=0) == np.arange(len(patterns))).all()
-
-
-def test_even_weights_are_drawn_as_weights():
-    """A scale from the smallest to the largest weight would draw the uniform pattern as no weight at all."""
-    panels = {panel.title: panel for panel in patterns_figure(None, 4, 4).panels}
-    assert panels["uniform"].limits == (0.0, 1 / 16) and panels["itself"].limits == (0.0, 1.0)
-
-
-def test_a_pixel_does_not_hide_its_neighbours():
-    """The velocity depends on the pixel itself many times as much as on others."""
-    layer = torch.nn.Conv2d(1, 1, 3, padding=1)
-    with torch.no_grad():
-        layer.weight.fill_(0.1)
-        layer.weight[0, 0, 1, 1] = 5
-    images = torch.randn(2, 1, 7, 7)
-    panel = receptive_field_figure(FlowProbe(lambda x, t: layer(x), images, images)).panels[0]
-    assert panel.limits == pytest.approx((0, 0.1)) and panel.values[panel.mark] == pytest.approx(5)
-    assert panel.title.endswith("itself 5")
+    assert (weights[..., -1] == 0).all()
 
 
 def test_axes_that_turn_alike_share_a_curve():

@@ -8,16 +8,13 @@ from support.figures import check_figure
 
 KINDS = {
     "dit": [
-        "samples", "trajectory", "denoising", "loss_by_time", "receptive_field", "noise_schedule", "patches",
-        "positions", "attention", "attention_steps", "attention_patterns", "adaln", "features",
+        "samples", "trajectory", "denoising", "loss_by_time", "noise_schedule", "patches", "positions", "attention",
+        "adaln", "features",
     ],
-    "unet": [
-        "samples", "trajectory", "denoising", "loss_by_time", "receptive_field", "noise_schedule", "time_shift",
-        "features",
-    ],
+    "unet": ["samples", "trajectory", "denoising", "loss_by_time", "noise_schedule", "time_shift", "features"],
 }  # fmt: skip
 STATIC = {
-    "dit": {"patches", "positions", "attention_patterns", "time_embedding", "noise_schedule", "forward_pass"},
+    "dit": {"patches", "positions", "time_embedding", "noise_schedule", "forward_pass"},
     "unet": {"time_embedding", "noise_schedule", "forward_pass"},
 }
 

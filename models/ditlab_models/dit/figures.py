@@ -10,13 +10,7 @@ from torch import Tensor
 
 from ditlab_models.dit.network import SINUSOIDS, DiT
 from ditlab_models.dit.spec import DiTObjectiveSpec, DiTSpec
-from ditlab_models.figure_kinds.attention import (
-    AttentionParts,
-    attention_steps_figure,
-    catch_attention,
-    image_attention_panels,
-    patterns_figure,
-)
+from ditlab_models.figure_kinds.attention import catch_attention, image_attention_panels
 from ditlab_models.figure_kinds.embeddings import time_figure
 from ditlab_models.figure_kinds.network import cut_patches, modulation_figure, pass_figure, with_patch_lines
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
@@ -58,8 +52,6 @@ def network_makers(schedule: NoiseSchedule | None) -> dict[str, FigureMaker]:
         "patches": draw_patches,
         "positions": lambda inputs: positions_figure(inputs.trained(DiT).spec),
         "attention": lambda inputs: draw_attention(inputs, schedule),
-        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, schedule)[1], tokens="patch"),
-        "attention_patterns": lambda inputs: draw_attention_patterns(inputs, schedule),
         "adaln": lambda inputs: draw_adaln(inputs, last),
         "features": lambda inputs: draw_features(inputs, schedule),
     }
@@ -73,7 +65,6 @@ def static_figures(spec: DiTSpec) -> Mapping[str, Figure]:
     return {
         "patches": patches_figure((2 * ring.clamp(0, 1) - 1).expand(spec.channels, -1, -1), spec),
         "positions": positions_figure(spec),
-        "attention_patterns": patterns_figure(None, spec.num_rows, spec.num_rows),
         "time_embedding": time_figure(spec.time_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies]),
         "noise_schedule": flow_schedule_figure(DiTObjectiveSpec().time),
         "forward_pass": forward_pass_figure(spec),
@@ -139,18 +130,12 @@ def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figu
     picture = to_grey(inputs.batch["image"][:1])[0]
     shown = np.stack([picture, to_grey(x)[0]])
     panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
-    panels += image_attention_panels([each.weights for each in layers], picture, rows, rows)
+    panels += image_attention_panels(layers, picture, rows, rows)
     return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
 
 
-def draw_attention_patterns(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figure:
-    """Draw `attention_patterns`: plain patterns, and how similar every head is to each of them."""
-    rows = inputs.trained(DiT).spec.num_rows
-    return patterns_figure([each.weights for each in _attend(inputs, schedule)[1]], rows, rows)
-
-
-def _attend(inputs: FigureInputs, schedule: NoiseSchedule | None) -> tuple[Tensor, list[AttentionParts]]:
-    """Noise the batch's first image, and return it with the parts of each layer's attention."""
+def _attend(inputs: FigureInputs, schedule: NoiseSchedule | None) -> tuple[Tensor, list[np.ndarray]]:
+    """Noise the batch's first image, and return it with the weights of each layer's attention."""
     network, image = inputs.trained(DiT), inputs.batch["image"][:1]
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))

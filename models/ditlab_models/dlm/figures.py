@@ -11,14 +11,9 @@ import torch
 from torch import Tensor
 
 from ditlab_models.contract import TextCodec
-from ditlab_models.dlm.network import DLM, TokenNoise, dense_mask
+from ditlab_models.dlm.network import DLM, TokenNoise
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
-from ditlab_models.figure_kinds.attention import (
-    AttentionParts,
-    attention_steps_figure,
-    catch_attention,
-    sequence_attention_figure,
-)
+from ditlab_models.figure_kinds.attention import catch_attention, sequence_attention_figure
 from ditlab_models.figure_kinds.embeddings import rotary_figure, time_figure
 from ditlab_models.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
@@ -53,17 +48,15 @@ def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[
         "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
         "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
         "attention": partial(draw_attention, noise=noise),
-        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, noise)),
         "adaln": partial(draw_adaln, noise=noise),
         "features": partial(draw_features, text=text),
     }
 
 
 def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass, and
-    the attention mask of a block-causal network."""
+    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass."""
     noise = DLMObjectiveSpec().noise
-    figures = {
+    return {
         "noise_schedule": noise_schedule_figure(noise, spec.vocabulary, noise.kind),
         "positions": rotary_figure(spec.head_width, spec.length),
         "time_embedding": time_figure(
@@ -71,7 +64,6 @@ def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
         ),
         "forward_pass": forward_pass_figure(spec),
     }
-    return figures if spec.block_size is None else {**figures, "attention_mask": attention_mask_figure(spec)}
 
 
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
@@ -193,11 +185,11 @@ def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: s
 def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at t = 0.5."""
     layers = _attend(inputs, noise)
-    title = f"Attention over {layers[0].x.shape[0]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
+    title = f"Attention over {layers[0].shape[-1]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
     return sequence_attention_figure(layers, "token", title)
 
 
-def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[AttentionParts]:
+def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[np.ndarray]:
     network = inputs.trained(DLM)
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
@@ -223,22 +215,6 @@ def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     vectors = inputs.trained(DLM).embedding.weight.detach()[tokens].float().cpu().numpy()
     what = f"the vectors of {len(vectors)} tokens of held-out text"
     return vectors_figure(vectors, token_texts(tokens, text), what, 120)
-
-
-def attention_mask_figure(spec: DLMSpec) -> Figure:
-    """Draw which tokens attend to which, block by block: in sampling, and in training beside a clean copy."""
-    assert spec.block_size is not None
-    shown = min(spec.length, max(4, 128 // spec.block_size) * spec.block_size)
-    panels = []
-    for copies, title, remark in (
-        (1, "Sampling: a block sees itself and earlier ones", ""),
-        (2, "Training: noisy blocks see earlier clean ones", f"; from {shown} on: noisy copy"),
-    ):
-        mask = dense_mask(shown, spec.block_size, copies, None, torch.device("cpu"))
-        values = np.ones((shown, shown), np.float32) if mask is None else mask.float().numpy()
-        labels = (f"key (token{remark})", f"query (token{remark})")
-        panels.append(Heatmap(values, title, *labels, limits=(0.0, 1.0), unit="attends"))
-    return Figure(panels, title=f"Block-causal attention, model.block_size={spec.block_size}")
 
 
 def noise_sequence(

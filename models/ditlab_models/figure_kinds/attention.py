@@ -1,46 +1,30 @@
-"""Figures of attention, caught in a forward pass: maps by layer and head, and one head step by step
+"""Figures of attention, caught in a forward pass: maps by layer and head, and how far a layer looks
 (arXiv:1706.03762)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ditlab_models.figures import Bars, Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
+from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
 from ditlab_models.layers.attention import GatedAttention, SelfAttention
 from ditlab_models.layers.rope import rotate
 
-MAX_TOKENS = 49
-MAX_BARS = 12
 MAX_LAYERS = 6
 MAX_HEADS = 8
 MAX_SEQUENCE_LAYERS = 4
 MAX_SEQUENCE_HEADS = 4
 
 
-class AttentionParts(NamedTuple):
-    """One attention layer's computation for the first sample of a batch."""
-
-    x: np.ndarray
-    """(N, D), normalised and modulated."""
-    q: np.ndarray
-    """(H, N, K), turned by their positions where the layer does so."""
-    k: np.ndarray
-    v: np.ndarray
-    scores: np.ndarray
-    """(H, queries N, keys N), NaN where a query does not attend to a key."""
-    weights: np.ndarray
-    """(H, queries N, keys N): the softmax of the scores; rows sum to 1."""
-
-
-def catch_attention(attentions: Sequence[nn.Module], run: Callable[[], object]) -> list[AttentionParts]:
-    """Call `run`, which passes each of the layers once, and return their parts in the order of `attentions`."""
+def catch_attention(attentions: Sequence[nn.Module], run: Callable[[], object]) -> list[np.ndarray]:
+    """Call `run`, which passes each of the layers once, and return the weights of each for the first sample of the
+    batch, (heads, queries, keys), in the order of `attentions`; rows sum to 1."""
     calls: dict[nn.Module, dict[str, Any]] = {}
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -50,72 +34,30 @@ def catch_attention(attentions: Sequence[nn.Module], run: Callable[[], object]) 
         for attention in attentions:
             hooks.enter_context(attention.register_forward_pre_hook(keep, with_kwargs=True))
         run()
-    return [_parts(attention, calls[attention]) for attention in attentions]
+    return [_weights(attention, calls[attention]) for attention in attentions]
 
 
-def _parts(attention: nn.Module, call: dict[str, Any]) -> AttentionParts:
-    x, rope = call["x"][:1], call.get("rope")
+def _weights(attention: nn.Module, call: dict[str, Any]) -> np.ndarray:
+    x = call["x"][:1]
+    rope = call.get("rope")
     if isinstance(attention, SelfAttention):
-        q, k, v = attention.heads(x)
+        q, k, _ = attention.heads(x)
         if rope is not None:
-            q, k = rotate(q, rope), rotate(k, rope)
+            q = rotate(q, rope)
+            k = rotate(k, rope)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         mask = call.get("mask")
     else:
-        assert isinstance(attention, GatedAttention), f"{type(attention).__name__} has no parts to draw"
-        q, k, v = attention.heads(x, rope if rope is None else type(rope)(*(each[:1] for each in rope)))
-        k, v = (each.repeat_interleave(attention.num_heads // attention.num_kv_heads, dim=1) for each in (k, v))
-        scores = q @ k.transpose(-2, -1)
+        assert isinstance(attention, GatedAttention), f"{type(attention).__name__} has no weights to draw"
+        q, k, _ = attention.heads(x, rope if rope is None else type(rope)(*(each[:1] for each in rope)))
+        scores = q @ k.repeat_interleave(attention.num_heads // attention.num_kv_heads, dim=1).transpose(-2, -1)
         mask = call.get("key_mask")
         mask = None if mask is None else mask[:, None, None]
     scores = scores.detach().float()
     if mask is not None:
         scores = scores.masked_fill(~(mask[:1] if mask.ndim == 4 else mask), -torch.inf)
-    shown = scores.masked_fill(~scores.isfinite(), torch.nan)
-    parts = (x, q, k, v, shown, scores.softmax(dim=-1))
-    return AttentionParts(*(each.detach().float().cpu().numpy()[0] for each in parts))
-
-
-def attention_steps_figure(
-    layers: Sequence[AttentionParts], layer: str = "layer", scale: str = "Q Kᵀ / √K", tokens: str = "token"
-) -> Figure:
-    """Draw the middle layer's head with the sharpest weights: input, queries, keys, values, scores, weights, outputs.
-
-    The first 49 tokens are drawn, under weights of the whole sequence, and the largest weights of the middle one as
-    bars.
-    """
-    middle = len(layers) // 2
-    parts = layers[middle]
-    head = int(parts.weights.max(axis=-1).mean(axis=-1).argmax())
-    q, k, v, scores, weights = (each[head] for each in parts[1:])
-    length, num = len(parts.x), min(MAX_TOKENS, len(parts.x))
-    key, query, entry = f"key ({tokens})", f"query ({tokens})", "entry of the head"
-    shape, square = f"{length} x {q.shape[1]}", slice(num)
-
-    def matrix(values: np.ndarray, title: str, x_label: str, y_label: str = tokens) -> Heatmap:
-        extent = (0, values.shape[1], num, 0)
-        return Heatmap(values[:num], title, x_label, y_label, extent, diverging=True, unit="value")
-
-    middle_token = num // 2
-    largest = np.argsort(-weights[middle_token], kind="stable")[:MAX_BARS]
-    bars = weights[middle_token][largest]
-    panels: list[Panel] = [
-        matrix(parts.x, f"Input X ({length} x {parts.x.shape[1]})", "entry of the token"),
-        matrix(q, f"Queries Q ({shape})", entry),
-        matrix(k, f"Keys K ({shape})", entry),
-        matrix(v, f"Values V ({shape})", entry),
-        matrix(scores[:, square], f"Scores {scale}", key, query),
-        Heatmap(weights[square, square], "Weights A = softmax of the scores", key, query, unit="weight"),
-        matrix(weights @ v, f"Output A V ({shape})", entry),
-        Bars(
-            [f"{tokens} {index}" for index in largest],
-            bars,
-            f"What {tokens} {middle_token} attends to (these: {bars.sum():.0%})",
-            "weight",
-        ),
-    ]
-    title = f"Attention step by step: {layer} {middle + 1} of {len(layers)}, head {head + 1} of {len(parts.q)}"
-    return Figure(panels, title=title)
+    weights: np.ndarray = scores.softmax(dim=-1).cpu().numpy()[0]
+    return weights
 
 
 def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, rows: int, columns: int) -> list[Panel]:
@@ -151,68 +93,18 @@ def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, ro
     return [*panels, distance_by_layer(layers, distance, "patches")]
 
 
-def plain_patterns(rows: int, columns: int) -> Mapping[str, np.ndarray]:
-    """Weights (N, N) that a head might have: rows sum to 1."""
-    row, column = np.divmod(np.arange(rows * columns), columns)
-    down, across = row[:, None] - row, column[:, None] - column
-    on_border = (row == 0) | (row == rows - 1) | (column == 0) | (column == columns - 1)
-    patterns = {
-        "uniform": np.ones(down.shape),
-        "itself": np.eye(len(row)),
-        "neighbours": np.exp(-(down**2 + across**2) / 2),
-        "row": down == 0,
-        "column": across == 0,
-        "cross": (down == 0) | (across == 0),
-        "diagonals": np.abs(down) == np.abs(across),
-        "border": np.broadcast_to(on_border, down.shape),
-    }
-    return {name: values / values.sum(axis=-1, keepdims=True) for name, values in patterns.items()}
-
-
-def patterns_figure(layers: Sequence[np.ndarray] | None, rows: int, columns: int) -> Figure:
-    """Draw plain patterns seen from the centre, and with layers' weights the similarity of every head to each."""
-    patterns = plain_patterns(rows, columns)
-    centre = (rows // 2, columns // 2)
-    panels: list[Panel] = []
-    for name, values in patterns.items():
-        seen = values[centre[0] * columns + centre[1]].reshape(rows, columns)
-        limits = (0.0, float(seen.max()))
-        panels.append(Heatmap(seen, name, "column", "row", mark=centre, unit="weight", limits=limits))
-    if layers is None:
-        return Figure(panels, title="Plain patterns of attention, seen from the marked patch", columns=4)
-    heads = {f"{i + 1}.{j + 1}": head for i, layer in enumerate(layers) for j, head in enumerate(layer)}
-    similarity = [
-        [float((head * each).sum() / (np.linalg.norm(head) * np.linalg.norm(each))) for head in heads.values()]
-        for each in patterns.values()
-    ]
-    panels.append(
-        Heatmap(
-            np.array(similarity),
-            "What the heads look like",
-            "layer.head",
-            "pattern",
-            limits=(0.0, 1.0),
-            x_names=list(heads),
-            y_names=list(patterns),
-            unit="cosine",
-        )
-    )
-    title = "Plain patterns of attention, and how similar the trained heads are to each"
-    return Figure(panels, title=title, columns=3)
-
-
-def sequence_attention_figure(layers: Sequence[AttentionParts], unit: str, title: str, first: int = 0) -> Figure:
+def sequence_attention_figure(layers: Sequence[np.ndarray], unit: str, title: str, first: int = 0) -> Figure:
     """Draw each head's weights in up to four layers, and the mean distance by layer, of tokens from `first` on, in
     `unit`s."""
-    num_heads = min(MAX_SEQUENCE_HEADS, len(layers[0].weights))
+    num_heads = min(MAX_SEQUENCE_HEADS, len(layers[0]))
     panels: list[Panel] = []
     for number in evenly_spaced(len(layers) - 1, MAX_SEQUENCE_LAYERS):
-        for head, values in enumerate(layers[number].weights[:num_heads]):
+        for head, values in enumerate(layers[number][:num_heads]):
             # The largest weights alone would set the scale: one bright cell, and nothing else to be seen.
             limits = (0.0, float(np.quantile(values, 0.995)) or 1.0)
             name = f"layer {number + 1}, head {head + 1}"
             panels.append(Heatmap(values, name, f"key ({unit})", f"query ({unit})", limits=limits, unit="weight"))
-    weights = [each.weights[:, first:, first:] for each in layers]
+    weights = [each[:, first:, first:] for each in layers]
     places = np.arange(weights[0].shape[-1])
     panels.append(distance_by_layer(weights, np.abs(places[:, None] - places).astype(float), f"{unit}s"))
     return Figure(panels, title=title, columns=num_heads)

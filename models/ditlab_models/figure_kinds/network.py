@@ -56,14 +56,6 @@ def principal_components(vectors: np.ndarray, num: int = NUM_SHARES) -> Componen
     return Components(np.pad(scores, ((0, 0), (0, num - scores.shape[1]))), (spread**2 / total)[:num])
 
 
-def component_colours(scores: np.ndarray) -> np.ndarray:
-    """Turn scores (num, components) into colours in [0, 1], (num, 3): the first three as red, green and blue."""
-    shown = scores[:, :3]
-    low, high = np.quantile(shown, 0.01, axis=0), np.quantile(shown, 0.99, axis=0)
-    colours: np.ndarray = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
-    return colours
-
-
 def token_features_figure(
     tokens: np.ndarray, rows: int, columns: int, pictures: np.ndarray, labels: Sequence[str], where: str
 ) -> Figure:
@@ -74,7 +66,11 @@ def token_features_figure(
     num = min(NUM_PICTURES, len(tokens))
     found = principal_components(tokens.reshape(-1, tokens.shape[-1]))
     height, width = pictures.shape[1:3]
-    maps = component_colours(found.scores).reshape(len(tokens), rows, columns, 3)[:num]
+    shown = found.scores[:, :3]
+    low = np.quantile(shown, 0.01, axis=0)
+    high = np.quantile(shown, 0.99, axis=0)
+    colours = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
+    maps = colours.reshape(len(tokens), rows, columns, 3)[:num]
     maps = maps.repeat(height // rows, axis=1).repeat(width // columns, axis=2)
     seen = pictures[:num] if pictures.ndim == 4 else pictures[:num, ..., None].repeat(3, axis=3)
     x, y = principal_components(tokens.mean(axis=1), 2).scores.T

@@ -1,71 +1,51 @@
-"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention, both paths, tokens, guidance."""
+"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention, patches, tokens, positions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ditlab_models.contract import Samples
-from ditlab_models.figure_kinds.attention import (
-    AttentionParts,
-    attention_steps_figure,
-    catch_attention,
-    image_attention_panels,
-)
+from ditlab_models.figure_kinds.attention import catch_attention, image_attention_panels
 from ditlab_models.figure_kinds.embeddings import rotary_similarity, time_figure
 from ditlab_models.figure_kinds.network import (
-    component_colours,
     cut_patches,
     modulation_figure,
     module_outputs,
-    principal_components,
     token_features_figure,
     with_patch_lines,
 )
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
 from ditlab_models.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
-from ditlab_models.layers.attention import GatedAttention
 from ditlab_models.pixelhdm.network import TIME_SCALE, PixelHDM
 from ditlab_models.pixelhdm.sampling import PixelHDMSampler
-from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
-from ditlab_models.processes.flow import endpoints, interpolate, point_velocity
+from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSpec
+from ditlab_models.processes.flow import interpolate, point_velocity
 from ditlab_models.processes.flow_figures import (
-    TIME_LABELS,
     FlowProbe,
     denoising_figure,
     flow_schedule_figure,
     loss_by_time_figure,
-    receptive_field_figure,
     to_grey,
     to_pictures,
     trajectory_figure,
 )
-from ditlab_models.processes.flow_sampling import SCHEDULES, Guidance
-from ditlab_models.processes.frequency_loss import frequency_weights, quantisation_tables
 
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4
-GATE_TIMES = (0.1, 0.5, 0.9)
-"""Mostly noise, half noise, hardly any noise."""
-NUM_GATED = 8
-"""Most images over which gates are averaged."""
 NOISE = 0.25
 """Share of noise in the images whose features and attention are drawn."""
 NUM_IMAGES = 32
 """Images whose features are drawn."""
-NUM_ROWS = 4
-"""Images of `paths`, a row each."""
 NUM_TIMES = 101
 """Times of `adaln`."""
 MAX_SHOWN = 64
 """Patches shown in sequence."""
 DISTANCES = 64
 """Distances at which positions are compared."""
-NUM_GUIDANCE_TIMES = 401
 MAX_IMAGES = 16
 """Most images of a velocity probe."""
 
@@ -77,30 +57,19 @@ def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
         "trajectory": draw_trajectory,
         "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
         "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
-        "receptive_field": lambda inputs: receptive_field_figure(velocity_probe(inputs, objective, NUM_GATED)),
         "patches": draw_patches,
         "attention": draw_attention,
-        "attention_steps": lambda inputs: attention_steps_figure(
-            _attend(inputs)[1], "patch block", "temperature · cos(Q, K)"
-        ),
-        "attention_gates": draw_attention_gates,
         "adaln": draw_adaln,
         "features": draw_features,
-        "paths": partial(draw_paths, objective=objective),
         "noise_schedule": lambda inputs: flow_schedule_figure(objective.time, noise_at=0),
-        "guidance": lambda inputs: guidance_figure(_sampler(inputs).spec),
-        "frequency_weights": lambda inputs: frequency_weights_figure(objective.frequency.quality),
     }
 
 
 def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: noise, guidance, positions, time, frequency weights, the forward pass."""
-    objective = PixelHDMObjectiveSpec()
+    """Draw the kinds that need no weights: noise, positions, time, the forward pass."""
     figures = {
-        "noise_schedule": flow_schedule_figure(objective.time, noise_at=0),
-        "guidance": guidance_figure(PixelHDMSamplingSpec()),
+        "noise_schedule": flow_schedule_figure(PixelHDMObjectiveSpec().time, noise_at=0),
         "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
-        "frequency_weights": frequency_weights_figure(objective.frequency.quality),
         "forward_pass": forward_pass_figure(spec),
     }
     return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
@@ -130,54 +99,6 @@ def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
     return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
 
 
-def draw_attention_gates(inputs: FigureInputs) -> Figure:
-    """Draw `attention_gates`: the mean gate of each head in every block of both paths, over patches, at three times."""
-    network = inputs.trained(PixelHDM)
-    batch = {name: values[:NUM_GATED] for name, values in inputs.batch.items()}
-    image = batch["image"]
-    noise = inputs.noise_like(image)
-    num_patches = image[0, 0].numel() // network.spec.patch_size**2
-    paths: dict[str, list[GatedAttention]] = {
-        "Patch path": [block.attention for block in network.patch_blocks],
-        "Pixel path": [block.compaction.attention for block in network.pixel_blocks],
-    }
-    panels: list[Panel] = []
-    for time in GATE_TIMES:
-        t = torch.full((len(noise),), time, device=noise.device)
-        z_t = interpolate(image, noise, t, noise_at=0)
-        for name, attentions in paths.items():
-            gates = module_outputs([each.gate for each in attentions], partial(network, z_t, t, batch))
-            by_head = [
-                gate[:, -num_patches:].sigmoid().unflatten(-1, (each.num_heads, -1)).float().mean((0, 1, 3))
-                for gate, each in zip(gates, attentions, strict=True)  # text, where there is any, stands first
-            ]
-            means = torch.stack(by_head).cpu().numpy()
-            blocks, heads = ([str(number + 1) for number in range(size)] for size in means.shape)
-            title, limits = f"{name}, t = {time:g}", (0.0, 1.0)
-            panels.append(
-                Heatmap(means, title, "head", "block", limits=limits, x_names=heads, y_names=blocks, unit="mean gate")
-            )
-    title = "How open attention's gates are (0.5 before training)"
-    return Figure([*panels[::2], *panels[1::2]], title=title, columns=len(GATE_TIMES))
-
-
-def frequency_weights_figure(quality: int) -> Figure:
-    """Draw JPEG's quantisation steps, and the frequency loss's weights of coefficients' errors."""
-    steps, weights = quantisation_tables(quality), frequency_weights(quality).values.numpy()
-    largest, labels = float(max(each.max() for each in steps)), ("horizontal frequency", "vertical frequency")
-    names = ("Y", "Cb and Cr")
-    panels = [
-        Heatmap(table.numpy(), f"Quantisation steps of {name}", *labels, limits=(1.0, largest), unit="step")
-        for name, table in zip(names, steps, strict=True)
-    ]
-    limits = (0.0, float(weights.max()))
-    panels += [
-        Heatmap(table, f"Weights of errors in {name} (mean 1)", *labels, limits=limits, unit="weight")
-        for name, table in zip(names, weights[:2], strict=True)
-    ]
-    return Figure(panels, title=f"The frequency loss at JPEG quality {quality}")
-
-
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
     z_t, layers = _attend(inputs)
@@ -186,7 +107,7 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(z_t)[0]
     names = ["image", f"what the network sees, t = {1 - NOISE:g}"]
     panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
-    among = [each.weights[:, -num:, -num:] for each in layers]
+    among = [each[:, -num:, -num:] for each in layers]
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in among]
     panels += image_attention_panels(shares, picture, rows, columns)
     on_text = np.stack([1 - each.sum(axis=-1).mean(axis=-1) for each in among])  # (layers, heads)
@@ -195,7 +116,7 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     return Figure(panels, title="Attention of the patch path: orange is looked at, the blue patch is looking")
 
 
-def _attend(inputs: FigureInputs) -> tuple[Tensor, list[AttentionParts]]:
+def _attend(inputs: FigureInputs) -> tuple[Tensor, list[np.ndarray]]:
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NOISE, 1)
     return noised[0], catch_attention([block.attention for block in network.patch_blocks], lambda: network(*noised))
@@ -219,39 +140,6 @@ def draw_features(inputs: FigureInputs) -> Figure:
     patches = tokens[:, -rows * columns :].float().cpu().numpy()  # text stands first
     where = f"behind the patch path, t = {1 - NOISE:g}"
     return token_features_figure(patches, rows, columns, to_pictures(noised[0]), (), where)
-
-
-def draw_paths(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Figure:
-    """Draw `paths`: a few images through both paths, each block's output as its first three components in colours."""
-    network = inputs.trained(PixelHDM)
-    size = network.spec.patch_size
-    z_t, t, condition = noise_images(inputs, 2 * NOISE, NUM_ROWS)
-    rows, columns = (side // size for side in z_t.shape[2:])
-    chosen = sorted({0, len(network.patch_blocks) // 2, len(network.patch_blocks) - 1})
-    modules: list[nn.Module] = [*(network.patch_blocks[number] for number in chosen), *network.pixel_blocks, network]
-    *outputs, predicted = module_outputs(modules, lambda: network(z_t, t, condition))
-    names = ["image", "what the network sees"]
-    stages = [to_pictures(condition["image"]), to_pictures(z_t)]
-    for number, tokens in zip(chosen, outputs, strict=False):
-        names.append(f"patch block {number + 1}")
-        patches = _colours(tokens[:, -rows * columns :]).reshape(-1, rows, columns, 3)
-        stages.append(patches.repeat(size, axis=1).repeat(size, axis=2))
-    for number, pixels in enumerate(outputs[len(chosen) :]):
-        names.append(f"pixel block {number + 1}")
-        grid = _colours(pixels).reshape(-1, rows, columns, size, size, 3)
-        stages.append(grid.swapaxes(2, 3).reshape(-1, rows * size, columns * size, 3))
-    _, guess = endpoints(z_t, _as_velocity(predicted.to(z_t), z_t, t, objective), t)
-    names.append("guess of the image")
-    stages.append(to_pictures(guess))
-    every = np.stack(stages, axis=1).reshape(-1, *stages[0].shape[1:])  # image by image
-    captions = [*names, *[""] * (len(every) - len(names))]
-    title = f"Both paths at t = {1 - 2 * NOISE:g}: the first three components of each block's output, as colours"
-    return Figure([ImageGrid(every, captions, len(stages))], title=title, columns=1)
-
-
-def _colours(values: Tensor) -> np.ndarray:
-    """First three principal components of (B, ..., D) as colours in [0, 1]: (B * ..., 3)."""
-    return component_colours(principal_components(values.float().flatten(0, -2).cpu().numpy(), 3).scores)
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
@@ -303,20 +191,6 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
 
 
-def guidance_figure(spec: PixelHDMSamplingSpec) -> Figure:
-    """Draw the guidance scale of every schedule at the spec's scale, bound and interval, its own schedule first."""
-    t = np.linspace(0, 1, NUM_GUIDANCE_TIMES)
-    curves = []
-    for name in sorted(SCHEDULES, key=lambda name: name != spec.guidance_schedule):
-        guidance = Guidance(spec.guidance, name, spec.min_scale, spec.interval)
-        label = f"{name} (sampling.guidance_schedule)" if name == spec.guidance_schedule else name
-        curves.append(Curve(t, np.array([guidance.scale_at(float(time)) for time in t]), label))
-    start, end = spec.interval
-    title = f"At least {spec.min_scale:g}; 1 outside {start:g} < t < {end:g}"
-    lines = Lines(curves, title, TIME_LABELS[0], "guidance scale")
-    return Figure([lines], title=f"Guidance over time, sampling.guidance={spec.guidance:g}", columns=1)
-
-
 def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the patch path, the pixel path that it conditions, and text and time beside them."""
     size = spec.patch_size
@@ -343,18 +217,17 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
     return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1)
 
 
-def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec, most: int = MAX_IMAGES) -> FlowProbe:
+def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> FlowProbe:
     """Return the network's velocity and noise for the batch's first images, under their own captions."""
-    condition = {name: values[:most] for name, values in inputs.batch.items()}
+    condition = {name: values[:MAX_IMAGES] for name, values in inputs.batch.items()}
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
-        return _as_velocity(inputs.network(x, t, condition).to(x), x, t, objective)
+        output: Tensor = inputs.network(x, t, condition).to(x)
+        if objective.prediction == "velocity":
+            return output
+        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
 
     return FlowProbe(velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0)
-
-
-def _as_velocity(output: Tensor, x: Tensor, t: Tensor, objective: PixelHDMObjectiveSpec) -> Tensor:
-    return output if objective.prediction == "velocity" else point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
 
 
 def noise_images(inputs: FigureInputs, share: float, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:

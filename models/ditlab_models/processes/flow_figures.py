@@ -1,5 +1,4 @@
-"""Figures of image flows: samples, noise by time, guesses in one step, loss by time, receptive field
-(arXiv:1701.04128)."""
+"""Figures of image flows: samples, noise by time, guesses in one step, loss by time."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from ditlab_models.contract import ClassSampler, TimeDensity
 from ditlab_models.figure_kinds.network import module_outputs, token_features_figure
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
-from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
+from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, evenly_spaced
 from ditlab_models.processes.flow import NoiseAt, Velocity, endpoints, gaussian_velocity, interpolate, velocity_target
 from ditlab_models.processes.specs import LogitNormalTime, UniformTime
 
@@ -32,8 +31,6 @@ STRIP_NOISE = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 NUM_STRIPS = 4
 NUM_LEVELS = 20
 MAX_IMAGES = 32
-SHARES = (0.9, 0.5, 0.1)
-"""Mostly noise, half noise, hardly any noise."""
 TIME_LABELS = {0: "time t (0: noise, 1: data)", 1: "time t (0: data, 1: noise)"}
 """Axis of time, by the end that is noise."""
 
@@ -50,7 +47,6 @@ def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> dict[str, Figure
         "trajectory": draw_trajectory,
         "denoising": lambda inputs: denoising_figure(probe(inputs)),
         "loss_by_time": lambda inputs: loss_by_time_figure(probe(inputs)),
-        "receptive_field": lambda inputs: receptive_field_figure(probe(inputs)),
     }
 
 
@@ -240,38 +236,3 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
     ]
     title, y_label = f"Mean over {len(probe.image)} held-out images", "squared error of v, per pixel value"
     return Figure([Lines(curves, title, TIME_LABELS[probe.noise_at], y_label)], title="Loss by time", columns=1)
-
-
-def receptive_field_figure(probe: FlowProbe) -> Figure:
-    """Draw the mean absolute gradient of the centre's velocity by each input pixel, and its share within a distance."""
-    height, width = probe.image.shape[2:]
-    centre = (height // 2, width // 2)
-    rows, columns = np.indices((height, width))
-    distance = np.maximum(np.abs(rows - centre[0]), np.abs(columns - centre[1]))
-    radii = np.arange(int(distance.max()) + 1)
-    panels: list[Panel] = []
-    curves = []
-    for share in SHARES:
-        time, field = float(probe.at(share)[0]), input_gradient(probe, share, centre)
-        # The centre's own value is many times the others': with it in the scale they would look 0.
-        limits = (0.0, float(np.where(distance == 0, 0.0, field).max()) or 1.0)
-        title = f"t = {time:g}, the marked pixel itself {field[centre]:.2g}"
-        labels = ("column (pixels)", "row (pixels)")
-        panels.append(Heatmap(field, title, *labels, mark=centre, limits=limits, unit="|dv / dx|"))
-        within = np.array([field[distance <= radius].sum() for radius in radii])
-        curves.append(Curve(radii, within / max(field.sum(), 1e-30), f"t = {time:g}"))
-    counted = np.array([(distance <= radius).mean() for radius in radii])
-    curves.append(Curve(radii, counted, "if every pixel counted alike"))
-    panels.append(Lines(curves, "Share within a distance", "distance from the centre (pixels)", "share of |dv / dx|"))
-    return Figure(panels, title="What the velocity of the marked pixel depends on")
-
-
-def input_gradient(probe: FlowProbe, share: float, pixel: tuple[int, int]) -> np.ndarray:
-    """Mean over images and channels of |d v[pixel] / d x|, at a share of noise: (height, width)."""
-    t = probe.at(share)
-    with torch.enable_grad():
-        x = interpolate(probe.image, probe.noise, t, probe.noise_at).detach().requires_grad_()
-        velocity = probe.velocity(x, t)[:, :, pixel[0], pixel[1]].sum()
-        (gradient,) = torch.autograd.grad(velocity, x)
-    field: np.ndarray = gradient.abs().mean((0, 1)).float().cpu().numpy()
-    return field

@@ -3,11 +3,9 @@ regression."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import product
 from operator import add
 from typing import Any, NamedTuple
 
@@ -29,13 +27,9 @@ MAX_BATCH_VALUES = 2**21
 RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
 """Chances of a region to be masked, also of the windows that the regression is fitted on, in turn."""
 MAIN_RATIO = 0.5
-"""Mask ratio of the tables by motif, chromosome and cell type, of ranks, intervals and shares."""
+"""Mask ratio of the tables by motif, chromosome and cell type, of intervals and shares."""
 STATISTICS = ("mse", "pearson", "r2", "r2_within")
-GROUPS = ("chromosome", "cell_type")
-"""Columns of class indices by whose classes figures are given, where a store has them."""
 ENDS = ("_low", "_high")
-MOST_RANKED = 2**21
-"""Values of masked regions, the first ones, that are kept for Spearman's correlation: 8 MiB for each predictor."""
 Table = dict[str, np.ndarray]
 Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
 """x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are unused."""
@@ -63,7 +57,7 @@ class RegionEvaluator:
 
         `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
         Metrics are `r2/r50` of the model, `baseline/nearest/r2/r50`, `reference/optimal/r2/r50` and so on; at r50 the
-        model's have the ends of 95 % intervals, `r2/r50_low` and `r2/r50_high`, and there is `spearman/r50`.
+        model's r2 and pearson have the ends of 95 % intervals, `r2/r50_low` and `r2/r50_high`.
         """
         size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
         imputers = fit_baselines(train, size)
@@ -79,8 +73,8 @@ class RegionEvaluator:
                 sums.add(ratio, rows, mask, predictions)
         whole = sums.whole()
         overall = {name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()}
-        metrics = _metrics(prefixes, whole, overall, sums.compared)
-        tables = _tables(whole, overall, sums.features, sums.compared) | sums.group_tables()
+        metrics = _metrics(prefixes, overall) | sums.interval_ends(whole["model"][MAIN_RATIO])
+        tables = _tables(whole, overall, sums.features) | sums.group_tables()
         within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
         for best in references:
             if within[best] > 0:  # every predictor's share of a reference's R^2
@@ -146,26 +140,14 @@ def _add(
         groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
 
 
-def _metrics(
-    prefixes: Mapping[str, str],
-    whole: Mapping[str, Mapping[float, Agreement]],
-    overall: Overall,
-    compared: ComparedRegions,
-) -> dict[str, float]:
-    """Return the figures of all predictors by their names' prefixes, with intervals' ends of the model's."""
-    metrics = {
+def _metrics(prefixes: Mapping[str, str], overall: Overall) -> dict[str, float]:
+    """Return the figures of all predictors by their names' prefixes."""
+    return {
         f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
         for name, by_ratio in overall.items()
         for ratio, values in by_ratio.items()
         for figure in STATISTICS
     }
-    for name, by_ratio in whole.items():
-        found = compared.figures(name, by_ratio[MAIN_RATIO])
-        kept = found if name == "model" else {"spearman": found["spearman"]}
-        for figure, part in product(("pearson", "spearman", "r2"), ("", *ENDS)):
-            if math.isfinite(kept.get(f"{figure}{part}", math.nan)):
-                metrics[f"{prefixes[name]}{figure}/r{round(100 * MAIN_RATIO)}{part}"] = kept[f"{figure}{part}"]
-    return metrics
 
 
 class PredictorSums:
@@ -174,7 +156,9 @@ class PredictorSums:
     def __init__(self, predictors: Sequence[str]) -> None:
         self.features: list[str] = []
         """Names of the features."""
-        self.compared = ComparedRegions()
+        self._windows: list[np.ndarray] = []
+        """At MAIN_RATIO by window, (W, 4): number of masked values, their sum and squares, and the model's squared
+        errors."""
         self._by_ratio: Sums = {name: {ratio: {} for ratio in RATIOS} for name in predictors}
         """Sums by predictor, mask ratio and chromosome."""
         self._by_cell = {name: dict[str, Agreement]() for name in predictors}
@@ -190,13 +174,38 @@ class PredictorSums:
             if ratio == MAIN_RATIO and "cell_type" in rows.columns:
                 _add(self._by_cell[name], rows, mask, prediction, "cell_type")
         if ratio == MAIN_RATIO:
-            self.compared.add(rows, mask, predictions)
+            target = rows.batch["regions"][mask].double()
+            error = target - predictions["model"]
+            parts = (torch.ones_like(target), target, target.square(), error.square())
+            values = torch.stack([each.sum(1) for each in parts], 1)  # (M, 4)
+            windows = values.new_zeros(len(mask), 4).index_add_(0, mask.nonzero()[:, 0], values)
+            self._windows.append(windows.cpu().numpy())
 
     def whole(self) -> dict[str, dict[float, Agreement]]:
         """Return the sums by predictor and mask ratio."""
         return {
             name: {ratio: reduce(add, at.values()) for ratio, at in by_ratio.items()}
             for name, by_ratio in self._by_ratio.items()
+        }
+
+    def interval_ends(self, model: Agreement) -> dict[str, float]:
+        """Return the ends of the model's intervals at MAIN_RATIO, where they are known; `model`: its sums there.
+
+        R^2's takes windows for independent samples, the correlation's, Fisher's, masked regions: neighbours are not
+        quite, so that it is somewhat narrow.
+        """
+        regions = round(float(model.total().count) / max(1, len(model.count)))
+        ends = {"pearson": correlation_ends(float(model.total().pearson()), regions)}
+        num, x, xx, error = np.concatenate(self._windows).T
+        mean = x.sum() / max(1, num.sum())
+        variation = xx - 2 * mean * x + num * mean**2
+        if variation.sum() > TINY and len(error) > 1:
+            _, low, high = ratio_estimate(error, variation)
+            ends["r2"] = 1 - high, 1 - low
+        return {
+            f"{figure}/r{round(100 * MAIN_RATIO)}{part}": end
+            for figure, own in ends.items()
+            for part, end in zip(ENDS, own, strict=True)
         }
 
     def group_tables(self) -> dict[str, Table]:
@@ -206,123 +215,11 @@ class PredictorSums:
         for column, by_name in (("chromosome", by_chromosome), ("cell_type", self._by_cell)):
             if by_name["model"]:
                 tables[f"by_{column}"] = _columns(
-                    {
-                        "predictor": name,
-                        column: group,
-                        **self.compared.figures(name, at, self.compared.windows(column, group)),
-                    }
+                    {"predictor": name, column: group, **_overall(at)}
                     for name, groups in by_name.items()
                     for group, at in groups.items()
                 )
         return tables
-
-
-@dataclass
-class ComparedRegions:
-    """Sums of masked regions at MAIN_RATIO by window and feature, (W, F), and the regions whose values are ranked.
-
-    A window is taken for one independent sample: intervals of R^2 are over windows. Correlations' intervals are
-    Fisher's and take masked regions, not their single features, for independent; neighbours are not quite, so that they
-    are somewhat narrow. Windows that overlap in the held-out set make both too narrow.
-    """
-
-    sums: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Sums by window: `num` (W,), `x` and `xx` of targets, and `error/NAME`, a predictor's squared errors."""
-    ranked: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Values (M, F) of `target` and each predictor, and their `window` (M,)."""
-    labels: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    """Classes of the windows, (W,), by column of GROUPS."""
-    num: int = 0
-    """Windows so far."""
-
-    def add(self, rows: RealRows, mask: Tensor, predictions: Mapping[str, Tensor]) -> None:
-        """Add a batch's predictions (M, F) of masked regions."""
-        window, target = mask.nonzero()[:, 0], rows.batch["regions"][mask].double()
-        values = {f"error/{name}": (target - each).square() for name, each in predictions.items()}
-        for name, each in {"x": target, "xx": target.square(), **values}.items():
-            summed = each.new_zeros(len(mask), each.shape[1]).index_add_(0, window, each)
-            self.sums.setdefault(name, []).append(summed.cpu())
-        self.sums.setdefault("num", []).append(mask.sum(1).double().cpu())
-        left = MOST_RANKED // target.shape[1] - sum(map(len, self.ranked.get("target", ())))
-        for name, each in {"target": target, "window": self.num + window, **predictions}.items():
-            self.ranked.setdefault(name, []).append(each[: max(0, left)].cpu())
-        for column in GROUPS:
-            if column in rows.columns:
-                self.labels.setdefault(column, []).append(rows.columns[column].astype(str))
-        self.num += len(mask)
-
-    def windows(self, column: str, name: str) -> np.ndarray | None:
-        """Return the windows of a class, (W,) bool; None, for all, where the rows have no such column."""
-        return np.concatenate(self.labels[column]) == name if column in self.labels else None
-
-    def figures(self, name: str, sums: Agreement, windows: np.ndarray | None = None) -> dict[str, float]:
-        """Return a predictor's figures over all features of some windows (None: all), with the ends of intervals;
-        `sums` are theirs."""
-        found = _overall(sums)
-        regions = round(found["entries"] / max(1, len(sums.count)))
-        taken = np.ones(self.num, bool) if windows is None else windows
-        target, prediction = (_ranks(each.reshape(-1, 1)) for each in self._ranked(name, taken))
-        rho = float(_pearson(target, prediction)[0]) if len(target) or not regions else math.nan  # none is ranked
-        error, variation = self._errors(name, taken, within=False)
-        of_r2 = _r2_ends(error.sum(1), variation.sum(1))
-        return found | {
-            **_named("pearson", correlation_ends(found["pearson"], regions)),
-            "spearman": rho,
-            **_named("spearman", correlation_ends(rho, len(target) // max(1, len(sums.count)), of_ranks=True)),
-            **_named("r2", of_r2),
-        }
-
-    def by_feature(self, name: str) -> dict[str, np.ndarray]:
-        """Return a predictor's Spearman correlation of each feature and the ends of R^2's intervals, (F,) each."""
-        taken = np.ones(self.num, bool)
-        target, prediction = (_ranks(each) for each in self._ranked(name, taken))
-        pairs = zip(*(each.T for each in self._errors(name, taken, within=True)), strict=True)
-        low, high = map(np.array, zip(*(_r2_ends(*pair) for pair in pairs), strict=True))
-        return {"spearman": _pearson(target, prediction).numpy(), "r2_low": low, "r2_high": high}
-
-    @property
-    def num_ranked(self) -> int:
-        """Regions whose values are ranked."""
-        return sum(map(len, self.ranked["target"]))
-
-    def _ranked(self, name: str, windows: np.ndarray) -> tuple[Tensor, Tensor]:
-        taken = torch.from_numpy(windows)[torch.cat(self.ranked["window"])]
-        return torch.cat(self.ranked["target"])[taken], torch.cat(self.ranked[name])[taken]
-
-    def _errors(self, name: str, windows: np.ndarray, within: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return squared errors and squared deviations from the mean, or from each feature's own, (W, F)."""
-        names = ("num", "x", "xx", f"error/{name}")
-        num, x, xx, error = (torch.cat(self.sums[each]).numpy()[windows] for each in names)
-        total = x.sum(0) if within else np.full(x.shape[1], x.sum() / x.shape[1])
-        mean = total / max(1, num.sum())
-        return error, xx - 2 * mean * x + num[:, None] * mean**2
-
-
-def _r2_ends(errors: np.ndarray, variation: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the interval of R^2 over windows (W,): of 1 less a ratio of sums."""
-    if variation.sum() <= TINY or len(errors) < 2:
-        return -math.inf, 1.0
-    _, low, high = ratio_estimate(errors, variation)
-    return 1 - high, 1 - low
-
-
-def _named(name: str, ends: tuple[float, float]) -> dict[str, float]:
-    return dict(zip((f"{name}{part}" for part in ENDS), ends, strict=True))
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Rank each column of values (M, F), ties by their mean rank, float64."""
-    columns = []
-    for column in values.unbind(1):
-        _, inverse, counts = torch.unique(column, return_inverse=True, return_counts=True)
-        last = counts.cumsum(0).double()
-        columns.append((last - (counts - 1) / 2)[inverse])
-    return torch.stack(columns, 1)
-
-
-def _pearson(target: Tensor, prediction: Tensor) -> Tensor:
-    """Correlate columns (M, F): (F,)."""
-    return Agreement.of(target, prediction, torch.ones(len(target), dtype=torch.bool)).pearson()
 
 
 def _overall(sums: Agreement) -> dict[str, float]:
@@ -332,9 +229,7 @@ def _overall(sums: Agreement) -> dict[str, float]:
     return {"entries": int(total.count), **{name: float(value) for name, value in values.items()}}
 
 
-def _tables(
-    whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, features: list[str], compared: ComparedRegions
-) -> dict[str, Table]:
+def _tables(whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, features: list[str]) -> dict[str, Table]:
     """Make `r2` and `r2_within` for people (predictors by mask ratios), `by_ratio` and `by_motif` for tools."""
     tables = {}
     for figure in ("r2", "r2_within"):
@@ -351,14 +246,6 @@ def _tables(
     for name, by_ratio in whole.items():
         at = by_ratio[MAIN_RATIO]
         values = {"entries": at.count.long(), "mse": at.mse(), "pearson": at.pearson(), "r2": at.r2()}
-        of_feature = compared.by_feature(name)
-        for figure, r in (("pearson", values["pearson"].cpu().numpy()), ("spearman", of_feature["spearman"])):
-            num = int(values["entries"][0]) if figure == "pearson" else compared.num_ranked
-            ends = [correlation_ends(float(each), num, of_ranks=figure == "spearman") for each in r]
-            of_feature |= {
-                f"{figure}{part}": np.array(side) for part, side in zip(ENDS, zip(*ends, strict=True), strict=True)
-            }
-        values |= {key: torch.from_numpy(each) for key, each in of_feature.items()}
         motifs += [
             {"predictor": name, "motif": motif, **{key: each[i].item() for key, each in values.items()}}
             for i, motif in enumerate(features)

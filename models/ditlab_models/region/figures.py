@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from ditlab_models.contract import Samples
-from ditlab_models.figure_kinds.attention import (
-    AttentionParts,
-    attention_steps_figure,
-    catch_attention,
-    sequence_attention_figure,
-)
+from ditlab_models.figure_kinds.attention import catch_attention, sequence_attention_figure
 from ditlab_models.figure_kinds.embeddings import time_figure
 from ditlab_models.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
 from ditlab_models.figure_makers import FigureInputs, FigureMaker
@@ -55,7 +50,6 @@ def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str
         "attention": lambda inputs: sequence_attention_figure(
             _attend(inputs, schedule), "region", ATTENTION_TITLE, first=1
         ),
-        "attention_steps": lambda inputs: attention_steps_figure(_attend(inputs, schedule)),
         "adaln": partial(draw_adaln, schedule=schedule),
         "features": draw_features,
         "noise_schedule": lambda inputs: noise_schedule_figure(schedule),
@@ -167,7 +161,7 @@ def draw_features(inputs: FigureInputs) -> Figure:
     return vectors_figure(vectors, [*names, "access."], "the learned vectors of a region's features")
 
 
-def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[AttentionParts]:
+def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[np.ndarray]:
     """Catch attention over the first regions that are present of a window, half of them masked."""
     network = inputs.trained(RegionNetwork)
     regions, present, mask = _masked(inputs, 1)

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -76,17 +75,6 @@ class LiveDisplay(ABC):
             self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
         else:
             print_plain(message)
-
-    def confirms(self, question: str) -> bool:
-        """Ask a person at a terminal, below the display, which stands still; elsewhere nobody is asked: True."""
-        if not self._is_live or not sys.stdin.isatty():
-            return True
-        assert isinstance(self._shown, Live)
-        self._shown.stop()
-        try:
-            return click.confirm(question, default=True, err=True)
-        finally:
-            self._shown.start(refresh=True)
 
     def warn(self, message: str) -> None:
         """Print a warning, as `say` does."""

@@ -16,12 +16,11 @@ from ditlab.spec.optimization import (
     WarmupCosineSchedule,
     WarmupStableDecaySchedule,
 )
-from ditlab_models.figures import Bars, Curve, Figure, Lines, Tick
+from ditlab_models.figures import Bars, Curve, Figure, Lines
 
 MOST_TIMES = 5.0
 """Largest ratio of the sizes of curves in one panel."""
 MAX_POINTS = 2000
-GIB = 2**30
 
 
 def loss_figure(history: Mapping[str, Any]) -> Figure:
@@ -88,18 +87,3 @@ def schedules_figure(learning_rate: Callable[[ScheduleSpec, float, int, int, int
         for kind in kinds
     ]
     return Figure([Lines(curves, "Learning-rate schedules", "step", "share of the learning rate")])
-
-
-def memory_figure(bars: Mapping[str, Mapping[str, int]], recommended: str | None, limit: int, title: str) -> Figure:
-    """Draw bytes by what holds them, the same names in each of `bars`, and a line at the `limit` of the device."""
-    values = np.array([list(parts.values()) for parts in bars.values()]) / GIB
-    totals = values.sum(axis=1)
-    names = [f"{name}  \N{BLACK LEFT-POINTING TRIANGLE}" if name == recommended else name for name in bars]
-    mark = Tick(limit / GIB, "memory of the device") if limit / GIB < 4 * totals.max() else None
-    panel = Bars(
-        names, values, "", "GiB on each worker's device, at its peak", texts=[f"{total:,.3g}" for total in totals],
-        parts=list(next(iter(bars.values()))), limit=mark,
-    )  # fmt: skip
-    about = "; ".join(f"{name}: {total:,.3g} GiB" for name, total in zip(bars, totals, strict=True))
-    alt = f"Stacked bars of memory by setting. {about}. The device has {limit / GIB:,.3g}."
-    return Figure([panel], title=title, columns=1, alt=alt)

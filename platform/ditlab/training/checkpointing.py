@@ -95,14 +95,11 @@ class CheckpointManager:
             self.load(reader, state)
             return reader.manifest.metrics
 
-    def load(self, reader: CheckpointReader, state: TrainingState, scalars: dict[str, float] | None = None) -> None:
-        """Load a checkpoint into `state`, with other numbers of the engine's state where `scalars` are given.
-
-        Raises UserError where it was saved under another order of samples.
-        """
+    def load(self, reader: CheckpointReader, state: TrainingState) -> None:
+        """Load a checkpoint into `state`. Raises UserError where it was saved under another order of samples."""
         manifest = reader.manifest
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
-        self._load(reader, state, scalars or manifest.scalars)
+        self._load(reader, state, manifest.scalars)
         self.last, self.loaded_receipt = reader.location, manifest.receipt
 
     def _load(

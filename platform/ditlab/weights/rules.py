@@ -1,4 +1,4 @@
-"""Rules between the tensors of a published network and ours, each in both directions.
+"""Rules that make our tensors from those of a published network.
 
 A pattern is a name with fields: `{n}` stands for a number, `{n+1}` for the next one, `{name}` for any text. One rule
 serves all blocks.
@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
-Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -26,11 +24,9 @@ class Rule:
 
     published: tuple[str, ...]
     """Patterns of their names, all with the same fields."""
-    ours: tuple[str, ...]
-    read: Change
-    """Published tensors to ours, in the order of the patterns."""
-    write: Change
-    """Ours to published ones. Raises ValueError where ours have no such form."""
+    ours: str
+    read: Callable[[Sequence[Tensor]], Tensor]
+    """Published tensors, in the order of the patterns, to ours."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +34,6 @@ class Dropped:
     """Published tensor that our network has no use for."""
 
     published: str
-    remake: Callable[[Mapping[str, Any]], Tensor] | None = None
-    """Make it anew from the section `model`; None: it is left out of what is written."""
 
 
 @dataclass(frozen=True)
@@ -61,46 +55,28 @@ AnyRule = Rule | Dropped | ZeroTensor | Kept
 
 def rename(published: str, ours: str) -> Rule:
     """Give a tensor another name."""
-    return Rule((published,), (ours,), lambda values: values, lambda values: values)
-
-
-def permute(published: str, ours: str, *axes: int) -> Rule:
-    """Permute a published tensor's axes; (1, 0) transposes a matrix."""
-    inverse = sorted(range(len(axes)), key=axes.__getitem__)
-    return Rule(
-        (published,), (ours,), lambda values: [values[0].permute(axes)], lambda values: [values[0].permute(inverse)]
-    )
+    return Rule((published,), ours, lambda values: values[0])
 
 
 def squeeze(published: str, ours: str, num: int) -> Rule:
     """Take `num` leading axes of size 1 from a published tensor."""
 
-    def read(values: Sequence[Tensor]) -> list[Tensor]:
+    def read(values: Sequence[Tensor]) -> Tensor:
         (value,) = values
-        return [value.flatten(0, num) if value.shape[:num] == (1,) * num else value]
+        return value.flatten(0, num) if value.shape[:num] == (1,) * num else value
 
-    return Rule((published,), (ours,), read, lambda values: [values[0][(None,) * num]])
-
-
-def split(published: str, ours: Sequence[str]) -> Rule:
-    """Split a published tensor into equal parts along its first axis."""
-    joined = concatenate(ours, published)
-    return Rule((published,), tuple(ours), joined.write, joined.read)
+    return Rule((published,), ours, read)
 
 
 def concatenate(published: Sequence[str | None], ours: str) -> Rule:
-    """Join published tensors of one shape along their first axis; None is a part of zeros, which is not written."""
+    """Join published tensors of one shape along their first axis; None is a part of zeros."""
     given = tuple(name for name in published if name is not None)
 
-    def read(values: Sequence[Tensor]) -> list[Tensor]:
+    def read(values: Sequence[Tensor]) -> Tensor:
         left = iter(values)
-        return [torch.cat([torch.zeros_like(values[0]) if name is None else next(left) for name in published])]
+        return torch.cat([torch.zeros_like(values[0]) if name is None else next(left) for name in published])
 
-    def write(values: Sequence[Tensor]) -> list[Tensor]:
-        parts = values[0].chunk(len(published))
-        return [part for name, part in zip(published, parts, strict=True) if name is not None]
-
-    return Rule(given, (ours,), read, write)
+    return Rule(given, ours, read)
 
 
 @dataclass(frozen=True)
@@ -123,9 +99,11 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
     read: set[str] = set()
     for rule in rules:
         if isinstance(rule, Rule):
-            for names, made in applied(rule.published, rule.ours, rule.read, published):
-                found.tensors.update(made)
-                read.update(names if made else ())
+            for fields in _matches(rule.published[0], published):
+                names = [_fill(pattern, fields) for pattern in rule.published]
+                if all(name in published for name in names):
+                    found.tensors[_fill(rule.ours, fields)] = rule.read([published[name] for name in names])
+                    read.update(names)
         elif isinstance(rule, Dropped):
             read.update(matching(rule.published, published))
         elif isinstance(rule, Kept):
@@ -134,20 +112,6 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
             found.tensors.update({name: torch.zeros(shapes[name]) for name in matching(rule.ours, shapes)})
     found.unread.extend(name for name in published if name not in read)
     return found
-
-
-def applied(
-    sources: Sequence[str], targets: Sequence[str], change: Change, tensors: Tensors
-) -> Iterator[tuple[list[str], dict[str, Tensor]]]:
-    """Yield the names that the patterns `sources` match, and what is made of their tensors; nothing unless all are
-    there."""
-    for fields in _matches(sources[0], tensors):
-        names = [_fill(pattern, fields) for pattern in sources]
-        if all(name in tensors for name in names):
-            made = change([tensors[name] for name in names])
-            yield names, dict(zip((_fill(pattern, fields) for pattern in targets), made, strict=True))
-        else:
-            yield names, {}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ ADDON = Parts(
             examples=(
                 "ditlab prove experiments/digits/dit.yaml",
                 "ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2",
-                "ditlab prove experiments/pixelhdm/base.yaml --json",
+                "ditlab prove experiments/digits/unet.yaml --json",
             ),
             position=60,
         ),
@@ -22,8 +22,6 @@ ADDON = Parts(
             examples=(
                 "ditlab replay digits-dit --step 400",
                 "ditlab replay 1a2b3c4d --step 1 --to 50 --check",
-                "ditlab replay 1a2b3c4d --worst 5 --out spikes",
-                "ditlab replay 1a2b3c4d --step 400 --set training.clip.max_norm=0.5",
             ),
             position=70,
         ),
@@ -33,7 +31,7 @@ ADDON = Parts(
             target="ditlab_addons.check.commands:verify",
             examples=(
                 "ditlab verify digits-dit",
-                "ditlab verify 1a2b3c4d --steps 10 --time 600 --seed 7",
+                "ditlab verify 1a2b3c4d --steps 10 --seed 7",
                 "ditlab verify 1a2b3c4d --steps 0 --json",
             ),
             position=80,

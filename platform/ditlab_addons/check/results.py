@@ -4,8 +4,6 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ditlab.cli.output_types import FilesOutput
-
 
 class ProofOutput(TypedDict):
     """`ditlab prove`."""
@@ -14,8 +12,6 @@ class ProofOutput(TypedDict):
     verdict: str
     spec: str
     engine: str
-    twin: str
-    """Sentence on the parts that were made smaller than the spec has them; empty for none."""
     seconds: float
     made_by: dict[str, Any]
     untold: list[str]
@@ -28,12 +24,12 @@ class NotProvedOutput(TypedDict):
     proof: ProofOutput
 
 
-class ReplayOutput(FilesOutput):
+class ReplayOutput(TypedDict):
     """`ditlab replay`; with `--check` also whether it holds (exit code 1 where not)."""
 
     run_id: str
     name: str
-    origins: list[str]
+    origin: str
     remarks: list[str]
     steps: list[dict[str, Any]]
     holds: NotRequired[bool]
@@ -41,9 +37,6 @@ class ReplayOutput(FilesOutput):
     bound_reason: NotRequired[str]
     comparisons: NotRequired[list[dict[str, Any]]]
     unchecked: NotRequired[list[Any]]
-    changes: NotRequired[list[str]]
-    worst: NotRequired[list[int]]
-    explanations: NotRequired[list[str]]
 
 
 class VerifiedPartOutput(TypedDict):

@@ -21,7 +21,7 @@ ADDON = Parts(
         "dit": "ditlab_addons.interop.formats.dit:FORMAT",
         "get": "ditlab_addons.interop.formats.get:FORMAT",
         "sedd": "ditlab_addons.interop.formats.sedd:FORMAT",
-        "sit": "ditlab_addons.interop.formats.sit:FORMAT",
+        "sit": "ditlab_addons.interop.formats.dit:SIT",
     },
     export_formats=(
         ExportFormat(

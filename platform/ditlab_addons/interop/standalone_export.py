@@ -23,9 +23,6 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.history import held_out_text
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
-from ditlab.weights.rules import AnyRule, Dropped, Rule, Tensors, ZeroTensor, applied, matching
-from ditlab_addons.interop.formats.diffusers_dit import FORMAT as DIFFUSERS_DIT
-from ditlab_addons.interop.formats.diffusers_dit import configuration
 from ditlab_addons.interop.standalone import code
 from ditlab_models.families import find_family
 
@@ -34,8 +31,6 @@ CARD, CONFIG = "README.md", "config.json"
 DIFFUSERS_VERSION = "0.38.0"
 """Oldest version that the folders are for."""
 DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
-VARIANCES = {"learned_range": "learned_range", "posterior": "fixed_small", "beta": "fixed_large"}
-"""diffusers' names of a reverse step's variance, by ours."""
 MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
 """Beginnings of the names of metrics in a card."""
 TORCH_USE = """\
@@ -130,8 +125,6 @@ def write_standalone(
             files = write_export(trained, tensors, folder, tokenizer)
             files.append(_write(folder / CONFIG, _json(config)))
             files.append(_write(folder / "model.py", code.torch_module(family)))
-        elif (own := configuration(spec["model"])) and config["objective"].get("process") == "gaussian":
-            files = _write_dit(folder, tensors, config, own)
         else:
             files = _write_diffusers(folder, trained, tensors, config)
         return [*files, _write(folder / CARD, _card(form, trained, spec, tensors, facts))]
@@ -159,66 +152,6 @@ def _write_diffusers(
         _write(folder / "pipeline.py", code.pipeline()),
         _write(folder / "model_index.json", _json({**_version(""), **index})),
     ]  # fmt: skip
-
-
-def _write_dit(
-    folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], own: Mapping[str, Any]
-) -> list[Path]:
-    """Write a pipeline whose network is diffusers' own, in `transformer`, and whose schedule is in `scheduler`."""
-    objective = config["objective"]
-    weights = folder / "transformer" / DIFFUSERS_WEIGHTS
-    for name in ("transformer", "scheduler"):
-        (folder / name).mkdir()
-    write_weights(weights, write_published(DIFFUSERS_DIT.rules, tensors, config["model"]), {"format": "pt"}, [])
-    scheduler = {
-        **_version("DDPMScheduler"), "num_train_timesteps": objective["noise"]["steps"], "beta_schedule": "linear",
-        "beta_start": objective["noise"]["beta_start"], "beta_end": objective["noise"]["beta_end"],
-        "variance_type": VARIANCES[objective["variance"]], "clip_sample": False, "prediction_type": "epsilon",
-    }  # fmt: skip
-    index = {
-        "_class_name": ["pipeline", "TrainedDiTPipeline"], "transformer": ["diffusers", "DiTTransformer2DModel"],
-        "scheduler": ["diffusers", "DDPMScheduler"], "sampling": config["sampling"], "seed": config["seed"],
-        "classes": config["classes"],
-    }  # fmt: skip
-    return [
-        weights,
-        _write(folder / "transformer" / CONFIG, _json({**_version(""), **own})),
-        _write(folder / "scheduler" / "scheduler_config.json", _json(scheduler)),
-        _write(folder / "pipeline.py", code.pipeline("dit_pipeline")),
-        _write(folder / "model_index.json", _json({**_version(""), **index})),
-    ]  # fmt: skip
-
-
-def write_published(rules: Sequence[AnyRule], ours: Tensors, model: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Make the published tensors from ours, those of a network of the section `model`.
-
-    Raises ValueError for weights that the format has no place for.
-    """
-    found: dict[str, Tensor] = {}
-    written: set[str] = set()
-    for rule in rules:
-        if isinstance(rule, Rule):
-            for names, made in applied(rule.ours, rule.published, rule.write, ours):
-                found.update(made)
-                written.update(names)
-        elif not isinstance(rule, Dropped):
-            names = matching(rule.ours, ours)
-            written.update(names)
-            if isinstance(rule, ZeroTensor):
-                _refuse_others(ours, names)
-    if left := [name for name in ours if name not in written]:
-        raise ValueError(f"{left[0]} ({len(left)} tensors in all) has no place in the format")
-    for rule in rules:
-        if isinstance(rule, Dropped) and rule.remake:
-            found[rule.published] = rule.remake(model)
-    return found
-
-
-def _refuse_others(ours: Tensors, zeros: Sequence[str]) -> None:
-    """Raise ValueError for a tensor of these names that is not zero."""
-    for name in zeros:
-        if ours[name].any():
-            raise ValueError(f"{name} is not zero, and the format has no place for it")
 
 
 def _card(

@@ -11,7 +11,7 @@ ADDON = Parts(
             examples=(
                 "ditlab plan experiments/digits/dit.yaml --measure",
                 "ditlab plan experiments/pixelhdm/base.yaml --gpu H100 --gpus 8 --price 2.50",
-                "ditlab plan experiments/region/get.yaml --gpu L4 --apply smaller.yaml",
+                "ditlab plan experiments/region/get.yaml --gpu L4 --json",
             ),
             position=140,
         ),

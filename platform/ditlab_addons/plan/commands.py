@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,16 @@ from rich.table import Table
 
 from ditlab.cli import options, output
 from ditlab.cli.progress import ProgressBars
-from ditlab.errors import UserError
 from ditlab.reports.formatting import format_duration, format_number, terminal_table
-from ditlab.spec.values import format_bytes
+from ditlab.spec.values import format_bytes, format_value
 
 if TYPE_CHECKING:
-    from ditlab_addons.plan.functions import PlannedTrials
     from ditlab_addons.plan.plan import Plan, PlannedSetting
+    from ditlab_addons.plan.profiling import Profile
 
-_OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_json")
+_OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "as_json")
+MOST_ROWS = 12
+"""Rows of a table of modules or operators."""
 
 
 @click.command()
@@ -29,85 +30,32 @@ _OWN = ("gpus", "gpu", "gpu_memory", "measure", "price", "target", "out", "as_js
 @click.option("--gpu", metavar="NAME", help="Kind of GPU: H100, H200, A100, L40S, ..., or cpu (default: the spec's).")
 @click.option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, such as 80GiB (default: that of its kind).")
 @click.option("--measure", is_flag=True, help="Take a few real steps on this machine, and plan with their rates.")
-@click.option("--price", type=float, metavar="P", help="Price of a GPU hour, for the run's cost.")
-@click.option(
-    "--apply", "target", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the recommended setting as a spec that extends SPEC.",
-)  # fmt: skip
-@click.option(
-    "--out", type=options.NewPath(path_type=Path), metavar="PNG", help="Draw memory by setting into this file."
-)
+@click.option("--price", type=click.FloatRange(min=0), metavar="P", help="Price of a GPU hour, for the run's cost.")
 @options.overrides
 @options.as_json
 def plan(
     spec: Path, gpus: int | None, gpu: str | None, gpu_memory: str | None, measure: bool, price: float | None,
-    target: Path | None, out: Path | None, overrides: tuple[str, ...], as_json: bool,
+    overrides: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken.
-
-    SPEC is an experiment, or a sweep, whose trials are added up.
-    """
-    from ditlab.spec.files import is_sweep
-
-    _check_options(spec, price, target, out)
-    sweeps = is_sweep(spec)
-    if sweeps:
-        _refuse_files(spec, target, out)
-    trials: PlannedTrials | None = None
+    """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken."""
     with ProgressBars("loading PyTorch") as progress:
         from ditlab_addons.plan import functions
-        from ditlab_addons.plan.plan import write_recommended
 
         progress.stage("measuring steps" if measure else "tracing the network")
-        plan_one = partial(functions.plan, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=progress.say)
-        if sweeps:
-            trials = functions.plan_sweep(spec, overrides, plan_one)
-            found = trials.largest
-        else:
-            found = plan_one(spec, overrides)
-        written = write_recommended(found, spec, target) if target else None
-        picture = functions.draw_plan(found, out) if out else None
+        found = functions.plan(
+            spec, overrides, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=progress.say
+        )
     terminal = output.console(as_json)
     terminal.print(plan_table(found))
-    result = plan_dict(found, price)
-    lines = plan_lines(found, price)
-    if trials:
-        result |= _sweep_dict(trials, price)
-        lines.append(sweep_line(trials, price))
-    for line in lines:
+    for line in plan_lines(found, price):
         output.say(line) if as_json else terminal.print(line, soft_wrap=False)
-    for file in filter(None, (picture, written)):
-        output.print_line(output.short_path(file), as_json)
-    output.emit(result | {"picture": picture and str(picture), "applied": written and str(written)}, as_json)
+    output.emit(plan_dict(found, price), as_json)
     again = (spec, *output.repeated_arguments("spec", *_OWN))
-    if trials:
-        output.hint(as_json, "tune", *again, "--dry-run")
-    elif found.recommended:
-        output.hint(as_json, "train", *((written,) if written else again))
-    else:  # a line above says with how many workers, or on which GPU, it would fit
+    if found.recommended is None:  # a line above says what would fit
         output.hint(as_json, "params", *again)
-
-
-def _check_options(spec: Path, price: float | None, target: Path | None, out: Path | None) -> None:
-    """Raise UserError for a price that is none, and for files that cannot be written."""
-    from ditlab.spec.files import STANDARD_INPUT
-
-    if price is not None and not 0 < price < float("inf"):
-        raise UserError(f"--price={price:g} is no price of a GPU hour; give a number above 0, or leave it out.")
-    for option, file in (("--apply", target), ("--out", out)):
-        if file is not None and not file.name:
-            raise UserError(f"{option} {file} names no file; give a file's path.")
-    if out is not None and out.suffix.lower() != ".png":
-        raise UserError(f"--out {out} is not the name of a PNG; give one that ends in .png.")
-    if target is not None and spec == STANDARD_INPUT:
-        raise UserError(f"--apply {target} would extend SPEC, which is standard input; name a file as SPEC.")
-
-
-def _refuse_files(spec: Path, target: Path | None, out: Path | None) -> None:
-    """Raise UserError for files that a sweep's plan does not write."""
-    if target or out:
-        given = "--apply" if target else "--out"
-        raise UserError(f"{given} is for an experiment, and {spec} is a sweep; give its base.")
+        return
+    changes = [f"{path}={format_value(value)}" for path, value in found.changes.items()]
+    output.hint(as_json, "train", *again, *(part for change in changes for part in ("--set", change)))
 
 
 def _cost(hours: float | None, price: float | None) -> float | None:
@@ -180,27 +128,6 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     return [*lines, f"not counted: {'; '.join(plan.left_out)}"]
 
 
-def sweep_line(found: PlannedTrials, price: float | None) -> str:
-    """Sentence on a sweep's total."""
-    num = f"{found.num_trials:,} trials"
-    if found.seeds > 1:
-        num = f"{found.num_trials:,} runs ({found.num_trials // found.seeds:,} arms under {found.seeds} seeds)"
-    if (hours := found.gpu_hours) is None:
-        return f"sweep: {num}, of unknown length"
-    about = "" if found.is_exact else ", each like the base with typical values"
-    fits = "all fit" if found.fits else "some do not fit"
-    return f"sweep: {num}{about}, {hours:,.3g} GPU hours{_cost_text(hours, price)}; {fits}"
-
-
-def _sweep_dict(found: PlannedTrials, price: float | None) -> dict[str, Any]:
-    return {
-        "trials": found.num_trials,
-        "sweep_gpu_hours": found.gpu_hours,
-        "sweep_fits": found.fits,
-        "sweep_cost": _cost(found.gpu_hours, price),
-    }
-
-
 def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
     """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
     own = plan.own
@@ -227,6 +154,7 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "cost": _cost(hours, price),
         "checkpoints_kept": plan.checkpoints,
         "left_out": list(plan.left_out),
+        "changes": plan.changes,
         **{name: getattr(plan, name) for name in same},
     }
 
@@ -253,34 +181,42 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
 
 @click.command()
 @options.spec
-@click.option("--steps", default=3, show_default=True, help="Profiled steps, at most 20.")
+@click.option("--steps", type=click.IntRange(1, 20), default=3, show_default=True, help="Profiled steps.")
 @click.option(
     "--out", type=options.NewPath(path_type=Path, file_okay=False),
-    help="Folder for the trace and the picture [default: DITLAB_HOME/caches/profile/NAME].",
+    help="Folder for the trace [default: DITLAB_HOME/caches/profile/NAME].",
 )  # fmt: skip
 @options.overrides
 @options.as_json
 def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Show where the time of a training step goes: by phase, module and operator, in words and as a picture.
+    """Show where the time of a training step goes: by phase, module and operator.
 
-    Takes real steps of one worker on this machine, and leaves no run behind. The trace beside the picture opens in
-    Perfetto and in Chrome (chrome://tracing).
+    Takes real steps of one worker on this machine, and leaves no run behind. The trace opens in Perfetto and in Chrome
+    (chrome://tracing).
     """
-    from ditlab.cli.progress import ProgressBars
-
     with ProgressBars("loading PyTorch") as progress:
-        from ditlab.analysis.plot import Plot
-        from ditlab_addons.plan import functions, profiling
+        from ditlab_addons.plan import functions
 
         progress.stage("profiling steps")
         found = functions.profile(spec, overrides, num_steps=steps, out=out, say=progress.say)
-        picture = Plot(profiling.profile_figure(found)).save(found.trace.with_name("profile.png"))
     terminal = output.console(as_json)
-    for line in profiling.profile_lines(found):
-        output.say(line) if as_json else terminal.print(line, markup=False, highlight=False)
-    for table in profiling.profile_tables(found):
+    for table in profile_tables(found):
         terminal.print(table)
-    for file in (picture, found.trace):
-        output.print_line(output.short_path(file), as_json)
-    output.emit({**profiling.profile_dict(found), "picture": str(picture)}, as_json)
+    output.print_line(output.short_path(found.trace), as_json)
+    output.emit({**asdict(found), "step_seconds": found.seconds, "trace": str(found.trace)}, as_json)
     output.hint(as_json, "plan", *output.repeated_arguments("steps", "out", "as_json"))
+
+
+def profile_tables(profile: Profile) -> Iterator[Table]:
+    """Yield the phases of a step, the forward passes of modules (repeated blocks are one row, each with those inside
+    it), and operators of a CPU or kernels of a GPU."""
+    table = terminal_table({"phase": "text", "ms": "number", "share": "number"})
+    for name, seconds in profile.phases.items():
+        table.add_row(name, f"{1e3 * seconds:,.2f}", f"{seconds / profile.seconds:.0%}")
+    yield table
+    for noun, ranges in (("module, forward", profile.modules), ("operator", profile.operators)):
+        table = terminal_table({noun: "text", **dict.fromkeys(("calls", "ms", "GFLOP/s"), "number")})
+        for each in ranges[:MOST_ROWS]:
+            rate = f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops else ""
+            table.add_row(each.name, f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}", rate)
+        yield table

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import torch
 
 from ditlab.analysis.user_errors import building, output_folder, writing
-from ditlab.api.specs import load_sweep
 from ditlab.data.splits import absent_data, open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -23,7 +22,6 @@ from ditlab.runs.cores import thread_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep_space import enumerate_trials, experiment_for, typical_values, written
 from ditlab.storage.files import folder_size
 from ditlab.training.plan import plan_run
 from ditlab_addons.plan.frozen_encoders import encoder_work
@@ -40,11 +38,6 @@ from ditlab_addons.plan.hardware import (
 from ditlab_addons.plan.plan import Plan, Planner, make_plan, planned_cores
 from ditlab_addons.plan.profiling import MOST_PASSES, Profile, Say, measure_steps, profile_steps
 from ditlab_addons.plan.step_time import UPDATE_BYTES, Rates, assumed_rates
-
-MOST_STEPS = 20
-"""Steps of a profile at most."""
-_SIZES = ("model", "objective", "data", "batch", "training", "engine", "resources", "checkpoint", "evaluation")
-"""Sections of a spec that decide memory and time."""
 
 
 def plan(
@@ -137,67 +130,6 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
     return find_gpu(DEFAULT if name is None else name)
 
 
-@dataclass(frozen=True)
-class PlannedTrials:
-    """The trials of a sweep together."""
-
-    largest: Plan
-    """Plan of the trial that takes most memory."""
-    num_trials: int
-    """Runs: arms times seeds."""
-    gpu_hours: float | None
-    """Hours of all workers of all trials; None where their length is unknown."""
-    fits: bool
-    """True if every trial fits as it is."""
-    seeds: int
-    is_exact: bool
-    """True if each trial was planned by its own values; False where the search proposes values as it goes."""
-
-
-def plan_sweep(path: str | Path, overrides: Sequence[str], plan_one: Callable[[Experiment], Plan]) -> PlannedTrials:
-    """Plan every trial of a sweep, by `plan_one`; trials of one size once. With a scheduler that stops
-    trials early, this is the most that the sweep takes. Raises UserError."""
-    sweep = load_sweep(path, overrides)
-    values = enumerate_trials(sweep)
-    listed = [experiment_for(sweep, each) for each in values or [typical_values(sweep)]]
-    plans: dict[str, Plan] = {}
-    hours: list[float | None] = []
-    for number, experiment in enumerate(listed):
-        spec = experiment.to_dict()
-        key = repr([spec[part] for part in _SIZES])
-        if key not in plans:
-            try:
-                plans[key] = plan_one(experiment)
-            except UserError as error:
-                # what the first one takes is wrong with this one alone
-                trial = f"trial {number} ({written(values[number])}): " if number and values is not None else ""
-                raise UserError(f"{trial}{error}") from None
-        found = plans[key]
-        hours.append(found.gpu_hours(found.own))
-    known = [each for each in hours if each is not None]
-    num = (len(listed) if values is not None else sweep.trials or 1) * len(sweep.first_seeds)
-    total = sum(known) * num / len(listed) if len(known) == len(hours) else None
-    largest = max(plans.values(), key=lambda each: each.own.total)
-    fits = all(each.own.fits for each in plans.values())
-    return PlannedTrials(largest, num, total, fits, len(sweep.first_seeds), values is not None)
-
-
-def draw_plan(plan: Plan, path: Path) -> Path:
-    """Draw memory by setting as a PNG. Raises UserError where it cannot be written."""
-    from ditlab.reports.figures import memory_figure
-    from ditlab.reports.rendering.render import save_figure
-
-    bars, chosen = {}, plan.recommended
-    for each in plan.settings:
-        parts = asdict(each.memory.peak) | {"margin": each.margin}
-        shown = {name: size for name, size in parts.items() if size or name != "encoders"}
-        bars[each.label] = {name.replace("optimizer", "optimiser"): size for name, size in shown.items()}
-    recommended = chosen.label if chosen and chosen.label in bars else None
-    title = f"{plan.experiment.name} on {plan.workers} x {plan.device.name}"
-    with writing(path):
-        return save_figure(memory_figure(bars, recommended, plan.device.memory, title), path)
-
-
 def profile(
     experiment: Experiment | str | Path,
     overrides: Sequence[str] = (),
@@ -211,8 +143,6 @@ def profile(
     Leaves no run behind: a trace, `trace.json.gz`, which Perfetto and Chrome open, in the folder `out` (None:
     DITLAB_HOME/caches/profile/NAME). Raises UserError for wrong input, and without a GPU for a spec that needs one.
     """
-    if not 1 <= num_steps <= MOST_STEPS:  # a trace of a step of a large network takes some MB
-        raise UserError(f"--steps={num_steps} is not between 1 and {MOST_STEPS}; a trace of more is too large to open.")
     experiment = validated(experiment, overrides)
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(

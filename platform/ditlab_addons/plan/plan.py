@@ -1,4 +1,4 @@
-"""The plan of a run: memory and time by ZeRO setting, length, cost, the setting to take, and a spec that sets it."""
+"""The plan of a run: memory and time by ZeRO setting, length, cost, and the setting to take."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ditlab.averages import snapshot_steps
-from ditlab.errors import UserError
 from ditlab.inputs.flops import StepFlops, step_flops
 from ditlab.inputs.meta_step import DTYPES, DataShape
 from ditlab.spec.compiling import compile_decision
 from ditlab.spec.experiment import Experiment
-from ditlab.spec.files import load_experiment
-from ditlab.spec.overrides import changed_values, merge, nested
 from ditlab.spec.values import format_bytes
-from ditlab.spec.yaml_text import dump_yaml
-from ditlab.storage.files import write_durably
 from ditlab_addons.plan.frozen_encoders import EncoderWork
-from ditlab_addons.plan.hardware import GPUS, Device
+from ditlab_addons.plan.hardware import Device
 from ditlab_addons.plan.pass_memory import pass_memory
 from ditlab_addons.plan.step_time import Rates, StepSeconds, step_seconds
 from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
@@ -40,7 +34,6 @@ GPU_GAPS, CPU_GAPS = 0.05, 0.35
 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
 SLOWER = 1.03
 """Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster one."""
-MOST_WORKERS = 4096
 
 
 @dataclass(frozen=True)
@@ -62,6 +55,14 @@ class PlannedSetting:
     seconds: StepSeconds
     flops: StepFlops
     """The network's, of all workers."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a spec that set it, by dotted path."""
+        return {
+            "engine.zero.stage": self.zero.stage, "engine.zero.offload": self.zero.offload,
+            "engine.zero.offload_parameters": self.zero.offload_parameters,
+            "engine.activation_checkpointing": self.checkpointing, "batch.micro": self.micro,
+        }  # fmt: skip
 
     @property
     def label(self) -> str:
@@ -196,6 +197,14 @@ class Plan:
         """Workers, one a GPU."""
         return self.experiment.resources.max_workers
 
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields in which the recommended setting differs from the spec, by dotted path."""
+        if self.recommended is None:
+            return {}
+        own = self.own.fields()
+        return {path: value for path, value in self.recommended.fields().items() if value != own[path]}
+
     def run_seconds(self, setting: PlannedSetting) -> float | None:
         """Return the duration of all steps under a setting, without evaluations and saves."""
         return None if self.steps is None else self.steps * setting.seconds.total
@@ -226,19 +235,19 @@ def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_
         snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if steps else None
     return Plan(
         experiment, planner.device, planner.rates, sizes.total + sizes.frozen, sizes.frozen, own, settings,
-        *choose(own, settings, planner, experiment), steps, data_bytes, checkpoint,
+        *choose(own, settings, planner), steps, data_bytes, checkpoint,
         experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0), snapshot, snapshots,
         planner.encoder_flops, sum(sizes.iterations), planner.left_out(),
     )  # fmt: skip
 
 
 def choose(
-    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner, experiment: Experiment
+    own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner
 ) -> tuple[PlannedSetting | None, str]:
     """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as fast; and say why."""
     fitting = [each for each in settings if each.fits]
     if not fitting:
-        return None, what_would_fit(planner, experiment)
+        return None, what_would_fit(planner)
     fastest = min(fitting, key=lambda each: each.seconds.total)
     limit = fastest.seconds.total * SLOWER
     if own.fits and own.seconds.total <= limit:
@@ -252,56 +261,17 @@ def choose(
     return best, reason
 
 
-def what_would_fit(planner: Planner, experiment: Experiment) -> str:
+def what_would_fit(planner: Planner) -> str:
     """Describe the least memory that the run takes on so many workers, and what would make it fit."""
-    smallest, there = planner.micro_sizes[0], planner.device.memory
+    smallest = planner.micro_sizes[0]
     sizes = {
         f"stage {zero}{', checkpointing' if on else ''}": planner.memory(zero, on, smallest)[2]
         for zero, on in planner.forms()
         if zero.stage
     }
     label, least = min(sizes.items(), key=lambda pair: pair[1])
-    larger = sorted((gpu.memory, gpu.name) for gpu in GPUS.values() if gpu.memory >= least)
-    ways = [f"a GPU of that memory ({larger[0][1]})"] if larger and planner.device.is_gpu else []
-    for workers in (2**power for power in range(MOST_WORKERS.bit_length()) if 2**power > planner.workers):
-        resources = experiment.resources.model_copy(update={"workers": workers})
-        batch = experiment.batch.model_copy(update={"micro": 1})
-        changed = experiment.model_copy(update={"resources": resources, "batch": batch})
-        more = Planner(changed, planner.data, planner.device, planner.rates, planner.encoders)
-        if more.memory(ZeroSetting(3), True, 1)[2] <= there:
-            ways.append(f"--gpus {workers} with stage 3 and checkpointing")
-            break
-    ways.append("a smaller network, or smaller images or shorter sequences")
     return (
         f"nothing fits: with micro-batches of {smallest} the least is {format_bytes(least)} a worker ({label}), and "
-        f"{format_bytes(there)} are there; it would fit with {', or '.join(ways)}."
+        f"{format_bytes(planner.device.memory)} are there; it would fit with a larger GPU (--gpu), perhaps with more "
+        "of them (--gpus), or with a smaller network, smaller images or shorter sequences."
     )
-
-
-def write_recommended(plan: Plan, source: Path, path: Path) -> Path:
-    """Write the recommended setting as the spec `path`, which extends the spec `source`; return it. Raises UserError
-    where nothing fits, for another file at that place, and for one that cannot be written."""
-    chosen = plan.recommended
-    if chosen is None:
-        raise UserError(f"--apply has no setting to write: {plan.why}")
-    changes: dict[str, Any] = {
-        "engine.zero.stage": chosen.zero.stage,
-        "engine.zero.offload": chosen.zero.offload,
-        "engine.zero.offload_parameters": chosen.zero.offload_parameters,
-        "engine.activation_checkpointing": chosen.checkpointing,
-    }
-    if chosen.micro != plan.experiment.micro_size:
-        changes["batch.micro"] = chosen.micro
-    wanted = plan.experiment.replace_all(changes).to_dict()
-    mapping: dict[str, Any] = {"extends": os.path.relpath(source.absolute(), path.absolute().parent)}
-    for field, _, value in changed_values(load_experiment(source).to_dict(), wanted):
-        mapping = merge(mapping, nested(field.split("."), value))
-    content = dump_yaml(mapping).encode()
-    try:
-        if not os.path.lexists(path):
-            return write_durably(path, content)
-        if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
-            return path
-    except OSError as error:
-        raise UserError(f"--apply {path} cannot be written ({error.strerror}); name another place.") from error
-    raise UserError(f"--apply {path} exists, and holds something else; name another file, or delete it.")

@@ -1,6 +1,6 @@
 """Objects that commands of this folder print under `--json`."""
 
-from typing import Any, NotRequired
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -63,25 +63,20 @@ class PlanOutput(TypedDict):
     data_bytes: int | None
     encoder_flops: float
     optimizer_flops: float
-    picture: str | None
-    applied: str | None
-    trials: NotRequired[int]
-    """This key and the next three: for a sweep."""
-    sweep_gpu_hours: NotRequired[float | None]
-    sweep_fits: NotRequired[bool]
-    sweep_cost: NotRequired[float | None]
+    changes: dict[str, Any]
+    """Fields in which the recommended setting differs from the spec."""
 
 
 class ProfileOutput(TypedDict):
-    steps: int
+    name: str
+    device: str
+    num_steps: int
+    num_passes: int
     step_seconds: float
     phases: Numbers
-    kinds: Numbers
     modules: list[dict[str, Any]]
     operators: list[dict[str, Any]]
-    matrix_rate: float
-    trace: str
-    picture: str  # fmt: skip
+    trace: str  # fmt: skip
 
 
 RESULTS = {

@@ -51,13 +51,6 @@ def pearson(generator: np.random.Generator, num: int) -> tuple[float, float]:
     return correlation_ends(float(np.corrcoef(x, 0.6 * x + 0.8 * noise)[0, 1]), num)
 
 
-def spearman(generator: np.random.Generator, num: int) -> tuple[float, float]:
-    """Ranks of Gaussian pairs of correlation 0.6."""
-    x, noise = generator.standard_normal((2, num))
-    ranks = [each.argsort().argsort() for each in (x, 0.6 * x + 0.8 * noise)]
-    return correlation_ends(float(np.corrcoef(*ranks)[0, 1]), num, of_ranks=True)
-
-
 SHARE = (100 * 3.25 + 900 * (3 / 2 + 0.5 / 3)) / 550
 """Nats a token over all tokens: E[tokens x (3 + u / 2)] / E[tokens] of u uniform."""
 FIGURES: dict[str, tuple[Repeat, float]] = {
@@ -65,7 +58,6 @@ FIGURES: dict[str, tuple[Repeat, float]] = {
     "entropy": (entropy, 5.2),
     "bound": (bound, 3.5),
     "pearson": (pearson, 0.6),
-    "spearman": (spearman, 6 / math.pi * math.asin(0.3)),
 }
 
 

@@ -229,14 +229,14 @@ def test_one_kind_alone(finished, with_run, tmp_path):
 
 
 def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeypatch):
-    monkeypatch.setattr("ditlab_models.processes.flow_figures.input_gradient", None)
+    monkeypatch.setattr("ditlab_models.processes.flow_figures.gaussian_velocity", None)
     said = ditlab("train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json")
     assert said.code == 0 and said.json["status"] == "finished"
-    assert "figure receptive_field was not drawn" in said.err
+    assert "figure loss_by_time was not drawn" in said.err
     folder = home / "train" / said.json["run_id"] / "media" / "figures"
     names = {file.name for file in folder.iterdir()}
     assert {"loss.png", "loss.svg", "attention.png", "trajectory.gif", "forward_pass.svg"} <= names
-    assert "receptive_field.png" not in names
+    assert "loss_by_time.png" not in names
 
 
 def test_formats_and_themes(blank_pictures, ditlab, tmp_path):

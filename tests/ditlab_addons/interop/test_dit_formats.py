@@ -14,7 +14,6 @@ from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights, outline
 from ditlab.weights.rules import read_published
-from ditlab_addons.interop.standalone_export import write_published
 from ditlab_models.families import find_family
 from support.models.published_dit import PublishedDiT
 
@@ -50,25 +49,15 @@ def check_equal(found: PublishedWeights, ours: Any, output: Tensor, theirs: Any,
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     (weights * output).sum().backward()
     (weights * expected).sum().backward()
-    own = {name: each.grad for name, each in ours.named_parameters()}
-    own = write_published(found.format.rules, own, found.model())
-    for name, parameter in theirs.named_parameters():
-        if parameter.requires_grad:
-            largest = max(1.0, float(parameter.grad.abs().max()))
-            torch.testing.assert_close(
-                own[name].to(output) / largest, parameter.grad / largest, rtol=0, atol=2 * tolerance
-            )
-
-
-def check_round_trip(found: PublishedWeights, tolerance: float = 0.0) -> None:
-    shapes = {name: tuple(each.shape) for name, each in outline(found.model()).state_dict().items()}
-    again = write_published(
-        found.format.rules, read_published(found.format.rules, found.tensors, shapes).tensors, found.model()
-    )
-    assert again.keys() == found.tensors.keys()
-    for name, each in again.items():
-        atol = 1e-6 if name == "pos_embed" else tolerance
-        torch.testing.assert_close(each.to(found.tensors[name].dtype), found.tensors[name], rtol=0, atol=atol)
+    # every rule is a rename, a join or a reflection: gradients go the way of weights
+    published = {name: each.grad for name, each in theirs.named_parameters() if each.requires_grad}
+    shapes = {name: tuple(each.shape) for name, each in ours.named_parameters()}
+    read = read_published(found.format.rules, published, shapes).tensors
+    for name, parameter in ours.named_parameters():
+        largest = max(1.0, float(parameter.grad.abs().max()))
+        torch.testing.assert_close(
+            read[name].to(output) / largest, parameter.grad / largest, rtol=0, atol=2 * tolerance
+        )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
@@ -89,7 +78,6 @@ def test_releases_give_their_outputs_and_gradients(tmp_path, format, dtype, tole
         t = torch.tensor([0.0, 0.25, 0.6, 1.0], dtype=dtype)
         output, expected = ours(x, t, label), -theirs(x, 1 - t, label)
     check_equal(found, ours, output, theirs, expected, tolerance)
-    check_round_trip(found, 1e-6 if format == "sit" else 0.0)
     assert any("--format sit" in note for note in found.format.notes(found.model())) == (format == "dit")
 
 
@@ -119,7 +107,6 @@ def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tole
     randomised(theirs, dtype).save_pretrained(tmp_path)
     found, ours = imported(tmp_path, "auto", dtype)
     assert found.format.name == "diffusers_dit" and ours.spec.mlp_norm_eps == 1e-4
-    check_round_trip(found)
     # The peer computes both tables in float32, whatever the dtype; that they are ours, the dit family's tests check.
     theirs.pos_embed.pos_embed = ours.positions.values(dtype)[None]
     first = theirs.transformer_blocks[0].norm1.emb.time_proj

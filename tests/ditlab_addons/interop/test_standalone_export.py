@@ -27,18 +27,9 @@ from support.trainings.workers import tiny
 DATA = {"name": "d", "fingerprint": "f00", "classes": {"label": ["circle", "square"]}}
 FACTS = CardFacts("abcd1234", "tiny", "weights as trained", DATA, {"eval/x": (3, 0.5)})
 SLOW = pytest.mark.slow
-DIFFUSERS = {
-    "adaln": "zero", "condition_ratio": 1, "time_frequencies": "diffusers", "positions": "column_first", "gelu": "tanh",
-    "norm_eps": 1e-6, "mlp_norm_eps": 1e-5, "embeddings": "per_block", "final_norm": "adaln",
-    "variance_channels": "predicted",
-}  # fmt: skip
 FIXED = {"process": "gaussian", "variance": "beta", "weights": {"bound": 0.0}}
 CHANGES: dict[str, dict[str, Any]] = {
     "dit": {"sampling": {"steps": 3, "guidance": 2.0, "solver": "heun"}},
-    "diffusers_dit": {
-        "objective": {"process": "gaussian"}, "sampling": {"solver": "ddpm", "steps": 5, "guidance": 1.5},
-        **{f"model__{name}": value for name, value in DIFFUSERS.items()},
-    },
     "unet": {"objective": FIXED, "sampling": {"solver": "ddpm", "steps": 3}},
     "pixelhdm": {"sampling__prompts": ["a", "bc"]},
 }  # fmt: skip
@@ -58,15 +49,14 @@ class Made:
     """A network of random weights, and the experiment that describes it."""
 
     def __init__(self, name: str) -> None:
-        family = name.removeprefix("diffusers_")
-        self.experiment = smallest(family, seed=5, **CHANGES.get(name, {}))
-        found: Any = find_family(family)
+        self.experiment = smallest(name, seed=5, **CHANGES.get(name, {}))
+        found: Any = find_family(name)
         torch.manual_seed(1)
         network = found.build_network(self.experiment.model).eval()
         generator = torch.Generator().manual_seed(3)
         for parameter in network.parameters():
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
-        self.network, self.family, self.is_text = network, found, family == "dlm"
+        self.network, self.family, self.is_text = network, found, name == "dlm"
         self.manifest: Any = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
 
     def write(self, form: Any, folder: Path) -> list[Path]:
@@ -149,9 +139,7 @@ save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "fou
     close(load_file(tmp_path / "found.safetensors")["found"], expected)
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet", "diffusers_dit"]
-)
+@pytest.mark.parametrize("name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet"])
 def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
     pytest.importorskip("diffusers", minversion="0.38")
     made = Made(name)
@@ -162,14 +150,13 @@ def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
     first = made.sample(tmp_path / "torch", num=num, **prompts)
     noise = torch.randn(first.shape)
     save_file({"noise": noise}, tmp_path / "noise.safetensors")
-    ddim = '"ddim": pipeline(num, solver="ddim", eta=0.5, output_type="pt").images,' if name == "diffusers_dit" else ""
     run_blocked(
         f"""
 from diffusers import DiffusionPipeline
 pipeline = DiffusionPipeline.from_pretrained("out", trust_remote_code=True)
 noise, num, prompts = load_file("noise.safetensors")["noise"], {num}, {prompts!r}
 found = {{
-    "seeded": pipeline(num, output_type="pt", **prompts).images, {ddim}
+    "seeded": pipeline(num, output_type="pt", **prompts).images,
     "given": pipeline(num, noise=noise, output_type="pt", **prompts).images,
 }}
 assert pipeline(num, **prompts).images[0].size in ((8, 8), (16, 16))
@@ -181,14 +168,12 @@ save_file(found, "found.safetensors")
     found = load_file(tmp_path / "found.safetensors")
     close(found["seeded"], first)
     close(found["given"], made.sample(tmp_path / "torch", noise=noise, **({"num": num} if prompts else {}), **prompts))
-    if ddim:
-        close(found["ddim"], made.sample(tmp_path / "torch", num=num, solver="ddim", overrides=["sampling.eta=0.5"]))
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [(name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")]
-    + [(name, "diffusers") for name in ("dit", "unet", "pixelhdm", "diffusers_dit")],
+    + [(name, "diffusers") for name in ("dit", "unet", "pixelhdm")],
 )  # fmt: skip
 def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_ones_alone(
     tmp_path, monkeypatch, name, form
@@ -198,9 +183,7 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
     asked: list[str] = []
     monkeypatch.setattr(scan, "importlib", SimpleNamespace(import_module=asked.append))
     scripts = [path for path in Made(name).write(form, tmp_path / "out") if path.suffix == ".py"]
-    expected = {"torch", "diffusers"} if form == "diffusers" else {"torch"}
-    if name != "diffusers_dit":
-        expected |= {"safetensors", "numpy", "pydantic"}
+    expected = {"torch", "safetensors", "numpy", "pydantic", *(["diffusers"] if form == "diffusers" else [])}
     found = set()
     for script in scripts:
         assert scan.check_imports(script) == []  # files beside it
@@ -209,13 +192,9 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
     assert found - sys.stdlib_module_names == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "inside", "format"),
-    [("unet", "torch", ".", "export"), ("unet", "diffusers", "network", "export"),
-     ("diffusers_dit", "diffusers", "transformer", "diffusers_dit")],
-)  # fmt: skip
-def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, form, inside, format):
-    made = Made(name)
+@pytest.mark.parametrize(("form", "inside"), [("torch", "."), ("diffusers", "network")])
+def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, form, inside):
+    made = Made("unet")
     files = made.write(form, tmp_path / "one")
     again = made.write(form, tmp_path / "two")
     assert [each.relative_to(tmp_path / "one") for each in files] == [
@@ -226,7 +205,7 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, name, for
     model = made.experiment.model.model_copy(update={"init": WeightsInit.model_validate({"from": place})})
     begun, read = InitialWeights(model, Home(tmp_path / "home"), {}), made.family.build_network(model)
     begun.load(read)
-    assert begun.open().format.name == format
+    assert begun.open().format.name == "export"
     assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in read.state_dict().items())
     card = (tmp_path / "one" / "README.md").read_text()
     shown = ("fingerprint: `f00`", "- names of `label`: 0 circle, 1 square", "| `eval/x` | 0.5 | 3 |")

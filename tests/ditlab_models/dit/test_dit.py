@@ -98,7 +98,7 @@ def test_caught_attention_leaves_the_network_as_it_was(perturb):
     x, t = torch.randn(1, 1, 8, 8), torch.tensor([0.3])
     before = network(x, t)
     attentions = [block.attention for block in network.blocks]
-    maps = np.stack([each.weights for each in catch_attention(attentions, lambda: network(x, t))])
+    maps = np.stack(catch_attention(attentions, lambda: network(x, t)))
     assert maps.shape == (2, 4, 16, 16)
     assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
     assert torch.equal(network(x, t), before)

@@ -20,7 +20,7 @@ from ditlab_addons.check.verify.files import (
     read_checkpoints,
 )
 from ditlab_addons.check.verify.records import check_chain, check_journal
-from ditlab_addons.check.verify.verification import GIB, RunVerification, verify_run
+from ditlab_addons.check.verify.verification import RunVerification, verify_run
 from support.opened import open_training_run
 
 
@@ -83,10 +83,10 @@ class FileChecks:
         elif part == "checkpoints":
             yield from check_checkpoints(read_checkpoints(self.run, self.store))
         elif part == "averages":
-            yield from check_averages(self.run, self.store, self.kept)
+            yield from check_averages(self.run, self.store)
         elif part == "journal":
             yield from check_journal(self.run, self.receipts, self.kept)[1]
         elif part == "spec":
             yield from check_spec(self.run, self.kept, [*self.receipts.attempts.values()], [])
         else:
-            yield open_verified(self.run, self.recorded, GIB)[1]
+            yield open_verified(self.run, self.recorded)[1]

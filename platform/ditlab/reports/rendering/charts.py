@@ -142,39 +142,27 @@ def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
 
 
 def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
-    """Draw horizontal bars, the first on top, with their texts and their parts."""
+    """Draw horizontal bars, the first on top, with their texts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
-    parts = values.T if panel.parts else values[None]  # (parts, bars)
-    ends = parts.sum(axis=0)
-    starts = np.cumsum(parts, axis=0) - parts
-    for index, part in enumerate(parts):
-        label = _label(panel.parts[index]) if panel.parts else None
-        axes.barh(places, part, left=starts[index], color=theme.curves[index % len(theme.curves)], height=0.72,
-                  label=label)  # fmt: skip
+    axes.barh(places, values, color=theme.curves[0], height=0.72)
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
     texts = [one_line(text, NAME_CHARACTERS) for text in panel.texts]
-    for place, (end, text) in enumerate(zip(ends, texts, strict=False)):
+    for place, (end, text) in enumerate(zip(values, texts, strict=False)):
         axes.annotate(
             text, (end, place), xytext=(4, 0), textcoords="offset points", va="center",
             fontsize=TICK_POINTS, color=theme.text, parse_math=False,
         )  # fmt: skip
-    if panel.limit:
-        axes.axvline(panel.limit.position, color=theme.text, linewidth=1.4, linestyle="--",
-                     label=_label(panel.limit.label))  # fmt: skip
     if texts and len(values):
         longest = max(map(len, texts))
-        most = max(float(ends.max()), panel.limit.position if panel.limit else 0.0) or 1.0
-        axes.set_xlim(min(0.0, float(ends.min())), most * (1 + 0.02 * (longest + 2)))
+        most = float(values.max()) or 1.0
+        axes.set_xlim(min(0.0, float(values.min())), most * (1 + 0.02 * (longest + 2)))
     style_axes(axes, panel.x_label, panel.y_label, theme, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
     )
-    if panel.parts:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / (BAR_INCHES * max(3, len(places)))), ncols=4,
-                    fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)  # fmt: skip
 
 
 def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:

@@ -244,8 +244,7 @@ def panel_size(panel: Panel) -> PanelSize:
         case Bars():
             longest = sum(max(map(len, _names(each)), default=0) for each in (panel.names, panel.texts))
             height = max(1.4, 0.7 + BAR_INCHES * len(panel.names))
-            legend = 0.25 * (1 + len(panel.parts) // 4) if panel.parts else 0.0
-            size = PanelSize(4.4 + 0.075 * longest, height + legend, 0.9)
+            size = PanelSize(4.4 + 0.075 * longest, height, 0.9)
         case Points():
             size = PanelSize(*panel.size, 0.9)
         case Parallel():

@@ -1,28 +1,26 @@
-"""Findings of a proof: each comparison with its bound, the verdict over all of them, and their table in 80 columns."""
+"""Findings of a proof: each comparison with its bound, the verdict over all of them, and their table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
-from textwrap import wrap
 from typing import Any, TypeVar
 
 import torch
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
-from ditlab.reports.formatting import listed
+from ditlab.reports.formatting import listed, terminal_table
+from ditlab_addons.check.report import Report, as_verdict
 
 PHASES = (
     "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
-    "resume", "labels", "evaluation", "sample", "dropout of conditions",
+    "resume", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
 KeyT = TypeVar("KeyT")
-MOST_COLUMNS = 80
-_PHASE, _WHAT = 21, 30
-_TIED = "\N{NO-BREAK SPACE}"  # a number stays with its word
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def differing(one: Mapping[KeyT, Tensor], two: Mapping[KeyT, Tensor]) -> list[Ke
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Report):
     """All comparisons of a spec's engine with its reference."""
 
     comparisons: tuple[ProofComparison, ...]
@@ -124,8 +122,6 @@ class Proof:
     """Name of the experiment."""
     engine: str
     """The engine as configured, in words: device, workers, ZeRO stage, precision."""
-    scaled_down: str
-    """Sentence on what was made smaller than the spec has it; empty where the spec itself was proved."""
     seconds: float
     """Wall time."""
     made_by: Mapping[str, str] = field(default_factory=dict)
@@ -162,22 +158,14 @@ class Proof:
         if not self.off:
             return ""
         first = self.off[0]
-        sentence = f"First off: {first.phase}"
-        if first.what != first.phase:
-            sentence += f", {first.what}"
+        sentence = f"First off: {', '.join(dict.fromkeys((first.phase, first.what)))}"
         if first.module:
             sentence += f" of {first.module}"
-            num = sum((each.phase, each.what) == (first.phase, first.what) for each in self.off)
-            if num > 1:
-                sentence += f", the furthest of {num} modules that are off"
         if 0 < len(first.steps) < first.times:
             sentence += f" in step{'s' * (len(first.steps) > 1)} {listed(first.steps, 12)}"
+        sentence += f", by {first.distance:.3g}"
         if first.bound:
-            sentence += f", by {first.distance:.3g} where rounding explains {first.bound:.3g}"
-        elif first.distance >= 1:
-            sentence += f", in {first.distance:.0f} places"
-        else:
-            sentence += f", by {first.distance:.3g}"
+            sentence += f" where rounding explains {first.bound:.3g}"
         if first.detail:
             sentence += f" ({first.detail})"
         return f"{sentence}."
@@ -199,10 +187,26 @@ class Proof:
     def summary(self) -> str:
         """Clause on the whole for a tag: verdict, engine, code and date."""
         verdict = f"holds, {self.num:,} comparisons" if self.holds else self._num_off
-        parts = [verdict, self.engine, self.scaled_down.rstrip(".")]
+        parts = [verdict, self.engine]
         if self.made_by:
             parts.append("code {code:.12}, torch {torch}, {date}".format(**self.made_by))
-        return "; ".join(filter(None, parts))
+        return "; ".join(parts)
+
+    def shown(self) -> Iterator[RenderableType]:
+        """Yield what was proved, a table with a row for each quantity over its modules, and the verdict."""
+        yield Text(f"{self.spec}: {self.engine}; {self.seconds:.0f} s.")
+        groups: dict[tuple[str, str], list[ProofComparison]] = {}
+        for each in sorted(self.comparisons, key=lambda each: PHASES.index(each.phase)):
+            groups.setdefault((each.phase, each.what), []).append(each)
+        kinds = {"phase": "text", "compared": "text", "distance": "number", "bound": "number", "verdict": "id"}
+        table = terminal_table(kinds)
+        for (phase, what), group in groups.items():
+            worst = max(group, key=lambda each: each.rank)
+            num = sum(each.times for each in group)
+            bound = f"{worst.bound:.1e}" if worst.bound else "exact"
+            table.add_row(phase, f"{what} ({num:,})", f"{worst.distance:.1e}", bound, as_verdict(worst.holds))
+        yield table
+        yield from map(Text, (*self.untold, self.verdict))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
@@ -215,33 +219,6 @@ class Proof:
             comparisons.append(facts)
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
-            "twin": self.scaled_down, "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
+            "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
             "untold": list(self.untold), "comparisons": comparisons,
         }  # fmt: skip
-
-
-def proof_lines(proof: Proof) -> list[str]:
-    """Return the lines of a proof: what was proved, a line for each quantity over its modules, the verdict."""
-    groups: dict[tuple[str, str], list[ProofComparison]] = {}
-    for each in sorted(proof.comparisons, key=lambda each: PHASES.index(each.phase)):
-        groups.setdefault((each.phase, each.what), []).append(each)
-    lines = _wrapped(f"{proof.spec}: {proof.engine}; {proof.seconds:.0f} s.", proof.scaled_down)
-    lines.append(f"  {'phase':<{_PHASE}}{'compared':<{_WHAT}}{'distance':>9}{'bound':>9}  verdict")
-    for (phase, what), group in groups.items():
-        worst = max(group, key=lambda each: each.rank)
-        num = sum(each.times for each in group)
-        if num > 1:
-            what += f"{_TIED}({num:,})"
-        num_off = sum(not each.holds for each in group)
-        verdict = f"OFF: {num_off}" if num_off else "holds"
-        bound = f"{worst.bound:.1e}" if worst.bound else "exact"
-        distance = f"{worst.distance:.1e}" if worst.distance else "0"
-        numbers = f"{distance:>9}{bound:>9}  {verdict}"
-        columns = wrap(phase, _PHASE - 1), wrap(what, _WHAT - 1), [numbers]
-        for row in zip_longest(*columns, fillvalue=""):
-            lines.append(f"  {row[0]:<{_PHASE}}{row[1].replace(_TIED, ' '):<{_WHAT}}{row[2]}".rstrip())
-    return lines + _wrapped(*proof.untold, proof.verdict)
-
-
-def _wrapped(*texts: str) -> list[str]:
-    return [line for text in texts for line in wrap(text, MOST_COLUMNS, subsequent_indent="  ")]

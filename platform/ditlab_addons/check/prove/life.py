@@ -1,20 +1,19 @@
 """A run of about twenty steps under the training loop itself, killed and resumed within, every step compared.
 
-After its last step: an evaluation, a sample, what either does with labels, and the conditions that training drops.
+After its last step: an evaluation, a sample, and the conditions that training drops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.engine.distributed import ControlChannel, Rank
@@ -50,7 +49,6 @@ from ditlab_addons.check.prove.reference import (
     Whole,
 )
 from ditlab_addons.check.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
-from ditlab_models.contract import SampleRequest
 
 FRESH = 4
 LATER = 16
@@ -66,9 +64,6 @@ MOST_SAMPLING_STEPS = 4
 ROWS = 32
 PASSES = 16
 """Samples of a pass, and passes, in which conditions are dropped: 512 decisions."""
-
-Labels = list[tuple[int, ...]]
-"""Labels of a network's calls, those of each call's samples."""
 
 
 class RunStages(NamedTuple):
@@ -161,7 +156,7 @@ class _RunProof:
             begun = CopiedState.of(trainer.state)
             masters = self._whole(begun, "master")
             if comparer:
-                comparer.compare_plan(masters, stages.last)
+                comparer.compare_plan(masters)
             moments = ["momentum"] if self._run.experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
             due = dict.fromkeys(["master", *moments, self._kind])
             missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
@@ -287,14 +282,12 @@ class _RunProof:
     def _compare_evaluation(self, trainer: Trainer) -> None:
         """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
         state = trainer.state
-        network = state.module.network
         size = trainer.stepper.share.pass_size
         before = copied_with_network(state)
-        with seen_labels(network) as measured:
-            metrics = trainer.evaluation.evaluate(state, size)
+        metrics = trainer.evaluation.evaluate(state, size)
         after = copied_with_network(state)
-        with state.engine.evaluating(), seen_labels(network) as sampled:
-            sampler, sample = draw_sample(self._run, trainer.inputs, state.network)
+        with state.engine.evaluating():
+            sample = draw_sample(self._run, trainer.inputs, state.network)
         changed = [f"first {kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)]
         self.findings.same("evaluation", "weights, average and moments after it", changed)
         averaged = self._whole(before, self._kind)
@@ -305,7 +298,6 @@ class _RunProof:
             )
             reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
             reader.compare_sample(sample)
-            reader.compare_labels(measured, sampled, sampler)
             reader.compare_dropout()
 
 
@@ -329,24 +321,10 @@ def copied_with_network(state: TrainingState) -> CopiedState:
     return found
 
 
-@contextmanager
-def seen_labels(network: nn.Module) -> Iterator[Labels]:
-    """Yield a list that gets the labels which a network is called with inside: int64 inputs of one number a sample."""
-    seen: Labels = []
-
-    def see(_: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        for each in (*inputs, *named.values()):
-            if isinstance(each, Tensor) and each.dtype == torch.int64 and each.ndim == 1:
-                seen.append(tuple(each.tolist()))
-
-    with network.register_forward_pre_hook(see, with_kwargs=True):
-        yield seen
-
-
-def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> tuple[Any, Tensor]:
-    """Draw one sample as an evaluation's grid does, from the same noise at every call; return the sampler too."""
-    sampler, samples = draw_samples(network, run.experiment, run.data, 1, inputs)
-    return sampler, samples.values.detach().cpu()
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> Tensor:
+    """Draw one sample as an evaluation's grid does, from the same noise at every call."""
+    _, samples = draw_samples(network, run.experiment, run.data, 1, inputs)
+    return samples.values.detach().cpu()
 
 
 @dataclass(frozen=True)
@@ -409,8 +387,8 @@ class EvaluationComparer:
         such a choice is rare; in half precision one is granted where the two references chose alike.
         """
         with torch.no_grad():
-            _, own = draw_sample(self.run, self.inputs, self._model(self._dtype).network)
-            _, exact = draw_sample(self.run, self.inputs, self._model(torch.float64).network)
+            own = draw_sample(self.run, self.inputs, self._model(self._dtype).network)
+            exact = draw_sample(self.run, self.inputs, self._model(torch.float64).network)
         if found.is_floating_point():
             scale = exact.double().norm()
             away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, exact))
@@ -420,64 +398,6 @@ class EvaluationComparer:
             if self._dtype != torch.float32:
                 by_chance = MARGIN * max(by_chance, 1)
             self.findings.near("sample", "tokens of one sample", others, min(by_chance, found.numel() / 2))
-
-    def compare_labels(self, measured: Labels, sampled: Labels, sampler: Any) -> None:
-        """Compare the labels that networks were called with: in training's loss the batch's, but for
-        those that were dropped, in held-out metrics the rows', in a sample the class that was asked for.
-
-        `measured`, `sampled`: those that the engine's network saw, in metrics and in a sample of `sampler`.
-        """
-        if "label" not in self._num_classes:
-            return
-        model = self._model(torch.float32)
-        null = self._num_classes["label"]
-        wrong = {  # () where the network saw none
-            "of held-out metrics": self._wrong_in_metrics(measured),
-            "of training": self._wrong_in_training(model, null),
-            "of samples": self._wrong_in_samples(model, null, sampler, sampled),
-        }
-        for what, found in wrong.items():
-            saw = [f"the network saw {', '.join(map(str, each[:8])) or 'none'}" for each in found]
-            self.findings.same("labels", what, saw)
-
-    def _wrong_in_metrics(self, measured: Labels) -> Labels:
-        data = self.run.data
-        limit = self.run.experiment.evaluation.limit
-        views = [(data.held_out, limit)]
-        if data.mixture:
-            views = [(data.mixture.parts[name].held_out, num) for name, num in data.mixture.measured(limit).items()]
-        due = {
-            tuple(int(view.gather("label", index)) for index in rows.indices[:, None])
-            for view, num in views
-            for rows in view.batches(self.pass_size, num)
-        }
-        if due and not measured:
-            return [()]
-        return [each for each in measured if each not in due]
-
-    def _wrong_in_training(self, model: ReferenceModel, null: int) -> Labels:
-        with seen_labels(model.network) as trained, torch.no_grad():
-            model.objective.loss(model.network, *self._training_rows(0))
-        train = self.run.data.train
-        due = train.gather("label", np.arange(ROWS) % len(train)).tolist()
-        return [
-            each
-            for each in trained or [()]
-            if not each or any(own not in (label, null) for own, label in zip(each, due, strict=False))
-        ]
-
-    def _wrong_in_samples(self, model: ReferenceModel, null: int, sampler: Any, sampled: Labels) -> Labels:
-        asked = null - 1
-        conditions = sampler.conditions(2, SampleRequest(label=asked))
-        with seen_labels(model.network) as drawn:
-            sampler.sample(model.network, conditions, 2, torch.Generator().manual_seed(0))
-        wrong: Labels = []
-        for label, calls in ((0, sampled), (asked, drawn)):
-            seen = {one for each in calls for one in each}
-            wrong += [(one,) for one in sorted(seen - {label, null})]
-            if label not in seen:
-                wrong.append(())
-        return wrong
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""

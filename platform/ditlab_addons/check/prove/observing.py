@@ -68,9 +68,6 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-DISTRIBUTIONS = {torch.rand: "uniform", torch.randn: "normal"}
-
-
 class DrawKey(NamedTuple):
     """All that random numbers depend on beside their name."""
 
@@ -90,13 +87,13 @@ class DrawKey(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedNoise(KeyedNoise):
-    """The numbers of `KeyedNoise`; `record` receives each draw: name, distribution, shape and values."""
+    """The numbers of `KeyedNoise`; `record` receives each draw: name and values."""
 
-    record: Callable[[str, str, Sequence[int], Tensor], None] = lambda *_: None
+    record: Callable[[str, Tensor], None] = lambda *_: None
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         values = super()._draw(distribution, name, shape)
-        self.record(name, DISTRIBUTIONS[distribution], shape, values)
+        self.record(name, values)
         return values
 
 
@@ -244,7 +241,7 @@ class StepRecorder(StepHook):
         batch, noise = rest
         draws = prepared_digests(batch, self._stepper.inputs)
 
-        def record(name: str, _: str, __: Sequence[int], values: Tensor) -> None:
+        def record(name: str, values: Tensor) -> None:
             draws[name] = tensor_digest(values)
 
         self._held.append((batch, noise, draws))

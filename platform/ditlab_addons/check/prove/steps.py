@@ -51,8 +51,6 @@ MARGIN = 4.0
 """Times that the engine may be as far off as the reference in the run's precision is from the exact one."""
 RATE_ROUNDING = 128 * UNITS[torch.float64]
 """Largest difference between two ways of writing a schedule, relative to its highest rate."""
-MOST_COMPARED = 2_000_000
-"""Samples of an epoch that are compared with one another; a longer epoch is left to the order's own tests."""
 MOST_STEPS = 100_000
 """Steps of a plan whose rates are compared; of a longer one, as many over the whole."""
 WIDTH = 1e-6
@@ -456,9 +454,9 @@ class StepComparer:
             away = distance(found[module], plain)
             self._near(phase, what, away, bound, "", module, distance(plain, old[module]))
 
-    def compare_plan(self, masters: Whole, last: int) -> None:
-        """Compare what is of the whole run: the weights that it begins with and those that the seed gives, the loop's
-        own learning rate with the schedule's formula, and the samples of the epoch of step `last` with one another."""
+    def compare_plan(self, masters: Whole) -> None:
+        """Compare what is of the whole run: the weights that it begins with and those that the seed gives, and the
+        loop's own learning rate with the schedule's formula."""
         experiment = self._experiment
         fresh = self.reference.fresh
         wrong = [
@@ -482,11 +480,6 @@ class StepComparer:
             detail = f"first at step {steps[first] + 1}: {loop[first]:.6g}, not {due[first]:.6g}"
         what = f"{len(steps):,} of {total:,} steps of the plan"
         self._near("learning rate", what, float(away.max()), RATE_ROUNDING, detail)
-        if epoch and epoch * experiment.batch.size <= MOST_COMPARED:
-            first = (last - 1) // epoch * epoch
-            samples = self._order.batches(first, last - first).reshape(-1)
-            twice = ["a sample comes again"] * (len(samples) - len(np.unique(samples)))
-            self._same("draws", "samples that come twice in an epoch", twice)
 
 
 def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:

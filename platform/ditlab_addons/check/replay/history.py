@@ -1,7 +1,6 @@
 """Step history of a run: which steps were done when, by which workers, machines and specs, as its records have it.
 
-It is read from receipts, else from journal and spec. Steps that a run has journaled and that no receipt accounts for
-were done, but are not in `steps.bin`.
+It is read from receipts, else from journal and spec.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import UserError
 from ditlab.receipts.reading import read_receipts
-from ditlab.receipts.records import LEFT_OUT, VERBS, RecordedAttempt
+from ditlab.receipts.records import LEFT_OUT, RecordedAttempt
 from ditlab.spec.start import first_step
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent, read_content
@@ -23,8 +22,8 @@ from ditlab.tracking.journal import JournalContent, read_content
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a step, or what the journal has of its first one that logged it; a step is done again after a
-    kill, a roll-back or a resume from before it."""
+    """One execution of a step, or what the journal has of it; a step is done again after a kill, a roll-back or a
+    resume from before it."""
 
     step: int
     """From 1."""
@@ -43,22 +42,7 @@ class Execution:
     """Gradient norm before clipping."""
     lr: float | None = None
     samples: int | None = None
-    """Digest of the samples and draws."""
-    asked: str = ""
-    """Verb that the run was asked for after it (`ditlab ask`); empty for none."""
-
-    @property
-    def is_recorded(self) -> bool:
-        """True if receipts hold this step."""
-        return self.attempt > 0
-
-    def logged(self, numbers: Execution) -> bool:
-        """Return True if the journal's numbers of the step are those of this execution's receipt, as float32."""
-        if self.loss is None or self.norm is None:
-            return False
-        norm = self.norm if numbers.norm is None else numbers.norm
-        recorded = np.array([self.loss, self.norm], np.float32)
-        return np.array_equal(recorded, np.array([numbers.loss, norm], np.float32), equal_nan=True)
+    """Digest of the samples and draws; None without a receipt."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +51,7 @@ class StepHistory:
 
     executions: Sequence[Execution]
     default: Execution
-    """Settings of steps that nothing was recorded of."""
+    """Settings of steps that nothing was recorded of: those of the last attempt, else of the spec."""
     last: int
     """Last step that the run has done."""
     first: int = 0
@@ -89,21 +73,17 @@ class StepHistory:
         """Return the last execution of a step: the one in the history of the run's weights."""
         return self._final.get(step) or replace(self.default, step=step)
 
-    def all_of(self, step: int) -> list[Execution]:
-        """Return every recorded execution of a step, the first one first."""
-        return [execution for execution in self.executions if execution.step == step]
-
-    def lineage(self, execution: Execution) -> list[Execution]:
-        """Return the executions that led to one, and itself: for each step from the run's first one, its last one
-        before."""
+    def lineage(self, step: int) -> list[Execution]:
+        """Return the executions that led to the last one of a step, and itself: for each step from the run's first one,
+        its last one before."""
+        target = self.final(step)
         found = {}
         for each in self.executions:
-            if each is execution:
+            if each is target:
                 break
             found[each.step] = each
-        found[execution.step] = execution
-        steps = range(self.first + 1, execution.step + 1)
-        return [found.get(step) or replace(self.default, step=step) for step in steps]
+        found[step] = target
+        return [found.get(each) or replace(self.default, step=each) for each in range(self.first + 1, step + 1)]
 
 
 def read_history(run: OpenedRun) -> StepHistory:
@@ -123,67 +103,34 @@ def read_history(run: OpenedRun) -> StepHistory:
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
-        note = (
-            f"{str(error).rstrip('.')}: each step is replayed with the workers of the spec ({resources.max_workers}), "
-            "and its machine is not known."
-        )
-        return replace(history, note=note)
+        return replace(history, note=f"{error} Each step is replayed with the workers of the spec.")
     attempts = receipts.attempts
-    rows = [row for row in receipts.rows if int(row["attempt"]) in attempts]
-    recorded = [_recorded(row, attempts[int(row["attempt"])]) for row in rows]
+    executions = [_recorded(row, attempts[int(row["attempt"])]) for row in receipts.rows if row["attempt"] in attempts]
     problems = [receipts.damage] if receipts.damage else []
-    num_lost = len(receipts.rows) - len(rows)
+    num_lost = len(receipts.rows) - len(executions)
     if num_lost:
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
-    note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed by the spec." if problems else ""
-    executions = with_unwritten(recorded, attempts, journaled)
-    return replace(
-        history, executions=executions, note=note, attempts=attempts,
-        last=max([history.last, *(execution.step for execution in executions)]),
-        data=attempts[max(attempts)].data if attempts else history.data,
-    )  # fmt: skip
+    if problems:
+        note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed as the last attempt's."
+        history = replace(history, note=note)
+    if attempts:
+        last = attempts[max(attempts)]
+        history = replace(history, default=_of_attempt(0, last), data=last.data)
+    reached = max([history.last, *(each.step for each in executions)])
+    return replace(history, executions=executions, attempts=attempts, last=reached)
+
+
+def _of_attempt(step: int, attempt: RecordedAttempt) -> Execution:
+    """Return the execution of a step with an attempt's settings."""
+    return Execution(step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None)
 
 
 def _recorded(row: np.void, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a row of receipts."""
-    asked = int(row["asked"])
-    return Execution(
-        int(row["step"]), attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None,
-        bool(row["flags"] & LEFT_OUT), float(row["loss"]), float(row["norm"]), float(row["lr"]), int(row["samples"]),
-        VERBS[asked - 1] if 0 < asked <= len(VERBS) else "",
+    return replace(
+        _of_attempt(int(row["step"]), attempt), skipped=bool(row["flags"] & LEFT_OUT), loss=float(row["loss"]),
+        norm=float(row["norm"]), lr=float(row["lr"]), samples=int(row["samples"]),
     )  # fmt: skip
-
-
-def with_unwritten(
-    executions: Sequence[Execution], attempts: Mapping[int, RecordedAttempt], journaled: Mapping[int, Execution]
-) -> list[Execution]:
-    """Return the executions, and behind each attempt's rows those of its steps that the journal alone has.
-
-    A step's loss is journaled before its row is written: a kill in between costs the row. Where no row of a step has
-    the journal's numbers, it counts as done by the attempt whose rows end nearest before it.
-    """
-    rows: dict[int, list[Execution]] = {number: [] for number in sorted(attempts)}
-    written = set()
-    for execution in executions:
-        rows[execution.attempt].append(execution)
-        numbers = journaled.get(execution.step)
-        if numbers and execution.logged(numbers):
-            written.add(execution.step)
-    ends = {number: max([attempts[number].step, *(each.step for each in rows[number])]) for number in rows}
-    reached = dict(ends)
-    for step in journaled:
-        cut_off = [number for number in ends if ends[number] < step]
-        if cut_off and step not in written:
-            reached[max(cut_off, key=lambda number: (reached[number], number))] = step
-    found = []
-    for number, own in rows.items():
-        attempt = attempts[number]
-        found += own
-        for step in range(ends[number] + 1, reached[number] + 1):
-            skipped = step in attempt.left_out
-            threads = attempt.threads or None
-            found.append(Execution(step, number, attempt.workers, attempt.halvings, threads, skipped))
-    return found
 
 
 def journaled_steps(journal: JournalContent) -> dict[int, Execution]:

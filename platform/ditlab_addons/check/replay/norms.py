@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from ditlab.engine.deepspeed_internals import Partitions
+from ditlab.training.state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class UpdateNorms:
     not yet clipped gradient beside the float32 weights.
     """
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
-        self._names = sorted({name for members in partitions.members for name in members})
+    def __init__(self, state: TrainingState) -> None:
+        self._partitions = state.engine.partitions
+        self._names = [name for name, each in state.module.named_parameters() if each.requires_grad]
         self._squares = torch.zeros((len(self._names), 3), dtype=torch.float64)
         self._before: dict[int, Tensor] = {}
 
@@ -56,7 +56,7 @@ class UpdateNorms:
             self._before.clear()
 
     def read(self, device: torch.device) -> dict[str, ParameterNorms]:
-        """Return the norms by parameter, alike on all workers. All must call.
+        """Return the norms by parameter, in the order of the network, alike on all workers. All must call.
 
         All are 0 where the optimiser took no step, as where the scale of float16 overflows.
         """

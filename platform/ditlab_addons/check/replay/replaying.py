@@ -6,34 +6,26 @@ is trained by one group of workers, in the real training loop, one after the oth
 
 from __future__ import annotations
 
-import math
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress, groupby
-from operator import not_
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ditlab.analysis.opened_run import OpenedRun
-from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint, folder_of
-from ditlab.checkpoints.start_point import kept_scalars
+from ditlab.checkpoints.manifest import CheckpointManifest, DamagedCheckpoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import DataSplits, open_data
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
-from ditlab.progress import ignore
-from ditlab.reports.formatting import format_duration
 from ditlab.runs.cores import thread_text
-from ditlab.runs.description import run_time
 from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
-from ditlab.tracking.journal import read_content
 from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
 from ditlab.training.trainer import Trainer
@@ -41,12 +33,8 @@ from ditlab_addons.check.process_group import open_in_worker, run_workers, unatt
 from ditlab_addons.check.replay.history import Execution, StepHistory, read_history
 from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver, joined_step
 
-OnCost = Callable[[str, bool], None]
-"""Receiver of what a replay will take, in a sentence, and of whether that is more than the training took; may raise."""
 ResolvedSpec = Mapping[str, Any]
 """An experiment in JSON's types, resolved."""
-OTHER_CODE = "the code is other than the run's (hash {:.12}, the run's: {:.12}): what differs may be the code's doing"
-ANYWAY = "Bring back what the run had, or replay with --anyway."
 
 
 @dataclass(frozen=True)
@@ -64,8 +52,6 @@ class Segment:
     """Number of times the micro-batch was halved."""
     skipped: tuple[int, ...] = ()
     """Steps (from 1) whose batch is not trained on."""
-    is_changed: bool = False
-    """True for a spec that is not the run's own, as in a what-if."""
 
     @property
     def num_steps(self) -> int:
@@ -77,8 +63,6 @@ class Segment:
         steps = f"{self.last:,}"
         if self.first < self.last:
             steps = f"{self.first:,} to {steps}"
-        if self.is_changed:
-            steps += " under another spec"
         threads = f" with {thread_text(self.threads)}" if self.threads else ""
         return f"replaying step {steps}; workers: {self.workers}{threads}"
 
@@ -106,8 +90,7 @@ def replay_segment(
         if begin:
             location, step = begin
             with CheckpointStore.at(location).open(step, verify=False) as reader:
-                scalars = kept_scalars(reader.manifest, run.experiment) if segment.is_changed else None
-                trainer.checkpoints.load(reader, trainer.state, scalars)
+                trainer.checkpoints.load(reader, trainer.state)
         else:
             trainer.checkpoints.load_newest(trainer.state)
         trainer.train_span(segment.last, saves=hands_over)
@@ -116,7 +99,7 @@ def replay_segment(
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """One way through a run's steps, and those of them that are asked for."""
+    """Way through a run's steps to those that are asked for."""
 
     origin: int
     """Step of the state to begin from."""
@@ -125,8 +108,8 @@ class ReplayPlan:
     segments: tuple[Segment, ...]
     way: tuple[Execution, ...]
     """Executions that are done again, from the origin on."""
-    executions: tuple[Execution, ...]
-    """Executions of the way that are replayed for their own sake, in the order of their steps."""
+    first: int
+    """First step that is asked for; the last one is the way's."""
 
     @property
     def last(self) -> int:
@@ -136,46 +119,29 @@ class ReplayPlan:
     @property
     def num_steps(self) -> int:
         """Number of steps to train."""
-        return sum(segment.num_steps for segment in self.segments)
+        return self.last - self.origin
 
-    def with_variant(self, spec: ResolvedSpec, workers: int) -> ReplayPlan:
-        """Return the plan with its last step, which is not skipped, done once more under another spec, from the same
-        state."""
-        *before, final = self.segments
-        if final.first < final.last:
-            before.append(replace(final, last=final.last - 1))
-        own = replace(final, first=final.last, skipped=())
-        variant = replace(own, spec=spec, workers=workers, is_changed=True)
-        return replace(self, segments=(*before, own, variant))
+    def describe(self) -> str:
+        """Return from where it begins, and how many steps it trains."""
+        where = f"checkpoint {self.origin:,}" if self.is_checkpoint else f"step {self.origin:,}"
+        return f"from {where}: {self.num_steps:,} step{'s' * (self.num_steps > 1)} to train"
 
 
 def plan_replay(
-    history: StepHistory, targets: Sequence[Execution], checkpoints: Collection[int],
+    history: StepHistory, first: int, last: int, checkpoints: Collection[int],
     spec_of: Callable[[Execution], ResolvedSpec],
-) -> list[ReplayPlan]:  # fmt: skip
-    """Plan the replay of some executions, those that lie on one way together.
+) -> ReplayPlan:  # fmt: skip
+    """Plan the replay of steps `first` to `last`, as they led to the last execution of step `last`.
 
     `checkpoints` are the steps of the run's whole ones, `spec_of` returns the resolved spec by which a step was done.
-    Each way that a kill or a roll-back cut off takes a pass of its own, and so does a target that a later checkpoint
-    brings nearer.
     """
-    plans: list[ReplayPlan] = []
-    first = history.first
-    left = sorted(targets, key=lambda each: each.step)
-    while left:
-        way = history.lineage(left[-1])
-        # The run's own checkpoint of a step is that of its last execution.
-        usable = [step for step in checkpoints if first < step < left[-1].step]
-        usable = [step for step in usable if way[step - first - 1] == history.final(step)]
-        begin = max(usable, default=first)
-        while begin > first and way[begin - first - 1] in left:  # it is replayed too, on the way to this one
-            begin = max((step for step in usable if step < begin), default=first)
-        done = tuple(way[begin - first :])
-        taken = [each.step > begin and each == way[each.step - first - 1] for each in left]
-        executions = tuple(compress(left, taken))
-        plans.insert(0, ReplayPlan(begin, begin > first, tuple(_segments(done, spec_of)), done, executions))
-        left = list(compress(left, map(not_, taken)))
-    return plans
+    way = history.lineage(last)
+    begun = history.first
+    # The run's own checkpoint of a step is that of its last execution.
+    usable = [step for step in checkpoints if begun < step < first and way[step - begun - 1] == history.final(step)]
+    origin = max(usable, default=begun)
+    done = tuple(way[origin - begun :])
+    return ReplayPlan(origin, origin > begun, tuple(_segments(done, spec_of)), done, first)
 
 
 def _segments(way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedSpec]) -> Iterator[Segment]:
@@ -194,40 +160,6 @@ def _segments(way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedS
         yield Segment(steps[0].step, steps[-1].step, *values, skipped)
 
 
-def run_plan(source: ReplaySource, plan: ReplayPlan, shown: Collection[int] = ()) -> list[ReplayedStep]:
-    """Do the segments of a plan, each with its own workers; return the steps that the plan is for.
-
-    `shown`: steps to measure sample by sample. Nothing is written but a temporary folder, which is removed. Raises
-    RunFailed where a step does not fit into this machine's memory.
-    """
-    run = source.run
-    wanted = {execution.step: execution for execution in plan.executions}
-    found: list[ReplayedStep] = []
-    with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
-        begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
-        for segment in plan.segments:
-            hands_over = segment.last < plan.last
-            replayed = partial(run.progress, segment.describe(), total=segment.num_steps, unit="steps")
-            replayed(0)
-            task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), hands_over
-            try:
-                parts = run_workers(
-                    replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads, on_done=replayed
-                )
-            except OutOfMemory as error:
-                raise RunFailed(
-                    f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "
-                    f"({error.message}); replay it on a larger one.",
-                    kind="out_of_memory",
-                ) from error
-            for number in wanted.keys() & range(segment.first, segment.last + 1):
-                step = joined_step([part[number] for part in parts])
-                found.append(replace(step, execution=wanted[number], is_variant=segment.is_changed))
-            if hands_over:
-                begin = str(Path(folder, "checkpoints")), segment.last
-    return found
-
-
 @dataclass(frozen=True)
 class ReplaySource:
     """A run, opened for replay."""
@@ -237,16 +169,13 @@ class ReplaySource:
     checkpoints: CheckpointStore
     manifests: dict[int, CheckpointManifest]
     """Undamaged manifests of checkpoints, by step."""
-    whole: list[int]
-    """Steps of those checkpoints, without the ones whose shards were found damaged."""
+    damaged: set[int]
+    """Steps of those whose shards were found damaged."""
     data: DataSplits
     num_gpus: int
     """GPUs that the steps are done on; 0: on the CPU."""
     code: str
     """Hash of the code here."""
-    anyway: bool
-    """Go on with other code than that which did a step."""
-    on_cost: OnCost
     remarks: list[str]
     """Sentences on what is other here than the run's, with `anyway`, and on what the run does not record."""
     _specs: dict[int, ResolvedSpec] = field(default_factory=dict)
@@ -256,6 +185,11 @@ class ReplaySource:
     def name(self) -> str:
         """The run, for messages."""
         return f"run {self.run.folder.run_id}"
+
+    @property
+    def whole(self) -> list[int]:
+        """Steps of checkpoints from which a replay can begin."""
+        return sorted(self.manifests.keys() - self.damaged)
 
     @property
     def draws_others(self) -> bool:
@@ -270,7 +204,7 @@ class ReplaySource:
         """
         if execution.attempt not in self._specs:
             current = self.run.experiment.to_dict()
-            spec = self._recorded_spec(execution.attempt) if execution.is_recorded else current
+            spec = self._recorded_spec(execution.attempt) if execution.attempt else current
             spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
             if not self.num_gpus:
                 spec["resources"] = {**spec["resources"], "gpus_per_worker": 0}
@@ -293,52 +227,33 @@ class ReplaySource:
             raise UserError(f"{path}, the spec that a resume has changed since, is gone or altered; bring it back.")
         return kept.to_dict()
 
-    def tell_cost(self, plans: Sequence[ReplayPlan], limit: float = math.inf) -> None:
-        """Tell `on_cost` how many steps some plans train and how long that takes, `limit` seconds at most.
-
-        From the mean time of the run's own steps, and the processor time of this process so far for each start of
-        workers: they load and open what it has. Of a run without times only the number of steps is known.
-        """
-        steps = sum(plan.num_steps for plan in plans)
-        starts = sum(len(plan.segments) for plan in plans)
-        text = f"{steps:,} step{'s' * (steps > 1)} to train again, {starts} start{'s' * (starts > 1)} of workers"
-        took = None
-        with suppress(OSError):
-            took = run_time(read_content(self.run.folder.journal))
-        if not took:
-            self.on_cost(f"{text}; the run has no times to tell from how long that takes.", False)
-            return
-        own = took.total - took.seconds.get("evaluation", 0.0) - took.seconds.get("checkpoint", 0.0)
-        seconds = min(limit, steps * own / took.num_steps + starts * time.process_time())
-        training = took.total / took.num_steps * (self.history.last - self.history.first)
-        text += f": about {format_duration(seconds)} at the speed of the run's own steps"
-        self.on_cost(f"{text}; its training took {format_duration(training)}.", seconds > training)
-
     def machine_differences(self, executions: Sequence[Execution]) -> list[str]:
         """Return in what this machine is of another kind than those that did some steps, a phrase each.
 
-        The last bits of a step depend on device, processor and libraries, beside its spec, workers and threads.
+        The last bits of a step depend on device, processor, code and libraries, beside its spec, workers and threads.
         """
         here = device_name(torch.device("cuda" if self.num_gpus else "cpu"))
-        ours = {"device": here, "processor": processor_name(), **library_versions()}
+        ours = {"code": self.code[:12], "device": here, "processor": processor_name(), **library_versions()}
         found = []
         for number in sorted({execution.attempt for execution in executions}):
             attempt = self.history.attempts.get(number)
             if attempt is None:
                 found.append("the run's machine is not recorded")
                 continue
-            theirs = {"device": attempt.device, "processor": attempt.processor, **attempt.versions}
+            theirs = {
+                "code": attempt.code[:12], "device": attempt.device, "processor": attempt.processor, **attempt.versions,
+            }  # fmt: skip
             if (here, attempt.device) != ("cpu", "cpu"):
                 theirs["processor"] = ours["processor"]  # it decides no bits of a GPU's
             found += [
                 f"{name} {ours.get(name)} (the run's: {theirs.get(name)})"
-                for name in ("device", "processor", *LIBRARIES)
+                for name in ("code", "device", "processor", *LIBRARIES)
                 if ours.get(name) != theirs.get(name)
             ]
         return list(dict.fromkeys(found))
 
-    def targets(self, first: int, last: int) -> list[Execution]:
-        """Return the last execution of each step of a range. Raises UserError for steps that the run has not done."""
+    def check_steps(self, first: int, last: int) -> None:
+        """Raise UserError for steps that the run has not done."""
         history = self.history
         if first > last:
             raise UserError(f"--step {first} is behind --to {last}; give --to a later step.")
@@ -348,10 +263,31 @@ class ReplaySource:
         for option, step in (("--step", first), ("--to", last)):
             if not history.first < step <= history.last:
                 raise UserError(f"{option} {step}: {self.name} ({self.run.record.name}) has no such step; {has}.")
-        return [history.final(step) for step in range(first, last + 1)]
+
+    def plan(self, first: int, last: int) -> ReplayPlan:
+        """Plan the replay of some steps, from a checkpoint whose shards have their hashes. Raises UserError where the
+        state that the run began from is gone, or this machine has too few GPUs."""
+        while True:
+            plan = plan_replay(self.history, first, last, self.whole, self.spec_of)
+            if not plan.is_checkpoint:
+                _open_first_state(self.run)
+                break
+            try:
+                self.checkpoints.open(plan.origin).close()
+                break
+            except DamagedCheckpoint as error:
+                self.remarks.append(f"{error} The replay begins before it.")
+                self.damaged.add(plan.origin)
+        workers = max(segment.workers for segment in plan.segments)
+        if self.num_gpus and workers > self.num_gpus:
+            raise UserError(
+                f"step {last:,} of {self.name} takes {workers} workers with a GPU each, and this machine has "
+                f"{self.num_gpus}; replay it on a machine with {workers} GPUs."
+            )
+        return plan
 
 
-def open_source(run: OpenedRun, anyway: bool = False, on_cost: OnCost = ignore) -> ReplaySource:
+def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     """Open a run for replay, reading alone.
 
     Raises UserError where the data are not here, and, without `anyway`, where code, data or device are other than the
@@ -364,24 +300,17 @@ def open_source(run: OpenedRun, anyway: bool = False, on_cost: OnCost = ignore) 
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     store = checkpoint_store(run.folder, experiment.checkpoint.storage)
     remarks = [history.note] if history.note else []
-    source = ReplaySource(run, history, store, {}, [], data, num_gpus, code, anyway, on_cost, remarks)
+    source = ReplaySource(run, history, store, {}, set(), data, num_gpus, code, remarks)
     differences = [*_differences(source)]
     if differences and not anyway:
-        raise UserError(f"{source.name}: {'; '.join(differences)}. {ANYWAY}")
-    remarks += map(_sentence, differences)
+        raise UserError(
+            f"{source.name}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
+        )
+    remarks += [f"{clause[0].upper()}{clause[1:]}." for clause in differences]
     for step in store.steps():
         with suppress(DamagedCheckpoint), store.open(step, verify=False) as reader:
             source.manifests[step] = reader.manifest
-            sizes = store.files.sizes(folder_of(step))
-            if all(sizes.get(name) == shard.size for name, shard in reader.manifest.shards.items()):
-                source.whole.append(step)
-            else:
-                remarks.append(f"The checkpoint of step {step:,} is not whole; no replay begins from it.")
     return source
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def _differences(source: ReplaySource) -> Iterator[str]:
@@ -396,13 +325,24 @@ def _differences(source: ReplaySource) -> Iterator[str]:
         )
     codes = [attempt.code for attempt in attempts]
     if codes and source.code not in codes:
-        yield OTHER_CODE.format(source.code, codes[-1])
+        yield (
+            f"the code is other than the run's (hash {source.code:.12}, the run's: {codes[-1]:.12}): what differs may "
+            "be the code's doing"
+        )
     if source.draws_others:
         names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"
-        yield (
-            f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise, so that "
-            "losses agree as those of other draws do"
-        )
+        yield (f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise")
+
+
+def _open_first_state(run: OpenedRun) -> None:
+    """Open what the run itself began from: a checkpoint of its parent, or published weights. Raises UserError where
+    that is gone."""
+    point = start_point(run.experiment, run.home, run.folder.run_id)
+    weights = weights_of(run.experiment, run.home, run.folder)
+    if point:
+        point.open(verify=False).close()
+    elif weights:
+        weights.open()
 
 
 @dataclass(frozen=True)
@@ -410,114 +350,53 @@ class ReplayedSteps:
     """Steps of a run that were done again."""
 
     steps: tuple[ReplayedStep, ...]
-    """Replayed steps, ascending; two of one step where a kill or a roll-back cut one execution of it off."""
+    """Replayed steps, ascending."""
     way: tuple[Execution, ...]
     """Executions that were done again to come to these steps, themselves among them."""
-    origins: tuple[str, ...]
-    """From where each pass began, and how many steps it trained."""
+    origin: str
+    """From where the replay began, and how many steps it trained."""
 
 
-def replay_executions(
-    source: ReplaySource, targets: Sequence[Execution], shown: Collection[int] = (),
+def replay_steps(
+    source: ReplaySource, first: int, last: int, shown: Collection[int] = (),
     change: Callable[[ReplayPlan], ReplayPlan] = lambda plan: plan,
 ) -> ReplayedSteps:  # fmt: skip
-    """Do some executions of a run's steps again, by its training loop, without writing anything into the run.
+    """Do steps `first` to `last` of a run again, by its training loop, without writing anything into the run.
 
     Each step is done with its own workers, microbatch splits and skipped steps as its receipts have them, from the
     newest whole checkpoint before it, or from what the run itself began from. `shown`: steps of which each sample's
-    loss and each parameter's norms are measured. `change` alters each plan.
+    loss and each parameter's norms are measured. `change` alters the plan. Nothing is written but a temporary folder.
 
     Raises:
-        UserError: a state is gone, or the steps were done by other code than here, or by more GPUs.
+        UserError: a state is gone, or this machine has too few GPUs.
         RunFailed: a step does not fit into this machine's memory.
     """
-    while True:
-        plans = [change(plan) for plan in plan_replay(source.history, targets, source.whole, source.spec_of)]
-        begins = sorted({plan.origin for plan in plans if plan.is_checkpoint})
-        if _drop_damaged(source, begins):
-            continue
-        _check_plans(source, plans)
-        source.tell_cost(plans)
-        source = replace(source, on_cost=ignore)  # once
-        found: list[ReplayedStep] = []
-        origins = []
-        try:
-            for plan in plans:
-                origins.append(_describe_origin(source, plan))
-                source.run.progress(origins[-1], 0, None, "")
-                found += run_plan(source, plan, shown)
-        except DamagedCheckpoint:
-            if not _drop_damaged(source, begins):
-                raise
-            continue  # a run in training has pruned it meanwhile
-        way = tuple(execution for plan in plans for execution in plan.way)
-        return ReplayedSteps(tuple(sorted(found, key=lambda step: step.step)), way, tuple(origins))
-
-
-def _drop_damaged(source: ReplaySource, steps: Sequence[int]) -> bool:
-    """Hash checkpoints; take the first that is not whole out of the source's, and return True if there is one."""
-    for step in steps:
-        try:
-            source.checkpoints.open(step).close()
-        except DamagedCheckpoint as error:
-            source.remarks.append(f"{error} The replay begins before it.")
-            source.whole.remove(step)
-            return True
-    return False
-
-
-def _check_plans(source: ReplaySource, plans: Sequence[ReplayPlan]) -> None:
-    """Raise UserError for a fork's parent that is gone, for too few GPUs, and for other code unless `anyway`."""
-    for plan in plans:
-        if not plan.is_checkpoint:
-            _check_first_state(source, plan.executions[0].step)
-    workers = max(segment.workers for plan in plans for segment in plan.segments)
-    if source.num_gpus and workers > source.num_gpus:
-        raise UserError(
-            f"step {plans[-1].last:,} of {source.name} takes {workers} workers with a GPU each, and this machine has "
-            f"{source.num_gpus}; replay it on a machine with {workers} GPUs."
-        )
-    for number in sorted({execution.attempt for plan in plans for execution in plan.way}):
-        attempt = source.history.attempts.get(number)
-        if attempt and attempt.code != source.code and not any("code is other" in text for text in source.remarks):
-            clause = f"attempt {number}: {OTHER_CODE.format(source.code, attempt.code)}"
-            if not source.anyway:
-                raise UserError(f"{source.name}, {clause}. {ANYWAY}")
-            source.remarks.append(_sentence(clause))
-
-
-def _check_first_state(source: ReplaySource, step: int) -> None:
-    """Raise UserError where the state that the run began from, from which `step` is replayed, is gone."""
+    source.check_steps(first, last)
     run = source.run
-    words = "its parent's checkpoint, and that is gone: {}; bring it back"
-    try:
-        point = start_point(run.experiment, run.home, run.folder.run_id)
-        weights = weights_of(run.experiment, run.home, run.folder)
-        if point:
-            point.open(verify=False).close()
-        elif weights:
-            words = "the published weights it began with, and these are not here: {}; bring them back"
-            weights.open()
-    except UserError as error:
-        reason = str(error) if run.experiment.start else str(error).partition(";")[0]
-        text = f"step {step:,} of {source.name} is replayed from {words.format(reason.rstrip('.'))}"
-        usable = next((step for step in source.whole if step < source.history.last), None)
-        if usable is not None:
-            text += f", or replay step {usable + 1} or a later one, from checkpoint {usable} of its own (1 step)"
-        raise UserError(f"{text}.") from None
-
-
-def _describe_origin(source: ReplaySource, plan: ReplayPlan) -> str:
-    """Return from where a pass begins, and how many steps it trains."""
-    num_steps = plan.last - plan.origin
-    num = f"{num_steps:,} step{'s' if num_steps > 1 else ''} to train"
-    if plan.is_checkpoint:
-        return f"from checkpoint {plan.origin:,}: {num}"
-    start = source.run.experiment.start
-    where = f"from checkpoint {start.step:,} of run {start.run}" if start else "from step 0"
-    wanted = plan.executions[0].step
-    if wanted > plan.origin + 1:
-        where += f", as no checkpoint before step {wanted:,} is left"
-        if source.whole:
-            where += f" (the earliest is of step {min(source.whole):,})"
-    return f"{where}: {num}"
+    plan = change(source.plan(first, last))
+    origin = plan.describe()
+    run.progress(origin, 0, None, "")
+    found: list[ReplayedStep] = []
+    with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
+        begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
+        for segment in plan.segments:
+            hands_over = segment.last < plan.last
+            replayed = partial(run.progress, segment.describe(), total=segment.num_steps, unit="steps")
+            replayed(0)
+            task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), hands_over
+            try:
+                parts = run_workers(
+                    replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads, on_done=replayed
+                )
+            except OutOfMemory as error:
+                raise RunFailed(
+                    f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "
+                    f"({error.message}); replay it on a larger one.",
+                    kind="out_of_memory",
+                ) from error
+            for number in range(max(first, segment.first), segment.last + 1):
+                step = joined_step([part[number] for part in parts])
+                found.append(replace(step, execution=plan.way[number - plan.origin - 1]))
+            if hands_over:
+                begin = str(Path(folder, "checkpoints")), segment.last
+    return ReplayedSteps(tuple(found), plan.way, origin)

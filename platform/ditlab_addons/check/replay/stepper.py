@@ -1,4 +1,4 @@
-"""Observer of a replay's steps: each sample's loss before the update, its draws, norms by parameter and layer."""
+"""Observer of a replay's steps: each sample's loss before the update, and norms by parameter and layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from ditlab.training.recovery import MemoryPlan
 from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
 from ditlab_addons.check.process_group import report_done
-from ditlab_addons.check.prove.observing import RecordedNoise
 from ditlab_addons.check.replay.history import Execution
 from ditlab_addons.check.replay.norms import ParameterNorms, UpdateNorms
 
@@ -32,26 +30,6 @@ SPEEDS = ("train/samples_per_second", "train/data_wait")
 _LAYER = re.compile(r"([^.]+\.)*?\d+(?=\.|$)|objective\.[^.]+|[^.]+")
 TIME_NAMES = ("t", "time", "timestep", "sigma")
 """Names of a network's argument that says how far a sample is noised."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One draw of one sample."""
-
-    name: str
-    """Name by which the loss draws it: `time`, `noise`."""
-    distribution: str
-    """`uniform` or `normal`."""
-    shape: tuple[int, ...]
-    """Shape a sample."""
-    value: float
-    """The number itself, or the root mean square of a larger draw."""
-
-
-def _keep_draw(draws: list[Draw], name: str, distribution: str, shape: Sequence[int], values: Tensor) -> None:
-    """Add what was drawn for one sample, of `shape` (1, ...)."""
-    value = values if values.numel() == 1 else values.square().mean().sqrt()
-    draws.append(Draw(name, distribution, tuple(shape[1:]), value.item()))
 
 
 @dataclass(frozen=True)
@@ -67,8 +45,6 @@ class SampleLoss:
     components: dict[str, float]
     time: float | None
     """Time or noise level that the network was given, a mean over tokens that have one each; None for one without."""
-    draws: tuple[Draw, ...]
-    """Random numbers that its loss drew."""
 
 
 @dataclass
@@ -91,8 +67,6 @@ class ReplayedStep:
     """Number that clipping divided the gradient by; 1 for none."""
     digest: int = 0
     """Digest of samples and draws, as receipts have it; 0 for a skipped step."""
-    is_variant: bool = False
-    """True for the step under another spec than the run's."""
 
     @property
     def step(self) -> int:
@@ -164,7 +138,7 @@ class StepObserver(Reporter):
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
         if step in self._shown:
             self.seen[step].samples = self._sample_losses(micro_batches, self.seen[step].rows)
-            self._norms = UpdateNorms(self._stepper.state.engine.partitions)
+            self._norms = UpdateNorms(self._stepper.state)
             self._watching.enter_context(self._norms.watching())
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
@@ -199,16 +173,15 @@ class StepObserver(Reporter):
             for part, start in parts:
                 micro = micro_batches[part.number]
                 one = replace(part, start=start, stop=start + 1)
-                draws: list[Draw] = []
                 times.clear()
-                noise = RecordedNoise(**vars(stepper.noise(one)), record=partial(_keep_draw, draws))
+                noise = stepper.noise(one)
                 components = engine.losses(stepper.batch(one, micro, noise), noise)
                 if part.counts:
                     place = part.number * len(micro.row_ids) + start
                     values = {name: float(value) for name, value in components.items()}
                     time = times[0] if times else None
-                    own = int(self._places[place]), int(rows[place]), values.pop("loss")
-                    found.append(SampleLoss(*own, values, time, tuple(draws)))
+                    loss = values.pop("loss")
+                    found.append(SampleLoss(int(self._places[place]), int(rows[place]), loss, values, time))
         return found
 
 
@@ -233,15 +206,11 @@ def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
 
     A parameter's layer is its name up to the first number, else up to the first module below the network.
     """
-
-    def natural(name: str) -> list[str]:  # `blocks.10` comes behind `blocks.9`
-        return [part.zfill(9) if part.isdecimal() else part for part in name.split(".")]
-
     groups: dict[str, list[ParameterNorms]] = {}
-    for name in sorted(norms, key=natural):
+    for name, each in norms.items():
         layer = _LAYER.match(name.removeprefix("network."))
         assert layer is not None
-        groups.setdefault(layer[0], []).append(norms[name])
+        groups.setdefault(layer[0], []).append(each)
     return {
         layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
         for layer, members in groups.items()

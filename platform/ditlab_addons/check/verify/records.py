@@ -18,12 +18,12 @@ from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
-from ditlab.receipts.records import EVALUATION_TAG, LEFT_OUT, draw_places, samples_digest
+from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
+from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.tracking.history import Series, series_of
 from ditlab.tracking.journal import JournalContent, JournalRecord, read_journal
-from ditlab.training.plan import learning_rate, plan_run
 from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart, VerifiedParts
 
 NAMED = 3
@@ -59,7 +59,8 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
         yield VerifiedPart("receipts", "not checked", sentence)
         return
     head_faults = [_head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items()]
-    faults = [*filter(None, [receipts.damage, *walk.faults, *head_faults])]
+    damage = "" if is_locked(run.folder) else receipts.damage  # in training, their end may be in writing
+    faults = [*filter(None, [damage, *walk.faults, *head_faults])]
     for fault in faults[:NAMED]:
         yield VerifiedPart("receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy.")
     if len(faults) > NAMED:
@@ -143,44 +144,12 @@ def check_samples(
     )
 
 
-def check_rates(run: OpenedRun, receipts: Receipts, data: DataSplits) -> VerifiedParts:
-    """Compare the learning rate of each step with the schedule of the spec by which its attempt trained."""
-    num = 0
-    for number, attempt in sorted(receipts.attempts.items()):
-        rows = _trained(receipts.rows[receipts.rows["attempt"] == number])
-        experiment = run.kept_spec(attempt.spec_hash)
-        if experiment is None or not len(rows):
-            continue
-        base = experiment.optimizer.lr
-        plan = plan_run(experiment, data)
-        due = [
-            learning_rate(experiment.schedule, base, step - 1, plan.total_steps, plan.epoch_steps)
-            for step in rows["step"].tolist()
-        ]
-        away = np.flatnonzero(~np.isclose(rows["lr"], due, rtol=1e-6, atol=0))
-        if len(away):
-            first = away[0]
-            yield VerifiedPart(
-                "rates", "off",
-                f"step {rows['step'][first]:,} (attempt {number}) had the learning rate {rows['lr'][first]:.6g}, and "
-                f"the schedule of its spec gives {due[first]:.6g}; {len(away):,} of the attempt's steps are off.",
-            )  # fmt: skip
-            return
-        num += len(rows)
-    if num:
-        yield VerifiedPart(
-            "rates", "holds", f"{num:,} steps had the learning rate that the schedule of their spec gives."
-        )
-
-
 @dataclass
 class VerifiedJournal:
     """Lines of a journal that other parts of a run are compared with."""
 
     content: JournalContent = field(default_factory=JournalContent)
     num_lines: int = 0
-    evaluation: tuple[int, dict[str, str]] | None = None
-    """Number, from 1, and tags of the line of the last evaluation."""
     damaged: list[str] = field(default_factory=list)
     """Places that are altered or torn."""
 
@@ -231,18 +200,13 @@ def _read_journal(run: OpenedRun) -> VerifiedJournal:
     with open_regular_file(run.folder.journal) as file:
         for number, line in enumerate(read_journal(file), 1):
             found.num_lines = number
-            record = line.record
-            is_damaged = record is None
+            is_damaged = line.record is None
             if not line.is_whole:
                 is_damaged = run.record.status != "running"  # else the last line may be in writing
             if is_damaged:
                 found.damaged.append(f"line {number:,}, byte {line.begin:,}")
                 continue
             found.content.add(line)
-            if record and record["kind"] == "tags" and EVALUATION_TAG in record["values"]:
-                found.evaluation = number, record["values"]
-            if number % 20_000 == 0:
-                run.progress("reading the journal", number, None, "lines")
     return found
 
 

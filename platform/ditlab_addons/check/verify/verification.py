@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,38 +13,32 @@ from rich.text import Text
 
 from ditlab.analysis.opened_run import OpenedRun
 from ditlab.errors import RunFailed, UserError
-from ditlab.progress import ignore
-from ditlab.receipts.reading import Receipts, read_receipts
+from ditlab.receipts.reading import read_receipts
 from ditlab.receipts.records import RecordedAttempt
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
-from ditlab.runs.locks import is_locked
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import code_digest, library_versions
 from ditlab_addons.check.replay.check import ReplayCheck, check_replay
-from ditlab_addons.check.replay.replaying import OnCost, ReplaySource, open_source, plan_replay
+from ditlab_addons.check.replay.replaying import ReplaySource, open_source
+from ditlab_addons.check.report import STYLES, Report, styled
 from ditlab_addons.check.verify.files import (
     VerifiedPart,
     VerifiedParts,
     check_averages,
     check_checkpoints,
-    check_evaluation,
     check_spec,
     open_verified,
     read_checkpoints,
 )
-from ditlab_addons.check.verify.records import check_chain, check_journal, check_rates, check_samples
+from ditlab_addons.check.verify.records import check_chain, check_journal, check_samples
 
-GIB = 2**30
 NEAR = 64
 """Steps behind a checkpoint that count as near to it: no replay trains more, unless there are none."""
 
 
-_STYLES = {"holds": "green", "off": "bold red", "not checked": "yellow"}
-
-
 @dataclass(frozen=True)
-class RunVerification:
+class RunVerification(Report):
     """Parts of a run that a stranger can rely on, and those that are off or unknown."""
 
     run_id: str
@@ -58,34 +51,25 @@ class RunVerification:
         """True if nothing is off."""
         return all(part.verdict != "off" for part in self.parts)
 
-    def terminal_lines(self) -> Iterator[RenderableType]:
-        """Return the table for a terminal, and a closing sentence."""
-        yield Text(f"run {self.run_id} ({self.name})")
-        rows = ((part.part, Text(part.verdict, _STYLES[part.verdict]), part.sentence) for part in self.parts)
-        yield terminal_table({"part": "text", "verdict": "id", "what was checked": "text"}, rows)
+    def shown(self) -> Iterator[RenderableType]:
+        """Yield a table of the parts, and a closing sentence."""
+        rows = [(part.part, styled(part.verdict), part.sentence) for part in self.parts]
+        kinds = {"part": "text", "verdict": "id", "what was checked": "text"}
+        yield terminal_table(kinds, rows, f"run {self.run_id} ({self.name})")
         yield Text(self.conclusion)
 
     @property
     def conclusion(self) -> str:
         """Sentences on what a stranger can rely on."""
-        found: dict[str, set[str]] = {verdict: set() for verdict in _STYLES}
-        for part in self.parts:
-            found[part.verdict].add(part.part)
-        held = found["holds"]
+        found = {verdict: {part.part for part in self.parts if part.verdict == verdict} for verdict in STYLES}
         if found["off"]:
             return f"Off: {', '.join(sorted(found['off']))}. The run's record and its files do not belong together."
-        sentences = []
-        if {"receipts", "checkpoints"} <= held:
-            sentences.append("The kept weights come from the steps that the receipts list, and no file was altered.")
-        if "samples" in held:
-            sentences.append("The steps that were looked at consumed what the spec, the order and the data say.")
-        if "replay" in held:
-            sentences.append("Steps done again here gave the recorded losses.")
-        unknown = sorted(found["not checked"] - held)
-        if unknown:
-            sentences.append(f"Nothing is said of: {', '.join(unknown)}.")
-        sentences.append("That the record was not made up as a whole, no check of its files can show; replays can.")
-        return " ".join(sentences)
+        unknown = sorted(found["not checked"] - found["holds"])
+        nothing = f" Nothing is said of: {', '.join(unknown)}." if unknown else ""
+        return (
+            f"Record, files and data agree.{nothing} That the record was not made up as a whole, no check of its files "
+            "can show; replays can."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verification in JSON's types."""
@@ -95,16 +79,12 @@ class RunVerification:
         }  # fmt: skip
 
 
-def verify_run(
-    run: OpenedRun, *, steps: int = 3, seed: int = 0, seconds: float = 300.0, data_limit: int = 16 * GIB,
-    anyway: bool = False, on_cost: OnCost = ignore,
-) -> RunVerification:  # fmt: skip
+def verify_run(run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = False) -> RunVerification:
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
     Nothing is written into the run. A run in training is checked up to its last checkpoint. `steps` are done again (0:
-    none), chosen by `seed`, no further one after `seconds`; all files of the data are hashed up to `data_limit` bytes;
-    with `anyway` steps are done again with other code, data or device than the run's. Raises UserError where the store
-    of checkpoints cannot be reached.
+    none), chosen by `seed`; with `anyway` also with other code, data or device than the run's. Raises UserError where
+    the store of checkpoints cannot be reached.
     """
     begin = time.monotonic()
     parts: list[VerifiedPart] = []
@@ -113,40 +93,26 @@ def verify_run(
     written = [manifest.receipt for manifest in kept.manifests.values()]
     receipts = None
     try:
-        receipts = _read_written(run)
+        receipts = read_receipts(run.folder)
         parts += check_chain(run, receipts, kept)
     except UserError as error:
         parts.append(VerifiedPart("receipts", "off" if kept.name_chain else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
-    parts += [*check_checkpoints(kept), *check_averages(run, store, kept), *journal_parts]
+    parts += [*check_checkpoints(kept), *check_averages(run, store), *journal_parts]
     attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
     parts += check_spec(run, kept, attempts, journal.resumes)
     parts.append(_check_code(run, attempts))
     recorded = {attempt.data for attempt in attempts} | {receipt.get("data", "") for receipt in written}
-    data, opened = open_verified(run, recorded - {""}, data_limit)
+    data, opened = open_verified(run, recorded - {""})
     parts.append(opened)
     if data and receipts:
         parts += check_samples(run, receipts, data, kept.manifests, seed)
-        parts += check_rates(run, receipts, data)
-    if data and journal.evaluation:
-        parts.append(check_evaluation(run, store, *journal.evaluation))
     if data and steps:
-        parts += check_random_steps(run, steps, seed, seconds, anyway, begin, on_cost)
+        parts += check_random_steps(run, steps, seed, anyway)
     else:
         why = "--steps 0" if data else "the data are not the run's"
         parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
     return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
-
-
-def _read_written(run: OpenedRun) -> Receipts:
-    """Read a run's receipts, for half a second again: their end may be in writing where it is in training."""
-    receipts = read_receipts(run.folder)
-    for _ in range(10):
-        if not receipts.damage or not is_locked(run.folder):
-            break
-        time.sleep(0.05)
-        receipts = read_receipts(run.folder)
-    return receipts
 
 
 def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> VerifiedPart:
@@ -163,10 +129,8 @@ def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> Verified
     return VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
 
 
-def check_random_steps(
-    run: OpenedRun, num: int, seed: int, seconds: float, anyway: bool, now: float, on_cost: OnCost
-) -> VerifiedParts:
-    """Do up to `num` steps again, in at most about `seconds` from `now` on, and compare them with the run's record.
+def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> VerifiedParts:
+    """Do up to `num` steps again, and compare them with the run's record.
 
     None where code or device are other than the run's, unless `anyway`: a difference would not be the run's fault.
     """
@@ -175,17 +139,11 @@ def check_random_steps(
     except UserError as error:
         yield VerifiedPart("replay", "not checked", str(error))
         return
-    history = source.history
     chosen = _random_steps(source, num, seed)
     if not chosen:
         yield VerifiedPart("replay", "not checked", "no step that was done has a state to begin from.")
-        return
-    ways = (plan_replay(history, [history.final(step)], source.whole, source.spec_of) for step in chosen)
-    replace(source, on_cost=on_cost).tell_cost([*chain.from_iterable(ways)], seconds)
     bounds: dict[int, float] = {}  # of the steps that hold
     for step in chosen:
-        if bounds and (time.monotonic() - now) * (len(bounds) + 1) / len(bounds) > seconds:
-            break
         try:
             found = check_replay(source, step, step)
         except (UserError, RunFailed) as error:
@@ -195,11 +153,10 @@ def check_random_steps(
         if found.comparisons and found.holds:
             bounds[step] = found.tolerance.relative
     if bounds:
-        sentence = f"{_replayed(bounds, history.last - history.first, seed)}."
-        left = len(chosen) - len(bounds)
-        if left:
-            sentence += f" {left} more were chosen and not done (--time {seconds:.0f})."
-        yield VerifiedPart("replay", "holds", sentence)
+        steps = ", ".join(f"{step:,}" for step in sorted(bounds))
+        agreed = sorted({f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()})
+        sentence = f"steps {steps}, chosen at random (--seed {seed}), gave the recorded numbers again"
+        yield VerifiedPart("replay", "holds", f"{sentence}, {' and '.join(agreed)}.")
     for remark in source.remarks:
         yield VerifiedPart("code", "not checked", remark)
 
@@ -223,13 +180,3 @@ def _replay_faults(step: int, found: ReplayCheck) -> VerifiedParts:
         if not each.holds:
             found_here = f"{each.recorded} in the {each.source}, and {each.replayed} when it is done again"
             yield VerifiedPart("replay", "off", f"step {step:,}: {each.quantity} is {found_here}.")
-
-
-def _replayed(bounds: Mapping[int, float], num: int, seed: int) -> str:
-    """Return a clause on the steps, of `num`, that gave their numbers again, each within its bound."""
-    steps = ", ".join(f"{step:,}" for step in sorted(bounds))
-    agreed = sorted({f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()})
-    return (
-        f"steps {steps} of {num:,}, chosen at random (--seed {seed}), gave the recorded numbers again, "
-        f"{' and '.join(agreed)}"
-    )

@@ -1,1 +1,1 @@
-"""Formats of published weights, a file each, which defines `FORMAT`. A file put here is known, and nothing lists it."""
+"""Formats of published weights: a file for each network, whose formats `addon.py` names."""

@@ -82,22 +82,6 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def configuration(model: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the `config.json` of a network of a section `model`; None where it is no network of diffusers'."""
-    fits = model["family"] == "dit" and all(model[name] == value for name, value in SAME.items())
-    if not fits or model["num_classes"] is None or model["mlp_ratio"] != 4 or model["variance_channels"] == "unused":
-        return None
-    channels, eps = model["channels"], model["mlp_norm_eps"]
-    return {
-        **FIXED, "_class_name": "DiTTransformer2DModel", "num_attention_heads": model["num_heads"],
-        "attention_head_dim": model["width"] // model["num_heads"], "in_channels": channels,
-        "out_channels": channels if model["variance_channels"] == "none" else 2 * channels,
-        "num_layers": model["depth"], "attention_bias": True, "sample_size": model["image_size"],
-        "patch_size": model["patch_size"], "num_embeds_ada_norm": model["num_classes"],
-        "norm_eps": model["norm_eps"] if eps is None else eps, "norm_elementwise_affine": False,
-    }  # fmt: skip
-
-
 def _notes(model: Mapping[str, Any]) -> list[str]:
     variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
     return [f"its objective is {{process: gaussian{variance}}}."]

@@ -1,12 +1,18 @@
-"""The diffusion transformer as released (Peebles and Xie 2023, arXiv:2212.09748; facebookresearch/DiT).
+"""DiT as released (Peebles and Xie 2023, arXiv:2212.09748; facebookresearch/DiT), and SiT (Ma et al. 2024,
+arXiv:2401.08740; willisma/SiT).
 
-SiT's releases (willisma/SiT) have the same names and shapes, so no file tells which it is: it is read as DiT unless
-`format: sit` says otherwise.
+Both have the same names and shapes, so no file tells which it is: it is read as DiT unless `format: sit` says
+otherwise. In SiT time 0 is noise and 1 data, and the velocity is data - noise; ours runs the other way, v(x, t) =
+-v_SiT(x, 1 - t). Both signs go into the weights: the head is negated, and as
+
+    cos(w (1 - t)) = cos(w) cos(w t) + sin(w) sin(w t),    sin(w (1 - t)) = sin(w) cos(w t) - cos(w) sin(w t),
+
+the sinusoid of 1 - t is a fixed matrix times that of t, which joins the first Linear of the embedding of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +20,8 @@ from torch import Tensor
 
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
-from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
-from ditlab_models.layers.embeddings import table_2d
+from ditlab.weights.rules import AnyRule, Dropped, Rule, Shapes, rename
+from ditlab_models.layers.embeddings import frequencies
 
 NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
 """Attention heads of the released sizes, S, B, L and XL, by width."""
@@ -26,14 +32,8 @@ CERTAIN = (
 )  # fmt: skip
 
 
-def _positions(model: Mapping[str, Any]) -> Tensor:
-    """Make the fixed table of positions: (1, N, D) float32."""
-    rows = model["image_size"] // model["patch_size"]
-    return table_2d(rows, rows, model["width"], dtype=torch.float64, order="column_first").float()[None]
-
-
 BODY: tuple[AnyRule, ...] = (
-    Dropped(POSITIONS, _positions),
+    Dropped(POSITIONS),
     rename("y_embedder.embedding_table.weight", "label.vectors.weight"),
     *(
         rename(f"{theirs}.{kind}", f"{ours}.{kind}")
@@ -96,4 +96,34 @@ def _notes(model: Mapping[str, Any]) -> list[str]:
 FORMAT = WeightsFormat(
     "dit", "DiT as released (facebookresearch/DiT), family dit", MARKS, RULES,
     lambda shapes, files: released_model(shapes, files, "predicted"), certain=CERTAIN, notes=_notes,
+)  # fmt: skip
+
+
+def _reverse_time(values: Sequence[Tensor]) -> Tensor:
+    """Let a Linear (E, 256) on the sinusoid of t give what it gave on that of 1 - t."""
+    omega = frequencies(values[0].shape[1])
+    cos, sin = values[0].double().chunk(2, dim=1)  # columns of cosines, then of sines
+    c, s = omega.cos(), omega.sin()
+    return torch.cat((cos * c + sin * s, cos * s - sin * c), dim=1)
+
+
+SIT_RULES = (
+    *BODY,
+    Rule(("t_embedder.mlp.0.weight",), "time.hidden.weight", _reverse_time),
+    *(Rule((f"final_layer.linear.{kind}",), f"head.{kind}", lambda values: -values[0]) for kind in ("weight", "bias")),
+)
+
+
+def _sit_notes(model: Mapping[str, Any]) -> list[str]:
+    return [
+        "time and velocity are turned round to ours (0 data, 1 noise) in the weights, exactly; the objective is "
+        "{process: flow}.",
+        f"no shape shows the number of heads: {model['num_heads']} are taken.",
+    ]
+
+
+SIT = WeightsFormat(
+    "sit", "SiT as released (willisma/SiT), family dit; never found by itself, as its names are DiT's", MARKS,
+    SIT_RULES, lambda shapes, files: released_model(shapes, files, "unused"), lambda tensors, files: False, CERTAIN,
+    _sit_notes,
 )  # fmt: skip

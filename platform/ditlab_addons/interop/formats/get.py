@@ -25,18 +25,11 @@ BLOCK, OURS = "encoder.blocks.{n}", "blocks.{n}"
 NORMS = tuple(f"{BLOCK}.{norm}.{kind}" for norm in ("norm1", "norm2") for kind in ("weight", "bias"))
 
 
-def _read_norms(values: Sequence[Tensor]) -> list[Tensor]:
+def _read_norms(values: Sequence[Tensor]) -> Tensor:
     """Make the modulation's bias of the norms' weights and biases: shift, scale and gate of each branch."""
     first, shift, second, mlp_shift = (each.double() for each in values)
     one = torch.ones_like(first)
-    return [torch.cat((shift, first - 1, one, mlp_shift, second - 1, one))]
-
-
-def _write_norms(values: Sequence[Tensor]) -> list[Tensor]:
-    shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = values[0].double().chunk(6)
-    if not ((gate == 1).all() and (mlp_gate == 1).all()):
-        raise ValueError("a block's gates are not 1, and GET's blocks have none")
-    return [1 + scale, shift, 1 + mlp_scale, mlp_shift]
+    return torch.cat((shift, first - 1, one, mlp_shift, second - 1, one))
 
 
 RULES: tuple[AnyRule, ...] = (
@@ -45,7 +38,7 @@ RULES: tuple[AnyRule, ...] = (
     squeeze("cls_token", "tokens.cls", 2),
     Kept("time.{name}"),
     ZeroTensor(f"{OURS}.adaln.modulation.weight"),
-    Rule(NORMS, (f"{OURS}.adaln.modulation.bias",), _read_norms, _write_norms),
+    Rule(NORMS, f"{OURS}.adaln.modulation.bias", _read_norms),
     rename(f"{BLOCK}.attn.qkv.weight", f"{OURS}.attention.qkv.weight"),
     concatenate((f"{BLOCK}.attn.q_bias", None, f"{BLOCK}.attn.v_bias"), f"{OURS}.attention.qkv.bias"),
     *(

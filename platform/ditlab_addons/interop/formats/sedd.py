@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
@@ -23,12 +20,6 @@ FREQUENCIES = "rotary_emb.inv_freq"
 """Buffer of half a head's width."""
 
 
-def _frequencies(model: Mapping[str, Any]) -> Tensor:
-    """Make the rotary frequencies 10000^(-2j / K) of heads of width K: (K / 2,) float32."""
-    head = model["width"] // model["num_heads"]
-    return 1 / 10000 ** (torch.arange(0, head, 2).float() / head)
-
-
 RULES: tuple[AnyRule, ...] = (
     rename("vocab_embed.embedding", "embedding.weight"),
     *(
@@ -36,7 +27,7 @@ RULES: tuple[AnyRule, ...] = (
         for number, ours in ((0, "hidden"), (2, "out"))
         for kind in ("weight", "bias")
     ),
-    Dropped(FREQUENCIES, _frequencies),
+    Dropped(FREQUENCIES),
     rename("blocks.{n}.norm1.weight", "blocks.{n}.attention_norm.weight"),
     rename("blocks.{n}.attn_qkv.weight", "blocks.{n}.attention.qkv.weight"),
     rename("blocks.{n}.attn_out.weight", "blocks.{n}.attention.out.weight"),

@@ -28,9 +28,9 @@ def diffusers_network(family: str) -> str:
     return torch_module(family) + own
 
 
-def pipeline(name: str = "pipeline") -> str:
-    """Return the module of a pipeline of diffusers: the general one, or `dit_pipeline`."""
-    return _template(name)
+def pipeline() -> str:
+    """Return the module of a pipeline of diffusers."""
+    return _template("pipeline")
 
 
 def _template(name: str) -> str:

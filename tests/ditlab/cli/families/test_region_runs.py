@@ -155,7 +155,7 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
         assert word in said.err
     assert "GATA" not in said.err  # that table is long in earnest
     assert said.json["left_out"] == {"chromosome": ["chr3"]} and "left out of training: chromosome chr3" in said.err
-    assert "pearson_low" in tables["by_chromosome"] and "pearson_low" not in said.err
+    assert "assessed/pearson/r50_low" in metrics and "pearson_low" not in said.err
 
     kept = {Path(file).name for file in said.json["files"]}
     assert kept == {path.name for path in (trained.media / "assessment").iterdir()}

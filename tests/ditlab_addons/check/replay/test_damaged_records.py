@@ -11,8 +11,7 @@ import pytest
 from ditlab.home import Home
 from ditlab.receipts.records import ROW
 from ditlab_addons.check.replay.history import Execution
-from ditlab_addons.check.replay.replaying import ReplayPlan, ReplaySource, open_source, plan_replay
-from ditlab_addons.check.replay.report import loss_history
+from ditlab_addons.check.replay.replaying import ReplayPlan, ReplaySource, open_source
 from support.opened import open_training_run
 
 
@@ -29,8 +28,7 @@ def opened(run: Path) -> ReplaySource:
 
 
 def way(source: ReplaySource, step: int) -> ReplayPlan:
-    (plan,) = plan_replay(source.history, [source.history.final(step)], source.whole, source.spec_of)
-    return plan
+    return source.plan(step, step)
 
 
 def unreadable(path: Path) -> list[Callable[[], object]]:
@@ -56,9 +54,9 @@ def test_without_receipts_the_spec_decides(run: Path) -> None:
             Execution(3, 0, 1, threads=source.history.default.threads), Execution(3, 1, 1, threads=1),
         ), damage  # fmt: skip
         assert source.history.last == 4 and way(source, 3).origin == 2
-        assert loss_history(source).steps.tolist() == [1, 2, 3, 4]
-        if not source.history.final(3).is_recorded:
-            assert any("each step is replayed with the workers of the spec (1)" in text for text in source.remarks)
+        assert [*source.history.journaled] == [1, 2, 3, 4]
+        if not source.history.final(3).attempt:
+            assert any("Each step is replayed with the workers of the spec" in text for text in source.remarks)
             assert source.machine_differences(way(source, 3).way) == ["the run's machine is not recorded"]
 
 
@@ -71,7 +69,7 @@ def test_a_row_that_was_altered_ends_what_receipts_say(run: Path) -> None:
     (remark,) = source.remarks
     assert remark.startswith("Damaged receipts: ") and "damaged from row 3 on" in remark
     assert [source.history.final(step).loss is not None for step in range(1, 5)] == [True, True, False, False]
-    assert source.history.final(4).attempt == 1, "the journal has the step, which was the attempt's"
+    assert source.history.final(4).attempt == 1, "a step without a row is the last attempt's"
 
 
 def test_an_attempt_that_is_lost_leaves_its_steps_to_the_spec(run: Path) -> None:
@@ -80,16 +78,15 @@ def test_an_attempt_that_is_lost_leaves_its_steps_to_the_spec(run: Path) -> None
         source = opened(run)
         assert [source.history.final(step).attempt for step in range(1, 5)] == [0] * 4, damage
         assert source.remarks and source.history.last == 4
-        assert loss_history(source).losses.shape == (4,)
 
 
 def test_without_a_journal_receipts_say_what_was_done(run: Path) -> None:
-    losses = loss_history(opened(run)).losses.tolist()
+    losses = [each.loss for each in opened(run).history.executions]
     for damage in unreadable(run / "journal.jsonl")[:4]:
         damage()
         source = opened(run)
         assert source.history.last == 4 and source.history.journaled == {}, damage
-        assert loss_history(source).losses.tolist() == losses
+        assert [each.loss for each in source.history.executions] == losses
 
 
 def test_checkpoints_that_are_damaged_are_passed_over(run: Path) -> None:
@@ -98,8 +95,10 @@ def test_checkpoints_that_are_damaged_are_passed_over(run: Path) -> None:
     content = shard.read_bytes()
     assert opened(run).whole == [2, 4]
     shard.write_bytes(content[:-1])
-    assert opened(run).whole == [4] and way(opened(run), 3).origin == 0
-    assert opened(run).remarks == ["The checkpoint of step 2 is not whole; no replay begins from it."]
+    source = opened(run)
+    assert way(source, 3).origin == 0 and source.whole == [4]
+    (remark,) = source.remarks
+    assert "The replay begins before it." in remark
     shard.write_bytes(content)
     for damage in unreadable(manifest):
         damage()

@@ -32,29 +32,26 @@ def ditlab(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str) -> None:
-    """Losses by sample join to the step's, layers' norms to the gradient's; each picture is drawn."""
+    """Losses by sample join to the step's, layers' norms to the gradient's."""
     spec = smallest(family, training__steps=6, checkpoint__every=2, checkpoint__keep=1)
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(spec.to_dict()))
     trained = ditlab("train", file, "--local", "--set", f"tracking.uri={SILENT}")
     assert trained.code == 0, trained.err
-    said = ditlab("replay", spec.name, "--step", "4", "--json", "--out", tmp_path / "out")
+    said = ditlab("replay", spec.name, "--step", "4", "--json")
     assert said.code == 0, said.err
     (step,) = said.json["steps"]
-    assert said.json["origins"] == ["from step 0, as no checkpoint before step 4 is left (the earliest is of step 6): "
-                                    "4 steps to train"]  # fmt: skip
+    assert said.json["origin"] == "from step 0: 4 steps to train"
     assert len(step["samples"]) == spec.batch.size and all(sample["text"] for sample in step["samples"])
-    assert all(sample["time"] is not None and sample["draws"] for sample in step["samples"])
+    assert all(sample["time"] is not None for sample in step["samples"])
     joined = sum(layer["gradient_norm"] ** 2 for layer in step["layers"]) ** 0.5
     assert joined == pytest.approx(step["metrics"]["train/grad_norm"], rel=1e-4)
     if step["loss_is_mean_of_samples"]:
         mean = sum(sample["loss"] for sample in step["samples"]) / spec.batch.size
         assert mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-3)
-    (picture,) = said.json["files"]
-    assert Path(picture).read_bytes().startswith(b"\x89PNG")
     said = ditlab("replay", spec.name, "--step", "1", "--to", "6", "--check", "--json")
     assert said.code == 0, said.out + said.err
-    assert said.json["bound"] == 0 and len(said.json["comparisons"]) == 6 * 7
+    assert said.json["bound"] == 0 and len(said.json["comparisons"]) == 6 * 4
 
 
 def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
@@ -68,12 +65,10 @@ def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
     assert list(source.whole) == [4, 6, 8], "keep_every keeps step 4"
     first, second, last = (check_replay(source, step, step) for step in (3, 5, 7))
     assert first.holds and second.holds and last.holds
-    assert first.replayed.origins == (
-        "from step 0, as no checkpoint before step 3 is left (the earliest is of step 4): 3 steps to train",
-    )
+    assert first.replayed.origin == "from step 0: 3 steps to train"
     assert [step.execution.workers for step in first.replayed.steps] == [2]
-    assert {step.execution.workers for step in second.replayed.steps} == {1, 2}, "done twice: as the journal has it too"
-    assert last.replayed.origins == ("from checkpoint 6: 1 step to train",)
+    assert [step.execution.workers for step in second.replayed.steps] == [1], "done twice: as the weights know it"
+    assert last.replayed.origin == "from checkpoint 6: 1 step to train"
 
 
 def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
@@ -85,14 +80,13 @@ def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
     assert said.code == 0, said.err
     fork_id = said.json["run_id"]
     said = ditlab("replay", fork_id, "--step", "3", "--to", "4", "--check", "--json")
-    assert said.code == 0 and said.json["origins"] == [f"from checkpoint 2 of run {parent.run_id}: 2 steps to train"]
+    assert said.code == 0 and said.json["origin"] == "from step 2: 2 steps to train"
     said = ditlab("replay", fork_id, "--step", "2")
     assert said.code == 2 and "it has steps 3 to 8" in said.err
     for path in (parent.path / "checkpoints" / "step-00000002").iterdir():
         path.unlink()
     said = ditlab("replay", fork_id, "--step", "3")
-    assert said.code == 2 and "is replayed from its parent's checkpoint, and that is gone" in said.err
-    assert "or replay step 5 or a later one, from checkpoint 4 of its own" in said.err.replace("\n", " ")
+    assert said.code == 2 and "start.step=2: " in said.err
     assert ditlab("replay", fork_id, "--step", "6", "--check").code == 0
 
 
@@ -107,8 +101,6 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     said = ditlab("replay", folder.run_id, "--step", "3")
     assert said.code == 0 and "was skipped: no loss, no update" in said.out
     assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
-    said = ditlab("replay", folder.run_id, "--step", "3", "--set", "optimizer.lr=1")
-    assert said.code == 2 and "has left this step's batch out" in said.err
 
 
 def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,5 +109,3 @@ def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: 
     said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
     assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
     assert said.json["bound_reason"].startswith("processor another processor (the run's: ")
-    said = ditlab("replay", folder.run_id, "--step", "2", "--set", "batch.micro=1")
-    assert said.code == 0 and "drew other times and noise" in said.out, said.out + said.err
