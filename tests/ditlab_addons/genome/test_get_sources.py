@@ -103,7 +103,7 @@ def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     for path in (tmp_path / "empty", tmp_path / "broken", within):
         refused(path, f"--source={path} is no zarr store", "name the folder of one")
     refused(tmp_path / "nowhere", f"--source={tmp_path / 'nowhere'}: there is no such file or folder; correct it.")
-    refused(within / "zarr.json", f"--source={within / 'zarr.json'} is a file; name a folder.")
+    refused(within / "zarr.json", f"--source={within / 'zarr.json'} is no zarr store")
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)

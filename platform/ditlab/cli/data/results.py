@@ -1,6 +1,6 @@
 """Objects that commands of this folder print under `--json`."""
 
-from typing import Any, Literal, NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -22,10 +22,6 @@ class ImportOutput(EncodeOutput):
     kind: str
 
 
-ImportPreviewOutput = TypedDict("ImportPreviewOutput", {
-    "kind": str, "dry_run": Literal[True], "stores": list[dict[str, Any]],
-})  # fmt: skip
-
 UploadOutput = TypedDict("UploadOutput", {
     "name": str, "rows": int, "fingerprint": str, "uri": str, "outcome": str, "files_sent": int, "bytes": int,
 })  # fmt: skip
@@ -44,18 +40,13 @@ StoreOutput = TypedDict("StoreOutput", {
     "fingerprint": str, "shards": int, "picture": str | None, "texts": dict[str, Any], "buckets": NotRequired[Any],
 })  # fmt: skip
 
-SpecDataOutput = TypedDict("SpecDataOutput", {
-    "name": str, "fingerprint": str, "draw": str | None, "parts": dict[str, dict[str, Any]],
-    "columns": dict[str, dict[str, Any]], "problems": dict[str, str], "note": str,
-})  # fmt: skip
-
 
 RESULTS = {
-    "data import": ImportOutput | ImportPreviewOutput,
+    "data import": ImportOutput,
     "data encode": EncodeOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
     "data rm": RemovedOutput,
-    "data inspect": StoreOutput | SpecDataOutput,
+    "data inspect": StoreOutput,
 }
 """Type of the object of each command; `data import` stands for each kind of data."""

@@ -25,7 +25,6 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
-from ditlab.data.stores.receipt import read_list
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
@@ -250,7 +249,6 @@ def encode_store(
         "description": manifest.description,
         "source": manifest.source.model_copy(update={"note": note}),
         "receipt": manifest.receipt,
-        "left_out": read_list(store.path, manifest.receipt),
     }
     if isinstance(store, BucketedStore):
         refuse_plain_store(path)
