@@ -228,12 +228,11 @@ def joined_views(
     """Join views of parts by name: training rows part after part, held-out ones in turns. Raises as `JoinedStore`."""
 
     def joined(store: JoinedStore, views: Mapping[str, View]) -> View:
-        rows = np.concatenate(
-            [view.rows[np.arange(len(view))] + store.first_rows[name] for name, view in views.items()]
-        )
+        rows = []
         changes = []
         for name, view in views.items():
             first = store.first_rows[name]
+            rows.append(view.rows[np.arange(len(view))] + first)
             own = view.changes or (RowChanges(len(view.store)),)
             changes += [replace(each, stop=first + each.stop) for each in own]
         if not any(view.changes for view in views.values()):

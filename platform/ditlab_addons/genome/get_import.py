@@ -38,8 +38,8 @@ from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
-from ditlab.errors import UserError
-from ditlab_addons.genome.get_zarr import GetZarrStore, listed, open_get_zarr, peak_name
+from ditlab.errors import UserError, shortened
+from ditlab_addons.genome.get_zarr import MOST_LISTED, GetZarrStore, open_get_zarr, peak_name
 from ditlab_addons.genome.options import GetOptions
 from ditlab_addons.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 
@@ -147,7 +147,7 @@ def _origin(source: GetZarrStore, kept: np.ndarray, windows: Windows, options: G
     missing = num_files - sum(1 for _ in data.chunk_files(0, num))
     parts = [f"read from {source_name(options.source)} (zarr format {source.format})"]
     if cell_type is None:
-        known = listed(source.files.members("atpm")) or "none"
+        known = shortened(source.files.members("atpm"), MOST_LISTED) or "none"
         parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known}")
     else:
         parts.append(f"{len(closed):,} of {num:,} peaks dropped (zero atpm in {cell_type})")
