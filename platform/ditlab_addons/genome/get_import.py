@@ -142,20 +142,14 @@ def _origin(source: GetZarrStore, kept: np.ndarray, windows: Windows, options: G
     """Return the note on where a store's windows come from, and the receipt."""
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
-    all_windows = windows.dropped + len(windows.first)
     num_files = math.prod(-(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True))
     missing = num_files - sum(1 for _ in data.chunk_files(0, num))
     parts = [f"read from {source_name(options.source)} (zarr format {source.format})"]
     if cell_type is None:
         known = shortened(source.files.members("atpm"), MOST_LISTED) or "none"
         parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known}")
-    else:
-        parts.append(f"{len(closed):,} of {num:,} peaks dropped (zero atpm in {cell_type})")
-    parts.append(f"{windows.dropped:,} of {all_windows:,} windows dropped (over {options.max_span:,} base pairs)")
     if options.stride is not None and options.stride < options.regions:
         parts.append(f"neighbouring windows share regions: {WHOLE_CHROMOSOMES}")
-    if missing:
-        parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
     names = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
     borders = np.zeros(len(kept) + 1, np.int64)
     np.add.at(borders, windows.first, 1)
