@@ -4,10 +4,20 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-WrittenStoreOutput = TypedDict("WrittenStoreOutput", {
-    "name": str, "path": str, "rows": int, "fingerprint": str, "outcome": str, "note": str | None,
-    "text": dict[str, Any] | None, "receipt": dict[str, Any] | None, "left_out": dict[str, int],
-})  # fmt: skip
+WrittenStoreOutput = TypedDict(
+    "WrittenStoreOutput",
+    {
+        "name": str,
+        "path": str,
+        "rows": int,
+        "fingerprint": str,
+        "outcome": str,
+        "note": str | None,
+        "text": dict[str, Any] | None,
+        "receipt": dict[str, Any] | None,
+        "left_out": dict[str, int],
+    },
+)
 
 
 class EncodeOutput(TypedDict):
@@ -22,23 +32,55 @@ class ImportOutput(EncodeOutput):
     kind: str
 
 
-UploadOutput = TypedDict("UploadOutput", {
-    "name": str, "rows": int, "fingerprint": str, "uri": str, "outcome": str, "files_sent": int, "bytes": int,
-})  # fmt: skip
+UploadOutput = TypedDict(
+    "UploadOutput",
+    {
+        "name": str,
+        "rows": int,
+        "fingerprint": str,
+        "uri": str,
+        "outcome": str,
+        "files_sent": int,
+        "bytes": int,
+    },
+)
 
-ListedStoreOutput = TypedDict("ListedStoreOutput", {
-    "store": str, "name": str, "rows": int, "classes": int, "bytes": int, "runs": list[str], "problem": str,
-})  # fmt: skip
+ListedStoreOutput = TypedDict(
+    "ListedStoreOutput",
+    {
+        "store": str,
+        "name": str,
+        "rows": int,
+        "classes": int,
+        "bytes": int,
+        "runs": list[str],
+        "problem": str,
+    },
+)
 
 StoresOutput = TypedDict("StoresOutput", {"stores": list[ListedStoreOutput]})
 
 RemovedOutput = TypedDict("RemovedOutput", {"removed": list[str]})
 
-StoreOutput = TypedDict("StoreOutput", {
-    "path": str, "name": str, "description": str, "source": dict[str, Any], "receipt": dict[str, Any] | None,
-    "rows": int, "columns": dict[str, dict[str, Any]], "text": dict[str, Any] | None, "attachments": dict[str, Any],
-    "fingerprint": str, "shards": int, "picture": str | None, "texts": dict[str, Any], "buckets": NotRequired[Any],
-})  # fmt: skip
+StoreOutput = TypedDict(
+    "StoreOutput",
+    {
+        "path": str,
+        "name": str,
+        "description": str,
+        "source": dict[str, Any],
+        "receipt": dict[str, Any] | None,
+        "rows": int,
+        "columns": dict[str, dict[str, Any]],
+        "text": dict[str, Any] | None,
+        "attachments": dict[str, Any],
+        "fingerprint": str,
+        "shards": int,
+        "picture": str | None,
+        "texts": dict[str, Any],
+        "buckets": NotRequired[Any],
+    },
+)
 
 
 RESULTS = {
