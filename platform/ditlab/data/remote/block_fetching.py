@@ -85,9 +85,9 @@ class BlockCache:
                 self._written += len(content)
                 if self._written > SCAN_SHARE * self.limit_bytes:
                     self._evict()
-            if len(content) <= self.limit_bytes:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                write_whole(self._folder / key, content)
+                if len(content) <= self.limit_bytes:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    write_whole(self._folder / key, content)
         except OSError:
             self.is_full = True
         mapped = self.get(key)
