@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.files import write_whole
 from ditlab.storage.remote import RemoteFiles, with_timeouts
 
-THREADS = 8
-"""Threads for blocks that are needed now, and as many that read ahead: an object store answers one reader with some 50
-to 100 MB/s."""
+THREADS, THREADS_AHEAD = 8, 6
+"""Threads for blocks that are needed now, and for those of hints: an object store answers one reader with some 50 to
+100 MB/s."""
 AHEAD_SHARE = 0.5
 """Share of the cache that the blocks of a hint take at most."""
 SCAN_SHARE = 1 / 64
@@ -162,12 +162,14 @@ class BlockFetcher:
         self._place = f"{files.knob}={files.location}"
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._answers: dict[str, Future[pa.Buffer]] = {}
-        """Blocks that are being fetched, and those of hints."""
+        self._wanted: dict[str, Future[pa.Buffer]] = {}
+        """Blocks that are needed now, until they are there."""
+        self._expected: dict[str, Future[pa.Buffer]] = {}
+        """Blocks of hints."""
         self._hints: dict[str, dict[str, int]] = {}
         """Bytes of the blocks of each folder's newest hint, by key."""
         self._needed = ThreadPoolExecutor(THREADS, thread_name_prefix="ditlab-blocks")
-        self._ahead = ThreadPoolExecutor(THREADS, thread_name_prefix="ditlab-blocks-ahead")
+        self._ahead = ThreadPoolExecutor(THREADS_AHEAD, thread_name_prefix="ditlab-blocks-ahead")
         self._use(files)
 
     def fetch(self, requests: Sequence[BlockRequest]) -> dict[str, pa.Buffer]:
@@ -176,19 +178,9 @@ class BlockFetcher:
         Raises UserError for a block that the store holds altered or not at all, StorageOutage where the store does not
         answer, RuntimeError once the fetcher is closed.
         """
-        answers: dict[str, Future[pa.Buffer]] = {}
         with self._lock:
-            for request in requests:
-                answer = self._answers.get(request.key)
-                if answer is None or answer.cancel():  # one that is only expected, and waits
-                    answer = self._needed.submit(self._load, request)
-                    self._answers[request.key] = answer
-                answers[request.key] = answer
-        try:
-            return {key: answer.result() for key, answer in answers.items()}
-        finally:
-            with self._lock:
-                self._forget(answers)
+            answers = {request.key: self._answer(request) for request in requests}
+        return {key: answer.result() for key, answer in answers.items()}
 
     def expect(self, folder: str, requests: Sequence[BlockRequest]) -> None:
         """Take a hint: blocks of a folder that are needed soon, in order. It replaces the folder's last one.
@@ -204,22 +196,36 @@ class BlockFetcher:
                 if room < 0 or self.cache.is_full:
                     break
                 hint[request.key] = request.length
-                if request.key not in self._answers:
-                    self._answers[request.key] = self._ahead.submit(self._load, request)
-            self._forget(before)
+                if request.key not in self._expected:
+                    under_way = self._wanted.get(request.key)
+                    self._expected[request.key] = under_way or self._ahead.submit(self._load, request)
+            for key in before:
+                if not any(key in each for each in self._hints.values()):
+                    forgotten = self._expected.pop(key, None)
+                    if forgotten is not None and key not in self._wanted:
+                        forgotten.cancel()
 
     def close(self) -> None:
         """End the threads once their requests end; callers that still wait get an error. Closing twice is fine."""
         self._closed.set()
         for pool in (self._needed, self._ahead):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._answers.clear()
+        self._expected.clear()
 
-    def _forget(self, keys: Iterable[str]) -> None:
-        """Drop blocks that no hint names, and do not begin those that wait."""
-        for key in keys:
-            if not any(key in hint for hint in self._hints.values()) and key in self._answers:
-                self._answers.pop(key).cancel()
+    def _answer(self, request: BlockRequest) -> Future[pa.Buffer]:
+        """Return a block that is needed now: one under way, or a new one, before all that are only expected."""
+        key = request.key
+        wanted = self._wanted.get(key)
+        if wanted is not None:
+            return wanted
+        expected = self._expected.get(key)
+        if expected is not None and not expected.cancel():
+            return expected
+        answer = self._wanted[key] = self._needed.submit(self._load, request)
+        answer.add_done_callback(lambda _: self._wanted.pop(key, None))
+        if expected is not None:
+            self._expected[key] = answer
+        return answer
 
     def _load(self, request: BlockRequest) -> pa.Buffer:
         """Return a block that has been verified. Raises as `fetch` does."""
