@@ -229,7 +229,7 @@ def joined_views(
 
     def joined(store: JoinedStore, views: Mapping[str, View]) -> View:
         rows = []
-        changes = []
+        changes: list[RowChanges] = []
         for name, view in views.items():
             first = store.first_rows[name]
             rows.append(view.rows[np.arange(len(view))] + first)

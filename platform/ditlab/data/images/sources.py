@@ -81,7 +81,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     listing = list_source(options.source)
     files = [file for file in listing if not file.set_aside]
     held = {"images": with_suffix(files, *IMAGE_SUFFIXES), "tar": with_suffix(files, ".tar")}
-    metadata = []
+    metadata: list[SourceFile] = []
     if held["images"]:
         metadata = [file for file in files if file.name.rpartition("/")[2].lower() in METADATA]
     held["parquet"] = [file for file in record_files(files, ("parquet",)) if file not in metadata]

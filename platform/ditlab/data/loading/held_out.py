@@ -296,8 +296,8 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
     The choice depends on the store's layout and the share alone. Training rows are ascending, held-out rows shuffled. A
     share above 0 holds out at least one block of each bucket of several, but never the only one.
     """
-    train = []
-    held_out = []
+    train: list[BlockRows] = []
+    held_out: list[BlockRows] = []
     for layout in (part.layout for part in store.parts):
         cut = hold_out_layout(layout)
         num = min(cut.num_blocks - 1, max(1, round(cut.num_blocks * share))) if share > 0 else 0

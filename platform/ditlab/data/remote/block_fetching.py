@@ -190,7 +190,8 @@ class BlockFetcher:
         with self._lock:
             before = self._hints.pop(folder, {})
             room = AHEAD_SHARE * self.cache.limit_bytes - sum(sum(hint.values()) for hint in self._hints.values())
-            hint = self._hints[folder] = {}
+            hint: dict[str, int] = {}
+            self._hints[folder] = hint
             for request in requests:
                 room -= request.length
                 if room < 0 or self.cache.is_full:

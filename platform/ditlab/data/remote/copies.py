@@ -112,7 +112,7 @@ def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreCont
     """List the store with this manifest. Raises UserError where a bucket's manifest is missing or altered."""
     if isinstance(root.manifest, StoreManifest):
         return StoreContents(tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,))
-    files = []
+    files: list[StoreFile] = []
     parts = []
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
