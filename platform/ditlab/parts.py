@@ -97,8 +97,6 @@ class Importer(NamedTuple):
     """True where a cluster can share the work (`ditlab.data.import_blocks`)."""
     is_fixed: bool = False
     """True for data that never change, whose store's folder has its plain name."""
-    has_dry_run: bool = False
-    """True where it takes the limit of a dry run (`ditlab.data.dry_run`, `ImportRequest.limit`)."""
     library: str = ""
     """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
 

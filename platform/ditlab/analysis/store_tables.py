@@ -1,4 +1,4 @@
-"""Tables of data for a terminal and as JSON: a store's manifest, an experiment's data, records an import skipped."""
+"""Tables of a store for a terminal, and its facts as JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ditlab.data.mixture_store import JoinedStore
-from ditlab.data.splits import DataSplits
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import ImportedFile, StoredColumn
 from ditlab.reports.formatting import facts_table, terminal_table
-from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_bytes
 from ditlab_models.contract import ANY
 
@@ -123,7 +120,6 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
         "note": manifest.source.note,
         "text": text_line(store),
         "imported": "\n".join(manifest.receipt.lines()) if manifest.receipt else "",
-        "listed in": (manifest.receipt and manifest.receipt.list_name) or "",
         "look at": "\n".join(manifest.receipt.warnings) if manifest.receipt else "",
     }
 
@@ -162,60 +158,3 @@ def text_table(samples: Mapping[int, str]) -> Table:
         for row, text in samples.items()
     )
     return terminal_table({"row": "number", "text": "text"}, rows, "rows as text", "--json gives all")
-
-
-def data_tables(experiment: Experiment, data: DataSplits) -> Iterator[Table]:
-    """Tables of the parts, of the columns that all of them hold alike, and of those that they do not."""
-    draws = f"drawn by {data.mixture.draw}" if data.mixture else "one source"
-    columns = {"part": "text", "store": "text"}
-    columns |= dict.fromkeys(("share", "training", "held out", "passes"), "number")
-    parts = [
-        (
-            name, part["store"], f"{part['share']:.4g}", f"{part['train']:,}", f"{part['held_out']:,}",
-            "" if part["passes"] is None else f"{part['passes']:.3g}",
-        )
-        for name, part in _parts(experiment, data).items()
-    ]  # fmt: skip
-    yield terminal_table(columns, parts, f"data of {experiment.name}: {draws}")
-    rows = [(name, _shape(column), column.dtype) for name, column in data.train.columns.items()]
-    yield terminal_table(dict.fromkeys(("column", "shape", "type"), "text"), rows, "columns")
-    if problems := _problems(data):
-        title = "columns that the parts do not hold alike"
-        yield terminal_table({"column": "id", "reason": "text"}, problems.items(), title)
-
-
-def data_facts(experiment: Experiment, data: DataSplits) -> dict[str, Any]:
-    """Return what the tables of an experiment's data show, in JSON's types."""
-    return {
-        "name": data.name,
-        "fingerprint": data.fingerprint,
-        "draw": data.mixture.draw if data.mixture else None,
-        "parts": _parts(experiment, data),
-        "columns": {
-            name: {"shape": list(column.shape), "dtype": column.dtype} for name, column in data.train.columns.items()
-        },
-        "problems": dict(_problems(data)),
-        "note": data.note,
-    }
-
-
-def _parts(experiment: Experiment, data: DataSplits) -> dict[str, dict[str, Any]]:
-    kind: str = experiment.data.kind
-    parts = data.mixture.parts if data.mixture else {kind: data}
-    shares = data.mixture.shares if data.mixture else {kind: 1.0}
-    steps = experiment.training.steps
-    return {
-        name: {
-            "store": part.name,
-            "fingerprint": part.fingerprint,
-            "share": shares[name],
-            "train": len(part.train),
-            "held_out": len(part.held_out),
-            "passes": steps and shares[name] * steps * experiment.batch.size / max(1, len(part.train)),
-        }
-        for name, part in parts.items()
-    }
-
-
-def _problems(data: DataSplits) -> Mapping[str, str]:
-    return data.train.store.problems if isinstance(data.train.store, JoinedStore) else {}

@@ -15,7 +15,6 @@ from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.uris import is_uri
 from ditlab.storage.files import folder_size, writing_into
 from ditlab.tracking.records import scan_runs
@@ -42,20 +41,13 @@ def import_data(
     the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
     importer, as the importer does, and as `named_stores.publish`.
     """
-    grown = None
-    if getattr(options, "into", None):
-        from ditlab.data.images.growing import store_to_grow
-
-        assert isinstance(options, ImagesOptions)
-        grown = store_to_grow(options, Home.from_environment().ensure())
-        out, replace = out or grown.path.parent, replace or options.name is None
     address = cluster_address(address) if find_importer(kind).by_blocks else None
     source = str(getattr(options, "source", None) or "")
     with _import_request(out, address, source or None, options, progress, warn) as request:
         if find_importer(kind).is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
-        written = run_import(kind, dataclasses.replace(request, grown=grown))
-        place = "" if grown else source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
+        written = run_import(kind, request)
+        place = source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
         return _published(written, request, replace, warn, place)
 
 

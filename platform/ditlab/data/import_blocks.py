@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Moments, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Source
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
@@ -47,8 +47,6 @@ MOST_FILES = 16_384
 """Most files of a block."""
 RECEIPTS = "receipts"
 """Folder of receipts, below that of an unfinished import."""
-MOST_LISTED = 20_000
-"""Records of a block that are listed where they are left out; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +123,6 @@ class BlockReceipt(ManifestRecord):
     """Other sums, of the importer's choice: captions cut, bytes of text."""
     detail: dict[str, Any] = Field(default_factory=dict)
     """Other values, of the importer's choice: tokens that filled no row."""
-
-    @property
-    def records(self) -> int:
-        """Rows, and records that were left out."""
-        return self.rows + sum(self.left_out.values())
 
 
 BlockTask = Callable[[InputBlock], BlockReceipt]
@@ -209,20 +202,13 @@ class BlockWork:
     def __call__(self, block: InputBlock) -> BlockReceipt:
         """Make a block's shards, then its receipt, unless they are whole; done twice, it gives the same files.
 
-        Raises UserError as the rules do, for a file that was changed since it was listed, and for a folder not to be
-        written.
+        Raises UserError as the rules do, and for a folder not to be written.
         """
         try:
             if (receipt := whole_receipt(self.folder, block)) is not None:
                 return receipt
             (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
             receipt = self.rules.convert(block, self.folder)
-            for file in (*block.files, *block.beside):  # the plan's fingerprint would not tell a changed one
-                if file.was_changed():
-                    raise UserError(
-                        f"{file.place} was changed during the import; give the command again once the source stays as "
-                        "it is."
-                    )
             write_durably(self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json")))
         except OSError as error:
             raise UserError(
@@ -261,14 +247,12 @@ def imported_blocks(
     executor: BlockExecutor,
     progress: Progress,
     what: str = "importing",
-    limit: int | None = None,
 ) -> Iterator[tuple[Path, list[BlockReceipt]]]:
     """Make the shards of all blocks in a folder below a store's; gives that folder and the receipts in order.
 
     `options`: all that changes the result beside the blocks, as values of JSON. Blocks whose receipt is whole are taken
     over from an import of the same fingerprint that was killed. The folder goes once the body ends, or the source is
-    refused; else what is done stays. `limit`: records, used and left out, after which a dry run ends; None: all. Raises
-    as the executor does.
+    refused; else what is done stays. Raises as the executor does.
     """
     folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
@@ -283,8 +267,6 @@ def imported_blocks(
         for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
             done[receipt.block] = receipt
             progress(what, len(done), len(blocks), "blocks")
-            if limit and _num_records(done) >= limit:
-                break
         yield folder, [receipt for _, receipt in sorted(done.items())]
         is_over = True
     except RefusedSource:
@@ -294,10 +276,6 @@ def imported_blocks(
         if is_over or not any((folder / RECEIPTS).glob("*.json")):
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(made)
-
-
-def _num_records(done: Mapping[int, BlockReceipt]) -> int:
-    return sum(receipt.records for receipt in done.values())
 
 
 def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:
@@ -350,44 +328,15 @@ def finish_parts(
     receipts: Sequence[BlockReceipt],
     columns: Mapping[str, Columns],
     source: Source,
-    grown: Mapping[str, Store] | None = None,
 ) -> dict[str, Store]:
-    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places.
-
-    `grown`: stores by part whose rows come first, and whose files are shared.
-    """
+    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places."""
     stores: dict[str, Store] = {}
     for part, those in columns.items():
         place = folder / "finished" / part
         shutil.rmtree(place, ignore_errors=True)
         shards = shards_of(receipts, part)
-        if grown and part in grown:
-            shards = [*_shared_shards(grown[part], those, folder / part), *shards]
         stores[part] = _place_store(shards, folder / part, place, those, name=part, description="", source=source)
     return stores
-
-
-def _shared_shards(store: Store, columns: Columns, folder: Path) -> list[WrittenShard]:
-    """Link a store's shards into a folder; a file system without links copies them. More classes may be there now."""
-    folder.mkdir(parents=True, exist_ok=True)
-    of_column: dict[str, Moments] = {}
-    for name, stored in store.columns.items():
-        moments = stored.statistics.moments()
-        num = columns[name].num_classes or 0
-        counts = moments.class_counts
-        if counts is not None:
-            moments = moments.model_copy(update={"class_counts": (*counts, *[0] * (num - len(counts)))})
-        of_column[name] = moments
-    shards = []
-    for number, shard in enumerate(store.manifest.shards):
-        for name, _, _ in shard.stored_files:
-            _link(store.path / name, folder / name, shutil.copyfile)
-        entries = b64encode(b"".join(entry.pack() for entry in store.entries(number))).decode()
-        # the moments of all rows are known, not of each shard's
-        moments_here = dict.fromkeys(of_column, Moments()) if number else of_column
-        rows = store.manifest.block_rows
-        shards.append(WrittenShard(shard=shard, block_rows=rows, entries=entries, moments=moments_here))
-    return shards
 
 
 def _place_store(shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Columns, **facts: Any) -> Store:
@@ -398,15 +347,11 @@ def _place_store(shards: Sequence[WrittenShard], folder: Path, place: Path, colu
         place.mkdir(parents=True, exist_ok=True)
         for written in shards:
             for name, _, _ in written.shard.stored_files:
-                _link(folder / name, place / name, Path.replace)
+                target = place / name
+                target.unlink(missing_ok=True)
+                try:
+                    target.hardlink_to(folder / name)
+                except OSError:
+                    (folder / name).replace(target)
         finish_store(place, columns, shards, **facts)
     return Store.open(place, verify=False)
-
-
-def _link(file: Path, target: Path, otherwise: Callable[[Path, Path], object]) -> None:
-    """Link a file to a place, in place of what is there; on a file system without links, do something else."""
-    target.unlink(missing_ok=True)
-    try:
-        target.hardlink_to(file)
-    except OSError:
-        otherwise(file, target)

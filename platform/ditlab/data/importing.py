@@ -21,7 +21,6 @@ from ditlab_models.contract import Spec
 
 if TYPE_CHECKING:
     from ditlab.data.import_blocks import BlockExecutor
-    from ditlab.data.stores.bucketed_store import BucketedStore
 
 Options = TypeVar("Options", bound=Spec, covariant=True)
 
@@ -39,10 +38,6 @@ class ImportRequest(Generic[Options]):
     progress: Progress = ignore_progress
     executor: BlockExecutor | None = None
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
-    grown: BucketedStore | None = None
-    """Store to which images are added; None for a new one."""
-    limit: int | None = None
-    """Records of the source with which a dry run ends (`data.dry_run`); None: all."""
 
 
 def find_importer(name: str) -> Importer:

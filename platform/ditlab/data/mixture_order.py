@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ditlab.data.loading.order import Order, UpcomingRows, first_run
+from ditlab.data.loading.order import Order, first_run
 from ditlab.data.mixture_store import Draw
 from ditlab.data.permutations import ranks
 
@@ -58,7 +58,7 @@ class PartOrder:
     """A part's own order and its place among the mixture's samples."""
 
     order: Order
-    """Its samples: `lanes` of them in a batch where samples draw parts, whole batches where batches do."""
+    """Its samples: one in a batch where samples draw parts, whole batches where batches do."""
     first: int
     """View index of the part's first sample."""
     first_number: int
@@ -69,8 +69,7 @@ class MixtureOrder(Order):
     """Samples of each global batch of a mixture; draw n is a function of seed and n alone.
 
     A part's next sample (or batch) is that of its own order at its own position, the number of times that it was drawn
-    before. Where samples draw, sample j of a batch takes from lane j * L // batch_size of its part's L lanes, each with
-    a position of its own, and a worker reads the lanes of its samples alone.
+    before.
     """
 
     def __init__(
@@ -89,56 +88,47 @@ class MixtureOrder(Order):
         self.batch_size = batch_size
         self.draw = draw
         self.batches_per_epoch, self.left_out = sys.maxsize, 0  # no epoch: parts end theirs at different times
-        lanes = [part.order.batch_size if draw == "sample" else 1 for part in parts]
-        self._streams = [(part, lane) for part, num in enumerate(lanes) for lane in range(num)]
-        """Part and lane of each sequence of samples that has a position of its own."""
-        firsts = np.cumsum(lanes) - lanes
-        slots = np.arange(batch_size if draw == "sample" else 1)
-        self._stream_of = firsts[:, None] + slots * np.array(lanes)[:, None] // len(slots)
-        """Stream that a slot takes from, by the part that it draws, int64 (parts, slots)."""
-        self._counts = OrderedDict({0: np.zeros(len(self._streams), np.int64)})
+        self._slots = batch_size if draw == "sample" else 1
+        """Draws of a batch."""
+        self._counts = OrderedDict({0: np.zeros(len(parts), np.int64)})
         for batch, counts in (known or {}).items():
-            if len(counts) == len(self._streams):
+            if len(counts) == len(parts):
                 self._counts[batch] = np.array(counts, np.int64)
         self._is_uniform = is_uniform
         self._lock = threading.Lock()
 
     def counts(self, batch: int) -> np.ndarray:
-        """Return how often each part's lanes were drawn before a batch, int64 (all lanes of all parts,)."""
+        """Return how often each part was drawn before a batch, int64 (parts,)."""
         with self._lock:
             start = max(known for known in self._counts if known <= batch)
             found = self._counts[start].copy()
-            slots = self._stream_of.shape[1]
-            for first in range(start, batch, step := max(1, COUNTED_AT_ONCE // slots)):
-                found += np.bincount(self._drawn(first, min(step, batch - first)).reshape(-1), minlength=len(found))
+            for first in range(start, batch, step := max(1, COUNTED_AT_ONCE // self._slots)):
+                drawn = self._drawn(first, min(step, batch - first))
+                found += np.bincount(drawn.reshape(-1), minlength=len(found))
             self._counts[batch] = found
             while len(self._counts) > KEPT_COUNTS:
                 del self._counts[next(known for known in self._counts if known)]
             return found
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        streams = self._drawn(first, count)
-        numbers = ranks(streams.reshape(-1)).reshape(streams.shape) + self.counts(first)[streams]
+        drawn = self._drawn(first, count)
+        numbers = ranks(drawn.reshape(-1)).reshape(drawn.shape) + self.counts(first)[drawn]
         self.counts(first + count)
         columns = np.arange(self.batch_size) if columns is None else columns
         found = np.empty((count, len(columns)), np.int64)
         if self.draw == "sample":
-            streams = streams[:, columns]
+            drawn = drawn[:, columns]
             numbers = numbers[:, columns]
-        for stream in np.unique(streams).tolist():
-            number, lane = self._streams[stream]
+        for number in np.unique(drawn).tolist():
             part = self._parts[number]
-            here = streams == stream
+            here = drawn == number
             own = numbers[here]
             begin = int(own.min())
-            stop = int(own.max()) + 1
-            taken = part.order.batches(
-                begin, stop - begin, np.array([lane]) if self.draw == "sample" else columns
-            )  # fmt: skip
+            num = int(own.max()) + 1 - begin
             if self.draw == "sample":
-                found[here] = part.first + taken[own - begin, 0]
+                found[here] = part.first + part.order.batches(begin, num)[own - begin, 0]
             else:
-                found[here[:, 0]] = part.first + taken[own - begin]
+                found[here[:, 0]] = part.first + part.order.batches(begin, num, columns)[own - begin]
         return found
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
@@ -150,40 +140,9 @@ class MixtureOrder(Order):
         return part.first_number + number, run
 
     def look_ahead(self, batch: int, stop: int) -> None:
-        counts = self.counts(batch)
-        slots = self._stream_of.shape[1]
-        for stream, (part, lane) in enumerate(self._streams):
-            if lane == 0:
-                at = int(counts[stream])
-                self._parts[part].order.look_ahead(at, at + (stop - batch) * slots)
-
-    def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows that these columns of coming batches take of each part, whichever is drawn."""
-        counts = self.counts(batch)
-        ranges = [np.zeros((0, 2), np.int64)]
-        until = sys.maxsize
-        wanted = set(np.unique(self._stream_of[:, columns if self.draw == "sample" else 0]).tolist())
-        for stream in sorted(wanted):
-            part = self._parts[self._streams[stream][0]]
-            lane = self._streams[stream][1]
-            at = int(counts[stream])
-            own = part.order.upcoming(at, np.array([lane]) if self.draw == "sample" else columns)
-            most = self.batch_size // part.order.batch_size  # samples of the lane that a batch may take
-            ranges.append(own.ranges + part.first)
-            until = min(until, batch + max(1, (own.until - at) // most))
-        return UpcomingRows(np.concatenate(ranges), until)
-
-    def part_columns(self, columns: np.ndarray) -> list[tuple[Order, np.ndarray]]:
-        """Return each part's own order, and the places in its batches that these columns of a batch read."""
-        if self.draw == "batch":
-            return [(part.order, columns) for part in self._parts]
-        wanted = [self._streams[stream] for stream in np.unique(self._stream_of[:, columns]).tolist()]
-        lanes = [[lane for at, lane in wanted if at == number] for number in range(len(self._parts))]
-        return [(part.order, np.array(own, np.int64)) for part, own in zip(self._parts, lanes, strict=True)]
+        for part, at in zip(self._parts, self.counts(batch).tolist(), strict=True):
+            part.order.look_ahead(at, at + (stop - batch) * self._slots)
 
     def _drawn(self, first: int, count: int) -> np.ndarray:
-        """Return the stream that each slot of batches takes from, int64 (count, slots)."""
-        slots = self._stream_of.shape[1]
-        parts = self._draws.parts(first * slots, count * slots).reshape(count, slots)
-        found: np.ndarray = self._stream_of[parts, np.arange(slots)]
-        return found
+        """Return the part that each slot of batches draws, int64 (count, slots)."""
+        return self._draws.parts(first * self._slots, count * self._slots).reshape(count, self._slots)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ditlab.data.permutations import RoundRobin, keyed_permutation
+from ditlab.data.permutations import in_turns, ranks
 from ditlab.data.stores.block_index import group_places
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import AnyManifest, StoredColumn, StoreManifest, format_shape, merged_column
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
-from ditlab.data.stores.view import RowNumbers, RowSequence, View
+from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab_models.contract import ANY
@@ -105,14 +104,6 @@ class StackedStore(Store):
         """Hash every file of every store. Raises UserError for the first one that was altered."""
         for store in self._stores:
             store.verify()
-
-    def expect(self, blocks: np.ndarray) -> None:
-        """Take note that blocks will be read soon; they are numbered store after store."""
-        ends = np.cumsum([store.layout.num_blocks for store in self._stores])
-        numbers = np.searchsorted(ends, blocks, side="right")
-        for number, store in enumerate(self._stores):
-            if (own := blocks[numbers == number]).size or not blocks.size:
-                store.expect(own - (int(ends[number]) - store.layout.num_blocks))
 
     def close(self) -> None:
         """Give up what the stores hold beside their memory. Closing twice is fine."""
@@ -231,102 +222,30 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
     return problems
 
 
-class JoinedRows(RowSequence):
-    """Rows of several parts as rows of their joined store: part after part, or the parts that have some in turns."""
-
-    def __init__(self, store: JoinedStore, views: Mapping[str, View], in_turns: bool = False):
-        """Join views of the store's parts, by the parts' names."""
-        self._store = store
-        self._views = dict(views)
-        self._lengths = np.array([len(view) for view in views.values()], np.int64)
-        self._ends = np.cumsum(self._lengths)
-        self._turns = RoundRobin(self._lengths) if in_turns else None
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        parts, numbers = self._locate(places)
-        found = np.empty_like(places)
-        for part, (name, view) in enumerate(self._views.items()):
-            here = parts == part
-            if here.any():
-                found[here] = view.rows[numbers[here]] + self._store.first_rows[name]
-        return found
-
-    def _locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (part, number in its view) at places, int64 each."""
-        if self._turns is not None:
-            return self._turns.locate(places)
-        parts = np.searchsorted(self._ends, places, side="right")
-        return parts, places - (self._ends - self._lengths)[parts]
-
-    @cached_property
-    def bucket_counts(self) -> np.ndarray:  # type: ignore[override]
-        if self._store.is_uniform:
-            return self._lengths.sum(keepdims=True)
-        return np.concatenate([view.bucket_counts for view in self._views.values()])
-
-    @cached_property
-    def key(self) -> str:  # type: ignore[override]
-        return "; ".join(f"{name}: {view.rows_key.hex()}" for name, view in self._views.items())
-
-    def in_part(self, part: int) -> RowSequence:
-        if self._store.is_uniform:
-            return self
-        name = next(name for name in reversed(self._views) if self._store.first_numbers[name] <= part)
-        own = self._views[name].in_part(part - self._store.first_numbers[name])
-        return JoinedRows(JoinedStore({name: own.store}), {name: own})
-
-    def shuffled(self, text: str) -> JoinedRows:
-        """Return the same rows, each part's in an order that belongs to a text, the parts in turns."""
-        views = {}
-        for name, view in self._views.items():
-            rows = view.rows
-            numbers = rows.shuffled(text) if isinstance(rows, RowSequence) else rows[keyed_permutation(text, len(rows))]
-            views[name] = replace(view, rows=numbers)
-        return JoinedRows(self._store, views, in_turns=True)
-
-    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield as `RowSequence.blocks` does, a range of one part each; nothing of rows in turns."""
-        if self._turns is not None:
-            return
-        parts, firsts = self._locate(ranges[:, 0])
-        joined = []
-        first_block = 0
-        for part, (name, view) in enumerate(self._views.items()):
-            here = parts == part
-            if here.any() and isinstance(view.rows, RowSequence):
-                own = ranges[here] - (ranges[here][:, :1] - firsts[here, None])
-                for number, blocks in view.rows.blocks(own):
-                    if self._store.is_uniform:
-                        joined.append(blocks + first_block)
-                    else:
-                        yield self._store.first_numbers[name] + number, blocks
-            first_block += view.store.parts[0].layout.num_blocks if self._store.is_uniform else 0
-        if joined:  # one store over all parts: what is announced replaces what was before
-            yield 0, np.concatenate(joined)
-
-
 def joined_views(
     train: Mapping[str, View], held_out: Mapping[str, View], origin: str, draw: Literal["auto", "sample", "batch"]
 ) -> tuple[View, View]:
     """Join views of parts by name: training rows part after part, held-out ones in turns. Raises as `JoinedStore`."""
 
-    def joined(store: JoinedStore, views: Mapping[str, View], in_turns: bool) -> View:
-        rows: RowNumbers = JoinedRows(store, views, in_turns)
-        if all(isinstance(view.rows, np.ndarray) for view in views.values()):
-            rows = rows[np.arange(len(rows))]
-        changes = []
+    def joined(store: JoinedStore, views: Mapping[str, View]) -> View:
+        rows = []
+        changes: list[RowChanges] = []
         for name, view in views.items():
             first = store.first_rows[name]
+            rows.append(view.rows[np.arange(len(view))] + first)
             own = view.changes or (RowChanges(len(view.store)),)
             changes += [replace(each, stop=first + each.stop) for each in own]
-        return View(store, rows, origin, tuple(changes) if any(view.changes for view in views.values()) else ())
+        if not any(view.changes for view in views.values()):
+            changes = []
+        return View(store, np.concatenate(rows), origin, tuple(changes))
 
     store = JoinedStore({name: view.store for name, view in train.items()}, draw)
     other = store
     if any(held_out[name].store is not view.store for name, view in train.items()):
         # MNIST is evaluated on the store of its test files
         other = JoinedStore({name: view.store for name, view in held_out.items()}, store.draw)
-    return joined(store, train, in_turns=False), joined(other, held_out, in_turns=True)
+    part_after_part = joined(other, held_out)
+    lengths = [len(view) for view in held_out.values()]
+    queues = in_turns(lengths)
+    places = ranks(queues) + (np.cumsum(lengths) - lengths)[queues]
+    return joined(store, train), replace(part_after_part, rows=part_after_part.rows[places])

@@ -194,29 +194,20 @@ def read_idx(path: Path, magic: int) -> IdxFile:
         gzipped = packed[:2] == b"\x1f\x8b"
         if gzipped:
             content = gzip.decompress(packed)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"{path} is a damaged or truncated gzip file of {len(packed)} bytes ({error}); fetch it again."
-        ) from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); name the folder of other files.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}); fetch it again.") from error
     num_sizes = magic & 0xFF
     header = 4 + 4 * num_sizes
-    expected = f"idx {_CONTENT[magic]} (magic number {magic})"
-    if len(content) < header:
-        raise UserError(
-            f"{path} is truncated: {len(content)} bytes cannot hold the header of {expected}; fetch it again."
-        )
-    found, *sizes = struct.unpack_from(f">{1 + num_sizes}I", content)
+    found, *sizes = struct.unpack(f">{1 + num_sizes}I", content[:header].ljust(header, b"\0"))
     if found != magic:
-        content_note = f", which is idx {_CONTENT[found]}; the two files may be swapped" if found in _CONTENT else ""
-        raise UserError(f"{path} starts with magic number {found}{content_note}; expected {expected}.")
-    stated = math.prod(sizes)
-    there = len(content) - header
-    if there != stated:
-        problem = "is truncated" if there < stated else "is longer than it says"
         raise UserError(
-            f"{path} {problem}: {there} bytes of data, and its sizes {sizes} need {stated}; fetch it again."
+            f"{path} starts with magic number {found}, and idx {_CONTENT[magic]} with {magic}; the files may be "
+            "swapped, or this is no idx file."
+        )
+    if len(content) != header + math.prod(sizes):
+        raise UserError(
+            f"{path} is not whole: {len(content)} bytes, and its sizes {sizes} need {header + math.prod(sizes)}; fetch "
+            "it again."
         )
     values = np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
     return IdxFile(values, hashlib.md5(packed).hexdigest(), hashlib.md5(content).hexdigest(), gzipped)

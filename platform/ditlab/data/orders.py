@@ -14,7 +14,7 @@ from ditlab.data.remote.streamed_store import StreamedStore
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.data import LanesOrderSpec, OrderSpec, order_of
+from ditlab.spec.data import ArrowData, LanesOrderSpec, OrderSpec, order_of
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.values import num_bytes
 from ditlab.storage.plain_files import MIB
@@ -33,22 +33,13 @@ def training_order(
     parts = []
     first = 0
     for name, part in data.mixture.parts.items():
-        own = order_of(spec.parts[name])
-        size = batch_size
-        num = len(part.train)
-        if data.mixture.draw == "sample":  # a batch of a part's own order is a sample for each lane
-            size = own.lanes if isinstance(own, LanesOrderSpec) else 1
-            if num < size:
-                raise UserError(
-                    f"data.parts.{name}.order.lanes={size} is more than the {num} training samples of that part; lower "
-                    "it."
-                )
+        size = batch_size if data.mixture.draw == "batch" else 1
         try:
-            order = open_order(own, part.train, size, part_seed(seed, name))
+            order = FullOrder.from_view(part.train, size, part_seed(seed, name))
         except UserError as error:
             raise UserError(f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}") from error
         parts.append(PartOrder(order, first, data.train.store.first_numbers[name]))
-        first += num
+        first += len(part.train)
     return MixtureOrder(
         parts,
         PartDraws(seed, list(data.mixture.shares.values())),
@@ -72,35 +63,15 @@ def check_cache_room(spec: DataSpec, data: DataSplits, order: Order, workers: in
 
     `workers`: most workers of the run. Stores that are not streamed need no cache.
     """
-    need = _window_bytes(data, order, np.arange(max(1, order.batch_size // workers)))
-    if not need:
+    need = 0
+    for number, rows in order.rows_ahead(np.arange(max(1, order.batch_size // workers))).items():
+        part = data.train.store.parts[number]
+        if isinstance(part, StreamedStore):
+            need += rows * sum(column.row_bytes for column in part.columns.values())
+    if not need or not isinstance(spec, ArrowData) or num_bytes(spec.cache) >= need:
         return
-    sources = {"data": spec}
-    if isinstance(spec, MixtureData):
-        sources = {f"data.parts.{name}": part for name, part in spec.parts.items()}
-    for option, source in sources.items():
-        if getattr(source, "access", "copy") == "copy":
-            continue
-        size = getattr(source, "cache", "")
-        if size and num_bytes(size) < need:
-            mib = -(-need // MIB)
-            raise UserError(
-                f"{option}.cache={size} is smaller than the current and the next window of the lanes of one worker of "
-                f"{workers}, which take {mib:,} MiB; set {option}.cache to {mib}MiB or more, or lower "
-                f"{option}.order.window."
-            )
-
-
-def _window_bytes(data: DataSplits, order: Order, places: np.ndarray) -> int:
-    """Return the bytes of the streamed rows that are read ahead for places of the batches."""
-    parts = [(data.train, order, places)]
-    if data.mixture is not None and isinstance(order, MixtureOrder):
-        views = [part.train for part in data.mixture.parts.values()]
-        parts = [(view, *own) for view, own in zip(views, order.part_columns(places), strict=True)]
-    num_bytes = 0
-    for view, own_order, own_places in parts:
-        for number, rows in own_order.rows_ahead(own_places).items():
-            part = view.store.parts[number]
-            if isinstance(part, StreamedStore):
-                num_bytes += rows * sum(column.row_bytes for column in part.columns.values())
-    return num_bytes
+    mib = -(-need // MIB)
+    raise UserError(
+        f"data.cache={spec.cache} is smaller than the current and the next window of the lanes of one worker of "
+        f"{workers}, which take {mib:,} MiB; set data.cache to {mib}MiB or more, or lower data.order.window."
+    )

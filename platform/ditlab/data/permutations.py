@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,84 +105,26 @@ def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarr
     return found
 
 
-class Interleaving:
-    """Entries of several queues, interleaved in proportion, `chunk` of one queue at a time.
+def interleaved(lengths: Sequence[int], text: str, chunk: int = 1) -> np.ndarray:
+    """Return the queue of each entry of several queues that are interleaved in proportion, int64 (total,).
 
-    The chunks are cut into groups of about GROUP. Of a queue of n, group g of G takes those from n * g // G to n * (g +
-    1) // G, so that queues run out together, and what was taken before a group is arithmetic. A queue's last entries
-    that fill no chunk come at the end, queue by queue.
+    Entries come `chunk` of one queue at a time. The chunks are cut into groups of about GROUP. Of a queue of n, group g
+    of G takes those from n * g // G to n * (g + 1) // G, so that queues run out together, and a group is in a random
+    order. A queue's last entries that fill no chunk come at the end, queue by queue.
     """
-
-    def __init__(self, lengths: Sequence[int], text: str, chunk: int = 1):
-        counts = np.asarray(lengths, np.int64)
-        self._chunk = chunk
-        self._lengths = counts // chunk
-        self._text = text if chunk == 1 else f"{text}/chunks"
-        self.total = int(counts.sum())
-        """Entries of all queues."""
-        self._num_chunks = int(self._lengths.sum())
-        # larger groups in a sequence of over 3e10, whose products would leave 64 bits
-        self._groups = max(1, min(self._num_chunks // GROUP, 2**62 // max(1, self._num_chunks)))
-        self._group = lru_cache(maxsize=8)(self._make_group)
-        self._last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
-        """Order of the queues at the end."""
-        self._last_ends = np.cumsum((counts % chunk)[self._last])
-
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
-        queues = np.empty_like(places)
-        numbers = np.empty_like(places)
-        chunks, inside = np.divmod(places, self._chunk)
-        is_late = chunks >= self._num_chunks
-        groups = np.where(is_late, -1, self._groups_of(np.minimum(chunks, self._num_chunks - 1)))
-        for group in np.unique(groups[~is_late]).tolist():
-            here = groups == group
-            start, own_queues, own_numbers = self._group(group)
-            queues[here] = own_queues[chunks[here] - start]
-            numbers[here] = own_numbers[chunks[here] - start] * self._chunk + inside[here]
-        late = places[is_late] - self._num_chunks * self._chunk
-        turn = np.searchsorted(self._last_ends, late, side="right")
-        queues[is_late] = queue = self._last[turn]
-        numbers[is_late] = self._lengths[queue] * self._chunk + late - np.append(0, self._last_ends)[turn]
-        return queues, numbers
-
-    def num_before(self, place: int) -> np.ndarray:
-        """Return how many entries each queue has before a place (up to `total`), int64 (queues,)."""
-        chunk, inside = divmod(place, self._chunk)
-        if chunk < self._num_chunks:
-            group = int(self._groups_of(np.array([chunk]))[0])
-            start, queues, _ = self._group(group)
-            taken = self._taken(group) + np.bincount(queues[: chunk - start], minlength=len(self._lengths))
-            found: np.ndarray = taken * self._chunk
-            found[queues[chunk - start]] += inside
-            return found
-        found = self._lengths * self._chunk
-        late = place - self._num_chunks * self._chunk
-        begins = np.append(0, self._last_ends[:-1])
-        found[self._last] += np.clip(late - begins, 0, self._last_ends - begins)
-        return found
-
-    def _taken(self, group: int) -> np.ndarray:
-        """Return the chunks of each queue before a group."""
-        return self._lengths * group // self._groups
-
-    def _groups_of(self, places: np.ndarray) -> np.ndarray:
-        groups = places * self._groups // max(1, self._num_chunks)
-        # parts are rounded down, so that a place may lie up to a few groups on
-        while True:
-            starts = (self._lengths[:, None] * (groups + 1) // self._groups).sum(axis=0)
-            later = (starts <= places) & (groups + 1 < self._groups)
-            if not later.any():
-                return groups
-            groups = groups + later
-
-    def _make_group(self, group: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Return (first place, queue of each chunk, its number in the queue) of a group."""
-        before = self._taken(group)
-        counts = self._taken(group + 1) - before
-        queues = np.repeat(np.arange(len(counts)), counts)
-        queues = queues[permuted(np.arange(len(queues)), len(queues), key_of(f"{self._text}/{group}"))]
-        return int(before.sum()), queues, ranks(queues) + before[queues]
+    counts = np.asarray(lengths, np.int64)
+    chunks = counts // chunk
+    total = int(chunks.sum())
+    groups = max(1, total // GROUP)
+    sizes = np.diff(chunks * np.arange(groups + 1)[:, None] // groups, axis=0)
+    group_sizes = sizes.sum(axis=1)
+    queues = np.repeat(np.tile(np.arange(len(counts)), groups), sizes.reshape(-1))
+    starts = np.repeat(np.cumsum(group_sizes) - group_sizes, group_sizes)
+    name = text if chunk == 1 else f"{text}/chunks"
+    keys = np.array([key_of(f"{name}/{group}") for group in range(groups)], np.uint64)
+    places = permuted(np.arange(total) - starts, np.repeat(group_sizes, group_sizes), np.repeat(keys, group_sizes))
+    last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
+    return np.concatenate([np.repeat(queues[starts + places], chunk), np.repeat(last, (counts % chunk)[last])])
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -195,31 +136,12 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return found
 
 
-class RoundRobin:
-    """Entries of several queues, one of each in turn; a queue that has run out is passed over."""
-
-    def __init__(self, lengths: np.ndarray):
-        """Take from queues of these lengths, int64 (queues,)."""
-        self._lengths = lengths
-        levels = np.append(0, np.unique(lengths[lengths > 0]))
-        self._waiting = [np.flatnonzero(lengths > level) for level in levels[:-1]]
-        """Queues that have entries left, between any two lengths."""
-        self._taken = levels[:-1]
-        """Entries of each of them that were taken before."""
-        sizes = np.diff(levels) * [len(waiting) for waiting in self._waiting]
-        self._ends = np.cumsum(sizes)
-        self._starts = self._ends - sizes
-
-    def locate(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (queue, number in the queue) of the entries at places (int64, in [0, total)), int64 each."""
-        queues = np.empty_like(places)
-        numbers = np.empty_like(places)
-        stage_of_place = np.searchsorted(self._ends, places, side="right")
-        for stage, waiting in enumerate(self._waiting):
-            here = stage_of_place == stage
-            rounds, turn = np.divmod(places[here] - self._starts[stage], len(waiting))
-            queues[here], numbers[here] = waiting[turn], self._taken[stage] + rounds
-        return queues, numbers
+def in_turns(lengths: Sequence[int]) -> np.ndarray:
+    """Return the queue of each entry of several queues, one of each in turn, int64 (total,); one that has run out is
+    skipped."""
+    queues = np.repeat(np.arange(len(lengths)), lengths)
+    found: np.ndarray = queues[np.lexsort((queues, ranks(queues)))]
+    return found
 
 
 class WindowedShuffle:

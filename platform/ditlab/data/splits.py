@@ -31,7 +31,7 @@ from ditlab.data.loading.held_out import (
 )
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store, pointed_folder, store_folder
-from ditlab.data.permutations import RoundRobin, keyed_permutation
+from ditlab.data.permutations import in_turns, keyed_permutation
 from ditlab.data.planted_modules import PlantedModules
 from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.remote.copies import Notify, write_to_stderr
@@ -137,9 +137,8 @@ class Mixture:
     def measured(self, limit: int) -> dict[str, int]:
         """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
         them. Parts without any are left out."""
-        lengths = np.array([len(part.held_out) for part in self.parts.values()])
-        parts, _ = RoundRobin(lengths).locate(np.arange(min(limit, lengths.sum())))
-        counts = np.bincount(parts, minlength=len(lengths)).tolist()
+        lengths = [len(part.held_out) for part in self.parts.values()]
+        counts = np.bincount(in_turns(lengths)[:limit], minlength=len(lengths)).tolist()
         return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
 
 

@@ -18,10 +18,10 @@ from pydantic_core import to_jsonable_python
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
 from ditlab.spec.cards import differing_fields
-from ditlab.spec.data import DigitsData
+from ditlab.spec.data import DigitsData, check_order
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
-from ditlab.spec.mixture import DataSpec, MixtureData, check_orders, packing_of, with_sources
+from ditlab.spec.mixture import DataSpec, MixtureData, packing_of, with_sources
 from ditlab.spec.optimization import (
     LATER,
     LATER_TRAINING_FIELDS,
@@ -149,7 +149,7 @@ class Experiment(Spec):
                 other = f", or batch.micro to a divisor of {size // workers}"
             sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
             raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
-        check_orders(self.data, size, workers)
+        check_order(self.data, size, workers)
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "

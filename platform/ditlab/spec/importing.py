@@ -5,15 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ditlab.spec.uris import refuse_storage
 from ditlab_models.checks import check_multiple
 from ditlab_models.contract import Spec
 
 SMALLEST_RESOLUTION = 8
-CAPTION_ORIGINS = ("txt", "json", "folder", "stem", "metadata", "column", "none")
-CAPTION_FILES = (".jsonl", ".csv", ".tsv")
 
 
 def _plain(name: str) -> str:
@@ -53,46 +51,37 @@ class MnistOptions(Spec):
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, Parquet with image bytes, a folder that
-    Hugging Face's `datasets` has saved to a disk, or MosaicML's MDS shards. Captions come from .txt files of the same
-    stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a column, unless --caption-from says
-    otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled down to the size
-    that suits it best, as --fit says; none is enlarged. Transparency turns white, EXIF's orientation is applied, and
-    colours are converted to sRGB. A receipt says of every file, member and row whether it was used, and why not. An
-    import that was killed goes on from its whole blocks when the same command is given.
+    From .png, .jpg, .webp, .tif and .bmp files, WebDataset tars, or Parquet with image bytes. Captions come from .txt
+    files of the same stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a column, unless
+    --caption-from says otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled
+    down to the size that suits it best, as --fit says; none is enlarged. Transparency turns white, EXIF's orientation
+    is applied, and colours are converted to sRGB. A receipt says of every file, member and row whether it was used, and
+    why not. An import that was killed goes on from its whole blocks when the same command is given.
     """
 
     source: SourcePlace
     """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
     (s3://bucket/photos, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are
     searched to their depth and read in the order of the paths."""
-    caption_from: Annotated[str, Field(min_length=1)] | None = None
-    """Origin of captions. `txt`, `json`: the file of the same stem. `folder`: the folder below --source that the image
-    lies in, `stem`: the file's name, both with `_` as a space. `metadata`: metadata.jsonl, .csv or .parquet beside the
-    images; FILE.jsonl, FILE.csv: one whose paths begin below --source; their lines are {"file_name": "a/b.png",
-    "caption": "..."}. `column`: Parquet's. `none` [default: metadata where there is one, else txt; column of Parquet;
-    none with --label-from]. Several captions of a list are kept a line each."""
-    label_from: Literal["folder", "inner", "cls"] | None = None
-    """Origin of classes (column label). `folder`: each folder directly below --source is a class; `inner`: the folder
-    that an image lies in; `cls`: the .cls file of the same stem. Classes are numbered in the order of their names, and
-    by value where all are whole numbers."""
+    caption_from: Literal["txt", "metadata", "column", "none"] | None = None
+    """Origin of captions. `txt`: the file of the same stem. `metadata`: metadata.jsonl, .csv or .parquet beside the
+    images, whose lines are {"file_name": "a/b.png", "caption": "..."}. `column`: Parquet's. `none` [default: metadata
+    where there is one, else txt; column of Parquet; none with --label-from]. Several captions of a list are kept a line
+    each."""
+    label_from: Literal["folder", "cls"] | None = None
+    """Origin of classes (column label). `folder`: each folder directly below --source is a class; `cls`: the .cls file
+    of the same stem. Classes are numbered in the order of their names, and by value where all are whole numbers."""
     label_column: Annotated[str, Field(min_length=1)] | None = None
-    """Column of Parquet or metadata, or key of .json files, that holds classes: whole numbers or text. Names that
-    Hugging Face's `datasets` has written (ClassLabel) are kept."""
+    """Column of Parquet or metadata that holds classes: whole numbers or text. Names that Hugging Face's `datasets` has
+    written (ClassLabel) are kept."""
     sizes: Literal["aspect", "square"] = "aspect"
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
-    resolution: Annotated[
-        tuple[Annotated[int, Field(ge=SMALLEST_RESOLUTION)], ...],
-        BeforeValidator(lambda sides: (sides,) if isinstance(sides, int) else tuple(sides)),
-        Field(min_length=1),
-        AfterValidator(lambda sides: tuple(dict.fromkeys(sides))),
-    ] = (256,)
-    """No size has a larger area than a square of this side, in pixels. Several, each with a flag of its own, give a
-    store each, whose name ends with it."""
-    fit: Literal["crop", "pad", "stretch"] = "crop"
+    resolution: Annotated[int, Field(ge=SMALLEST_RESOLUTION)] = 256
+    """No size has a larger area than a square of this side, in pixels."""
+    fit: Literal["crop", "pad"] = "crop"
     """`crop`: an image covers its size and is cropped around its centre. `pad`: all of it lies in the middle, and white
-    fills what is left on two sides. `stretch`: it takes the size's shape. None enlarges: crop and stretch leave out an
-    image with a side shorter than the size's; pad keeps one that is as long on one side, and leaves out the smaller."""
+    fills what is left on two sides. None enlarges: crop leaves out an image with a side shorter than the size's; pad
+    keeps one that is as long on one side, and leaves out the smaller."""
     grey: bool = False
     """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and blue."""
     patch: Annotated[int, Field(ge=1)] = 16
@@ -106,7 +95,7 @@ class ImagesOptions(Spec):
     image_column: Annotated[str, Field(min_length=1)] = "image"
     """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
     caption_column: Annotated[str, Field(min_length=1)] = "caption"
-    """Column of Parquet or metadata, or key of JSON, that holds captions."""
+    """Column of Parquet or metadata that holds captions."""
     caption_length: Annotated[int, Field(ge=4)] = 512
     """Bytes of a caption's column; longer captions are cut between two characters, and counted."""
     missing_caption: Literal["refuse", "skip"] = "refuse"
@@ -115,29 +104,10 @@ class ImagesOptions(Spec):
     """Treatment of a file that is damaged or no image."""
     max_pixels: Annotated[int, Field(ge=1)] = 64_000_000
     """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a pixel."""
-    encode_text: Annotated[str, Field(min_length=1)] | None = None
-    """Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3): its features are stored beside
-    them, and training needs no encoder."""
-    encode_images: Annotated[str, Field(min_length=1)] | None = None
-    """Frozen encoder of images (DINOv3) whose features are stored."""
     processes: Annotated[int, Field(ge=1)] | None = None
     """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
-    into: Annotated[str, Field(min_length=1)] | None = None
-    """Store that the images and their classes are added to, by its name or folder. Its classes keep their numbers and
-    its rows their places, options that are not given are those of its import, and an image that it holds already is
-    left out. The name then means the larger store, which shares the old one's files."""
     name: FolderName | None = None
-    """Name of the store and its folder; of several resolutions NAME-RESOLUTION [default: images-SOURCE-RESOLUTION, or
-    that of --into]."""
-
-    @field_validator("caption_from")
-    @classmethod
-    def _caption_from_is_known(cls, origin: str | None) -> str | None:
-        if origin is not None and origin not in CAPTION_ORIGINS and not origin.endswith(CAPTION_FILES):
-            raise ValueError(
-                f"is none of {', '.join(CAPTION_ORIGINS)} and no {', '.join(CAPTION_FILES)} file; give one of them."
-            )
-        return origin
+    """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
 
     @model_validator(mode="after")
     def _labels_have_one_origin(self) -> "ImagesOptions":
@@ -152,22 +122,20 @@ class ImagesOptions(Spec):
         for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
             if (value := getattr(self, flag)) is not None:
                 raise ValueError(f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out.")
-        flag, sides = ("--resolution", self.resolution) if self.sizes == "square" else ("--step", (self.step,))
-        for side in filter(None, sides):
+        flag = "--resolution" if self.sizes == "square" else "--step"
+        side = self.resolution if self.sizes == "square" else self.step
+        if side is not None:
             check_multiple(flag, side, self.patch, f"--patch={self.patch}")
-        if self.grey and self.encode_images:
-            raise ValueError(f"--encode-images={self.encode_images} needs colours; leave it out, or --grey.")
         return self
 
 
 class TextOptions(Spec):
-    """Text as rows of tokens: .txt files, JSON lines, CSV, tables.
+    """Text as rows of tokens: .txt files, JSON lines, CSV, Parquet.
 
-    Tables are Parquet, folders that Hugging Face's `datasets` has saved, and MosaicML's MDS shards; text, lines and CSV
-    may be compressed (.gz, .zst). A .txt file is
-    a document, and so is a line of a .jsonl file and a row of a table. An end token follows each document; all are
-    joined and cut into rows of one length, and the last incomplete row is dropped. The store carries its tokeniser. A
-    receipt says of every file and document whether it was used. A killed import goes on from its whole blocks.
+    Text, lines and CSV may be compressed (.gz, .zst). A .txt file is a document, and so is a line of a .jsonl file and
+    a row of a table. An end token follows each document; all are joined and cut into rows of one length, and the last
+    incomplete row is dropped. The store carries its tokeniser. A receipt says of every file and document whether it was
+    used. A killed import goes on from its whole blocks.
     """
 
     source: SourcePlace

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, check_order
+from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, order_of
 from ditlab.spec.optimization import Schedule, SteppedCosineRestartSchedule, Training
 from ditlab.spec.values import format_value
 from ditlab_models.contract import Spec
@@ -53,6 +53,10 @@ class MixtureData(Spec):
                 raise ValueError(
                     f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric, or "
                     "is a field's; begin with a letter, then letters, digits, '-' and '_' (at most 40)."
+                )
+            if order_of(parts[name]).kind != "full":
+                raise ValueError(
+                    f"data.parts.{name}.order.kind=lanes is of a single source; leave it out, or train on that source."
                 )
         return parts
 
@@ -115,16 +119,6 @@ def source_kinds(data: Any) -> list[str]:
     listed = parts.values() if isinstance(parts, Mapping) else ()
     kinds = (part.get("kind") for part in listed if isinstance(part, Mapping))
     return sorted({kind for kind in kinds if isinstance(kind, str)})
-
-
-def check_orders(data: Spec, batch_size: int, workers: int) -> None:
-    """Raise ValueError as `data.check_order` does, of a mixture for each of its parts."""
-    parts: Mapping[str, Spec] = data.parts if isinstance(data, MixtureData) else {"": data}
-    for name, part in sorted(parts.items()):
-        try:
-            check_order(part, batch_size, workers)
-        except ValueError as error:
-            raise ValueError(in_part(str(error), name, type(part)) if name else str(error)) from None
 
 
 def in_part(message: str, name: str, part: type[Spec]) -> str:

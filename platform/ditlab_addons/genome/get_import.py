@@ -32,14 +32,14 @@ from ditlab.data.region_windows import (
     region_columns,
     window_batches,
 )
-from ditlab.data.source_files import SourceFile, source_name, visible_name
+from ditlab.data.source_files import SourceFile, source_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name
 from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
-from ditlab.errors import UserError
-from ditlab_addons.genome.get_zarr import GetZarrStore, listed, open_get_zarr, peak_name
+from ditlab.errors import UserError, shortened
+from ditlab_addons.genome.get_zarr import MOST_LISTED, GetZarrStore, open_get_zarr, peak_name
 from ditlab_addons.genome.options import GetOptions
 from ditlab_addons.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 
@@ -105,7 +105,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             folder,
             receipts,
         ):
-            note, receipt, listed = _origin(source, kept, windows, options)
+            note, receipt = _origin(source, kept, windows, options)
             features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
             return finish_import(
@@ -121,7 +121,6 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
                     note=note,
                 ),
                 receipt=receipt,
-                left_out=listed,
             )
 
 
@@ -139,26 +138,18 @@ def _open_peaks(source: GetZarrStore, cell_type: str, options: GetOptions) -> np
     return kept
 
 
-def _origin(
-    source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
-) -> tuple[str, SourceReceipt, bytes]:
-    """Return the note on where a store's windows come from, and the receipt with its list."""
+def _origin(source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions) -> tuple[str, SourceReceipt]:
+    """Return the note on where a store's windows come from, and the receipt."""
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
-    all_windows = windows.dropped + len(windows.first)
     num_files = math.prod(-(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True))
     missing = num_files - sum(1 for _ in data.chunk_files(0, num))
-    parts = [f"read from {visible_name(source_name(options.source))} (zarr format {source.format})"]
+    parts = [f"read from {source_name(options.source)} (zarr format {source.format})"]
     if cell_type is None:
-        known = listed(source.files.members("atpm")) or "none"
+        known = shortened(source.files.members("atpm"), MOST_LISTED) or "none"
         parts.append(f"accessibility is 1 everywhere; cell types for --cell-type: {known}")
-    else:
-        parts.append(f"{len(closed):,} of {num:,} peaks dropped (zero atpm in {cell_type})")
-    parts.append(f"{windows.dropped:,} of {all_windows:,} windows dropped (over {options.max_span:,} base pairs)")
     if options.stride is not None and options.stride < options.regions:
         parts.append(f"neighbouring windows share regions: {WHOLE_CHROMOSOMES}")
-    if missing:
-        parts.append(f"{missing:,} {data.kind_of_files} of data have no file and were read as zeros")
     names = [peak_name(source.chromosomes, source.peaks[row]) for row in closed[:LISTED]]
     borders = np.zeros(len(kept) + 1, np.int64)
     np.add.at(borders, windows.first, 1)
@@ -171,9 +162,8 @@ def _origin(
         ReceiptLevel(unit="windows", used={"rows": len(windows.first)}, left_out=wide),
     ]
     zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
-    return "; ".join(parts), *make_receipt(
-        levels, [DroppedRecord(place=name, reason="zero atpm") for name in names], zeros
-    )
+    dropped = [DroppedRecord(place=name, reason="zero atpm") for name in names]
+    return "; ".join(parts), make_receipt(levels, dropped, zeros)
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:

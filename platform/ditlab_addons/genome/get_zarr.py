@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ditlab.data.region_windows import make_peaks
-from ditlab.errors import UserError
+from ditlab.errors import UserError, shortened
 from ditlab.progress import Progress
 from ditlab_addons.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array, open_group
 
@@ -19,6 +19,8 @@ PATTERN = r"^(?P<chromosome>.+):(?P<start>[0-9]{1,15})-(?P<end>[0-9]{1,15})$"
 MOST_MOTIFS = 100_000
 NAMES_AT_A_TIME = 65_536
 """Names of peaks read at a time."""
+MOST_LISTED = 12
+"""Names that a sentence lists."""
 KEYS = ("data", "peak_names", "motif_names")
 """Arrays that every store of GET has."""
 
@@ -54,21 +56,17 @@ def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> tuple[np
         own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
         columns.append((np.array(own, np.int32)[coded.indices.to_numpy()], start, end))
         seen += len(part)
-    peaks, chromosomes = make_peaks(*(np.concatenate(column) for column in zip(*columns, strict=True))), tuple(numbers)
-    begins, remedy = np.flatnonzero(np.diff(peaks["chromosome"], prepend=-1)), "sort the peaks by chromosome and start."
-    runs = peaks["chromosome"][begins]
-
-    def named(peak: int) -> str:
-        return f"{peak_name(chromosomes, peaks[peak])} (peak {peak:,})"
-
-    if len(runs) > len(chromosomes):
-        again = int(np.argmax(runs != np.arange(len(runs))))  # chromosomes are numbered as they come
-        places = f"{named(begins[runs[again] + 1] - 1)} and again {named(begins[again])}"
-        raise UserError(f"{origin} holds peaks of {chromosomes[runs[again]]} in two places: {places}; {remedy}")
-    falls = (np.diff(peaks["start"]) < 0) & (np.diff(peaks["chromosome"]) == 0)
+    peaks = make_peaks(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    chromosomes = tuple(numbers)
+    # chromosomes are numbered as they come
+    falls = np.diff(peaks["chromosome"]) < 0
+    falls |= (np.diff(peaks["chromosome"]) == 0) & (np.diff(peaks["start"]) < 0)
     if falls.any():
         bad = int(np.argmax(falls))
-        raise UserError(f"{origin} holds {named(bad)} before {named(bad + 1)}, which starts earlier; {remedy}")
+        raise UserError(
+            f"{origin} holds {peak_name(chromosomes, peaks[bad])} (peak {bad:,}) before "
+            f"{peak_name(chromosomes, peaks[bad + 1])}; sort the peaks by chromosome and start."
+        )
     return peaks, chromosomes
 
 
@@ -99,7 +97,9 @@ class GetZarrStore:
         source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
             near = " or ".join(map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)))
-            others = f"it has {listed(known)}." if known else "it has none at all; leave --cell-type out."
+            others = (
+                f"it has {shortened(known, MOST_LISTED)}." if known else "it has none at all; leave --cell-type out."
+            )
             remedy = f"did you mean {near}?" if near else others
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")
@@ -128,7 +128,7 @@ def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
     missing = [key for key in KEYS if key not in there]
     if missing:
         raise UserError(
-            f"--source={source} holds no array '{missing[0]}' (it holds {listed(there) or 'nothing'}), "
+            f"--source={source} holds no array '{missing[0]}' (it holds {shortened(there, MOST_LISTED) or 'nothing'}), "
             f"and GET's stores have {', '.join(KEYS)}; name the folder of such a store."
         )
     data, names, motif_names = (open_array(files, key) for key in KEYS)
@@ -165,8 +165,3 @@ def _motifs(array: ZarrArray) -> tuple[str, ...]:
             "feature needs a name of its own, so rename it."
         )
     return motifs
-
-
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Join names, `a, b, c`, or the first few and the number of the others."""
-    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"

@@ -56,7 +56,7 @@ class ZarrFiles(Store):
     @classmethod
     def listed(cls, source: str) -> ZarrFiles:
         """List a store. Raises UserError for what is no folder, Unreachable where a URI does not answer."""
-        return cls(source, list_source(source, whole=True))
+        return cls(source, list_source(source))
 
     def members(self, key: str = "") -> list[str]:
         """List the members of the group `key` (empty: the root) by name, whether or not they can be opened."""

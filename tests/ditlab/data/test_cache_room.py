@@ -6,7 +6,6 @@ from ditlab.data.orders import check_cache_room, training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
-from ditlab.spec.mixture import MixtureData
 
 ROW_BYTES = 3 * 4 + 8
 LANES = {"kind": "lanes", "lanes": 4, "window": 5}
@@ -30,13 +29,6 @@ def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, w
     )
 
 
-def test_a_part_of_a_mixture_is_named_and_a_copy_needs_no_cache(make_store, home):
-    store = make_store(rows=200, rows_per_block=2)
-    streamed = {"kind": "arrow", "path": store.path.as_uri(), "access": "stream", "order": LANES, "cache": "10 B"}
-    copied = {**streamed, "access": "copy"}
-    check(ArrowData(**copied), home, 1)
-    spec = MixtureData(parts={"a": copied, "b": {**streamed, "cache": "20 B"}}, weights={"a": 1, "b": 1})
-    message = r"data\.parts\.b\.cache=20 B is smaller than .* or lower data\.parts\.b\.order\.window"
-    with pytest.raises(UserError, match=message):
-        check(spec, home, 1)
-    check(spec.model_copy(update={"parts": {"a": spec.parts["a"]}, "weights": {"a": 1.0}}), home, 1)
+def test_a_copy_needs_no_cache(make_store, home):
+    path = make_store(rows=200, rows_per_block=2).path.as_uri()
+    check(ArrowData(path=path, access="copy", order=LANES, cache="10 B"), home, 1)

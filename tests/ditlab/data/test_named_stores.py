@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ditlab.data.named_stores import pointed_folder, portable_name, store_folder
-from ditlab.data.stores.bucketed_store import open_store
 from ditlab.errors import UserError
 from ditlab.home import Home
 from support import databases
@@ -121,47 +120,6 @@ def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(pl
         own.rename(own.with_name("gone"))
         aside.rename(own)
     assert values(place) == before
-
-
-@pytest.mark.slow
-def test_a_store_grows_and_a_fork_has_the_new_class(place):
-    """Old rows and numbers stay, files are shared, and a fork's table of classes has a row more."""
-    home = place / "home"
-    (own,) = [folder for folder in (home / "stores").glob("pets@*") if folder.is_dir()]
-    more = {f"{name}/{n}.png": (smooth(20, 24, 100 + n), None) for name in ("birds", "plants") for n in range(6)}
-    captioned_folder(place / "more", more | {"animals/again.png": (smooth(20, 24, 0), None)})
-    into = ("data", "import", "images", "--source", "more", "--into", own.name)
-    refused = ditlab(place, *into, "--name", "zoo", "--resolution", "32")
-    assert refused.code == 2 and "--resolution=32" in refused.err and "with 16" in refused.err
-    grown = ditlab(place, *into, "--name", "zoo", "--json")
-    assert grown.code == 0, grown.err
-    (store,) = grown.json["stores"]
-    assert store["rows"] == 24 + 12 and store["left_out"] == {"there already": 1}
-    assert store["receipt"]["earlier"][0]["levels"][0]["used"]["images"] == 24
-    before, after = open_store(own), open_store(Path(store["path"]))
-    assert after.columns["label"].names == ("animals", "plants", "trucks", "birds")
-    assert after.columns["label"].statistics.class_counts == (8, 14, 8, 6)
-    assert after.tensor("image")[:24].equal(before.tensor("image")), "old rows first"
-    assert after.tensor("label")[24:].tolist() == [3] * 6 + [1] * 6
-    (shard,) = before.parts[0].manifest.shards
-    shared = {path.name: path for path in after.path.rglob("*.arrow")}[shard.file]
-    assert shared.samefile(next(own.rglob("*.arrow"))), "its bytes are on the disk once"
-    again = ditlab(place, *into, "--name", "zoo")
-    assert again.code == 0 and "unchanged" in again.err
-    (run,) = ditlab(place, "runs", "--json").json["runs"]
-    fork = {
-        "data": "data={kind: arrow, path: zoo}",
-        "start": f'start={{run: "{run["run_id"]}", step: 3}}',
-        "name": "name=zoo",
-    }
-    fork |= {"classes": "model.num_classes=4", "steps": "training.steps=6"}
-    settings = [word for value in fork.values() for word in ("--set", value)]
-    assert ditlab(place, "train", "pets.yaml", "--local", *settings).code == 0
-    compared = ditlab(place, "compare", "pets", "zoo")
-    assert compared.code == 0 and "the runs differ in their data" in compared.err, compared.err
-    settings[settings.index("model.num_classes=4")] = "model.num_classes=2"
-    refused = ditlab(place, "train", "pets.yaml", "--local", *settings)
-    assert refused.code == 2 and "num_classes" in refused.err and "Traceback" not in refused.err
 
 
 def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):

@@ -78,14 +78,11 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
     text = text_of(plain(tmp_path / "books", {"tokens": tokens}))
     assert "…" not in text and {"uint16", "token", "1,000,000,000", "(1024,)"} <= words_of(text)
     level = ReceiptLevel(unit="files", used={"images": 66}, left_out={"not read (.tif)": 1234})
-    receipt, listed = make_receipt(
-        [level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2}
-    )
-    text = text_of(write(tmp_path / "photos", receipt=receipt, left_out=listed).store)
+    receipt = make_receipt([level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2})
+    text = text_of(write(tmp_path / "photos", receipt=receipt).store)
     found = "1,300 files found: 66 images; 1,234 left out: 1,234 not read (.tif)"
     for words in (found, "2 captions cut", "(95%) were left out"):
         assert words in " ".join(text.split()), text
-    assert receipt.list_name in words_of(text)
     assert "…" not in text and {"16x4", "55.6%"} <= words_of(text)
     assert re.search(r"height x width +width / height +rows +share", text)
     assert "uint8" in words_of(text) and "float16" in words_of(text) and "1,234" in words_of(text)

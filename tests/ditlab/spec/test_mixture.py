@@ -68,18 +68,12 @@ def test_mistakes(small, changes, message):
     assert refusal(validate_experiment, {**small, "data": {**TWO, **weights, **changes}}).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("lanes", "message"),
-    [
-        (3, "data.parts.a.order.lanes=3 does not divide batch.size=8, of which each lane fills an equal slice; set "
-            "data.parts.a.order.lanes to a divisor, such as 4"),
-        (2, "data.parts.a.order.lanes=2 is fewer than the 4 workers that resources.workers allows; set data.parts.a."),
-    ],
-)  # fmt: skip
-def test_lanes_of_a_part(small, lanes, message):
-    part = {"kind": "arrow", "path": "x", "order": {"kind": "lanes", "lanes": lanes}}
-    changes = {"data": {**TWO, "parts": {"a": part, "b": DIGITS}}, "batch": {"size": 8}, "resources": {"workers": 4}}
-    assert refusal(validate_experiment, {**small, **changes}).startswith(message)
+def test_lanes_are_of_a_single_source(small):
+    part = {"kind": "arrow", "path": "x", "order": {"kind": "lanes", "lanes": 4}}
+    changes = {"data": {**TWO, "parts": {"a": part, "b": DIGITS}}}
+    assert refusal(validate_experiment, {**small, **changes}).startswith(
+        "data.parts.a.order.kind=lanes is of a single source"
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_cell_type_drops_its_closed_peaks_first(get, shape):
         assert rows(store, "regions")[window, open_, 4].max() == 1
     first = atpm[kept][:4]
     np.testing.assert_allclose(rows(store, "regions")[0, :, 4], first / first.max(), rtol=1e-6)
-    assert "9 of 34 peaks dropped (zero atpm in fetal_heart)" in store.manifest.source.note
+    assert store.manifest.receipt.levels[0].left_out["zero atpm"] == 9
 
 
 def test_accessibility_can_be_ones_with_a_cell_type(get):
@@ -145,7 +145,7 @@ def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path
     store = get(GetSource(peaks))
     assert rows(store, "chromosome").tolist() == [0] * 6 + [1]
     assert rows(store, "present").sum(1).tolist() == [4] * 5 + [3] * 2
-    assert "2 of 9 windows dropped (over 5,000,000 base pairs)" in store.manifest.source.note
+    assert store.manifest.receipt.levels[1].left_out == {"over 5,000,000 base pairs": 2}
     far = GetSource(peaks_of({"chr2": 23, "chr10": 11}, gap=9_000_000))
     shutil.rmtree(tmp_path / "stores")
     refused(far, "--max-span=5000000 drops all 9 windows of --regions=4 over 34 peaks", "lower --regions")
@@ -155,7 +155,7 @@ def test_chunks_without_a_file_are_noted(get, tmp_path):
     path = GetSource().write(tmp_path / "holes.zarr", 2)
     (path / "data" / "3.0").unlink()
     store = get(path)
-    assert "1 chunks of data have no file and were read as zeros" in store.manifest.source.note
+    assert store.manifest.receipt.changed == {"chunks without a file, read as zeros": 1}
     assert not present(store, "regions")[15:20, :4].any()
 
 
@@ -165,7 +165,7 @@ def test_only_shards_without_a_file_are_noted(get, tmp_path):
     assert "no file" not in get(path, name="whole").manifest.source.note
     (path / "data" / "c" / "1" / "0").unlink()
     store = get(path)
-    assert "1 shards of data have no file and were read as zeros" in store.manifest.source.note
+    assert store.manifest.receipt.changed == {"shards without a file, read as zeros": 1}
     assert not present(store, "regions")[10:20, :4].any()
 
 

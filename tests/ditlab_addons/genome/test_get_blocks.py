@@ -153,7 +153,7 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
         assert not (tmp_path / "stores").exists()
 
     with object_server(tmp_path) as server:
-        refused("source.zarr/.zgroup", "/.zgroup?", "is a file; name a folder.")
+        refused("source.zarr/.zgroup", "/.zgroup?", "holds no array 'data'")
         refused("nothing.zarr", "there is no such file or folder; correct it.")
         refused("empty", "is no zarr store (", "name the folder of one.")
         refused("source.zarr", "no such cell type; did you mean 'fetal_heart'?", cell_type="fetal_hart")

@@ -14,7 +14,6 @@ import zarr
 from ditlab.errors import UserError
 from ditlab_addons.genome.zarr_arrays import ZarrFiles, open_array, open_group
 from support.damage import bit_flips, mutations
-from support.special_files import KINDS, put, remove
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
 FORMATS = (2, 3)
@@ -91,25 +90,6 @@ def test_shapes_beyond_memory_are_refused(store):
     path = store(3)
     edit(path, "x", lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2**30, 2]))
     refused(path, "x", r"its chunks have 17,179,869,184 bytes each")
-
-
-@pytest.mark.parametrize(("kind", "problem"), KINDS[:-1])
-@pytest.mark.parametrize("zarr_format", FORMATS)
-def test_special_files_in_a_store_are_named(store, zarr_format, kind, problem):
-    path = store(zarr_format)
-    for file in (chunk(path), path / "x" / (".zarray" if zarr_format == 2 else "zarr.json")):
-        content = file.read_bytes()
-        put(kind, file)
-        refused(
-            path,
-            "x",
-            rf"s\.zarr: x (cannot be read|cannot be opened|is no array).*(no plain|{problem}|a device|{file.name})",
-        )
-        remove(file)
-        file.write_bytes(content)
-    assert read(path).shape == (4, 2)
-    put(kind, path / (".zgroup" if zarr_format == 2 else "zarr.json"))
-    refused(path, "x", rf"--source=.*s\.zarr is no zarr store \(.*(no plain file|{problem}|a device|nothing|[Nn]o)")
 
 
 def test_a_copy_of_the_metadata_is_not_trusted(store):

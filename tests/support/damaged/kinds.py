@@ -58,7 +58,6 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
     (r"train/\w+/openmetrics\.txt", "for scrapers, served as it is: tests of runs/test_metrics_server"),
     (r"train/\w+/media/.*\.parquet", "a table for people"),
-    (STORE + r"left_out-\w+\.txt", "a list for people"),
     (r"comparisons/.*", "for people"),
     (r"caches/device_hours\.json", "made again where it is damaged: tracking/journal/test_device_hours"),
     (r"caches/features/.*", "verified, or made again, when it is loaded: tests of quality"),

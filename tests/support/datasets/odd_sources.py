@@ -5,8 +5,6 @@ import io
 import json
 import struct
 import tarfile
-import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +43,6 @@ def special(kind: str) -> Callable[[Path], object]:
     return lambda path: put(kind, path)
 
 
-def empty_folder(path: Path) -> None:
-    path.mkdir()
-
-
 def folder(files: Mapping[str, Content], name: str = "set") -> Build:
     """Files by their paths beside the source, which is the folder `name` among them."""
 
@@ -68,34 +62,6 @@ def folder(files: Mapping[str, Content], name: str = "set") -> Build:
 def below(files: Mapping[str, Content]) -> Build:
     """Files by their paths below the source."""
     return folder({f"set/{name}": content for name, content in files.items()})
-
-
-def zipped(
-    members: list[tuple[str, bytes | str]], change: Callable[[bytes], bytes] = bytes, name: str = "z.zip"
-) -> Build:
-    """A zip of members; `change`: what befalls it then."""
-
-    def build(into: Path) -> Path:
-        sink = io.BytesIO()
-        with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(sink, "w") as archive:  # of names there twice
-            for member, content in members:
-                archive.writestr(member, content)
-        (into / name).parent.mkdir(parents=True, exist_ok=True)
-        (into / name).write_bytes(change(sink.getvalue()))
-        return into / name
-
-    return build
-
-
-def encrypted(content: bytes) -> bytes:
-    """Say of all members of a zip that they are encrypted."""
-    changed = bytearray(content)
-    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        at = content.find(mark)
-        while at >= 0:
-            changed[at + offset] |= 1
-            at = content.find(mark, at + 4)
-    return bytes(changed)
 
 
 def tarred(members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes) -> Build:
@@ -126,16 +92,11 @@ def class_labels(names: list[str]) -> dict[str, str]:
 
 
 def table(columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None, name: str = "t.parquet") -> Build:
-    """A table in a Parquet file, or in an Arrow file or stream by its ending."""
+    """A table in a Parquet file."""
 
     def build(into: Path) -> Path:
         made = pa.table(dict(columns)).replace_schema_metadata(metadata)
-        if name.lower().endswith(".parquet"):
-            pq.write_table(made, into / name, row_group_size=2)
-        else:
-            opened = pa.ipc.new_stream if name.startswith("stream") else pa.ipc.new_file
-            with opened(into / name, made.schema) as sink:
-                sink.write_table(made)
+        pq.write_table(made, into / name, row_group_size=2)
         return into / name
 
     return build

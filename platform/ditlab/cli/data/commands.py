@@ -40,11 +40,8 @@ class Importers(click.Group):
         importer = find_importer(cmd_name)
         fields = load_part("importer", cmd_name, importer.options)
 
-        def callback(
-            out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,
-            **given: Any,
-        ) -> None:  # fmt: skip
-            run_import(cmd_name, fields, given, out, replace, address, as_json, dry_run)
+        def callback(out: Path | None, replace: bool, as_json: bool, address: str | None = None, **given: Any) -> None:
+            run_import(cmd_name, fields, given, out, replace, address, as_json)
 
         command = click.command(cmd_name, help=fields.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in fields.model_fields.items()]
@@ -52,9 +49,6 @@ class Importers(click.Group):
         flags.append(click.Option(["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text))
         text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
         flags.append(click.Option(["--replace"], is_flag=True, help=text))
-        if importer.has_dry_run:
-            text = "Say what the first 1,000 images, members, rows or documents would give, and write nothing."
-            flags.append(click.Option(["--dry-run"], is_flag=True, help=text))
         if importer.by_blocks:
             text = (
                 "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
@@ -74,8 +68,6 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
     alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
-    if multiple := get_origin(plain) is tuple:
-        plain = get_args(plain)[0]
     bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
     if hasattr(plain, "__metadata__"):  # Annotated below a union
         plain = get_args(plain)[0]
@@ -90,16 +82,14 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     flag = name.replace("_", "-")
     default = {} if field.is_required() else {"default": field.default, "show_default": field.default is not None}
     names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
-    return click.Option(
-        names, type=kind, required=field.is_required(), multiple=multiple, help=field.description, **default
-    )
+    return click.Option(names, type=kind, required=field.is_required(), help=field.description, **default)
 
 
 def run_import(
     kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
-    as_json: bool, dry_run: bool = False,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
+    """Import data of a kind. Raises UserError for values that click takes and its fields do not."""
     from pydantic import ValidationError
 
     from ditlab.api.imports import import_data
@@ -115,31 +105,12 @@ def run_import(
         lines = (line.partition("=") for line in explain(error, fields, given))
         raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
     check_out(out)
-    if dry_run:
-        show_dry_run(kind, chosen, as_json)
-        output.hint(as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json"))
-        return
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, chosen, out, address, progress, output.say, replace)
     show_stores(imported, {"kind": kind}, as_json)
     if imported:
         store = imported[0].store
         output.hint(as_json, "data inspect", store.name if out is None else output.relative(store.path))
-
-
-def show_dry_run(kind: str, chosen: Spec, as_json: bool) -> None:
-    """Print what an import would give, by the beginning of its source; warnings last."""
-    from ditlab.cli.progress import ProgressBars
-    from ditlab.data.dry_run import preview_import
-
-    with ProgressBars(f"looking at {kind}") as progress:
-        previews = preview_import(kind, chosen, progress)
-    for line in (line for each in previews for line in each.lines()):
-        output.say(line)
-    for warning in dict.fromkeys(warning for each in previews for warning in each.receipt.warnings):
-        output.say(f"warning: {warning}")
-    output.say("nothing was written")
-    output.emit({"kind": kind, "dry_run": True, "stores": [each.to_dict() for each in previews]}, as_json)
 
 
 def check_out(out: Path | None) -> None:
@@ -169,8 +140,6 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
         if receipt:
             for line in receipt.lines():
                 output.say(f"  {line}")
-            if receipt.list_name:
-                output.say(f"  listed in {store.path / receipt.list_name}")
             warnings += receipt.warnings
         described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
         described |= {"outcome": one.outcome, "note": store.manifest.source.note}
@@ -321,12 +290,8 @@ def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> N
 def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
     """Show what a store holds, and draw a few of its samples or read them as text.
 
-    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read. Or
-    an experiment's YAML, whose data are shown: the parts of a mixture with their shares, samples and columns.
+    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
     """
-    if path.endswith((".yaml", ".yml")):
-        _show_experiment(path, as_json)
-        return
     from ditlab.analysis.store_tables import store_facts, store_tables
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.remote.copies import describe_store
@@ -345,21 +310,6 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     texts, picture = ({}, None) if remote else _show_samples(store, num, out, home, as_json)
     output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
     output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
-
-
-def _show_experiment(path: str, as_json: bool) -> None:
-    from ditlab.analysis.store_tables import data_facts, data_tables
-    from ditlab.data.splits import open_data
-    from ditlab.spec.files import load_experiment
-
-    experiment = load_experiment(Path(path))
-    data = open_data(experiment.data, Home.from_environment())
-    for table in data_tables(experiment, data):
-        output.console(as_json).print(table)
-    if data.note:
-        output.say(data.note)
-    output.emit(data_facts(experiment, data), as_json)
-    output.hint(as_json, "train", path, "--dry-run")
 
 
 def _show_samples(

@@ -21,7 +21,6 @@ PARTS = Parts(
                 "ditlab data import text --source book.txt --tokenizer bpe --name book",
                 "ditlab data import get --source pbmc.zarr --regions 200",
                 "ditlab data import get --source s3://BUCKET/pbmc.zarr --cell-type cd4",
-                "ditlab data import images --source more --into images-photos-256",
                 "ditlab data list",
                 "ditlab data rm images-photos-256",
                 "ditlab data statistics photos --weights inception.pth --sha256 $SHA256",
@@ -45,7 +44,6 @@ PARTS = Parts(
             options="ditlab.spec.importing:ImagesOptions",
             target="ditlab.data.images.image_import:import_images",
             by_blocks=True,
-            has_dry_run=True,
         ),
         Importer(
             name="mnist",
@@ -57,7 +55,6 @@ PARTS = Parts(
             options="ditlab.spec.importing:TextOptions",
             target="ditlab.data.text.text_import:import_text",
             by_blocks=True,
-            has_dry_run=True,
         ),
     ),
 )

@@ -1,13 +1,23 @@
 """Objects that commands of this folder print under `--json`."""
 
-from typing import Any, Literal, NotRequired
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-WrittenStoreOutput = TypedDict("WrittenStoreOutput", {
-    "name": str, "path": str, "rows": int, "fingerprint": str, "outcome": str, "note": str | None,
-    "text": dict[str, Any] | None, "receipt": dict[str, Any] | None, "left_out": dict[str, int],
-})  # fmt: skip
+WrittenStoreOutput = TypedDict(
+    "WrittenStoreOutput",
+    {
+        "name": str,
+        "path": str,
+        "rows": int,
+        "fingerprint": str,
+        "outcome": str,
+        "note": str | None,
+        "text": dict[str, Any] | None,
+        "receipt": dict[str, Any] | None,
+        "left_out": dict[str, int],
+    },
+)
 
 
 class EncodeOutput(TypedDict):
@@ -22,40 +32,63 @@ class ImportOutput(EncodeOutput):
     kind: str
 
 
-ImportPreviewOutput = TypedDict("ImportPreviewOutput", {
-    "kind": str, "dry_run": Literal[True], "stores": list[dict[str, Any]],
-})  # fmt: skip
+UploadOutput = TypedDict(
+    "UploadOutput",
+    {
+        "name": str,
+        "rows": int,
+        "fingerprint": str,
+        "uri": str,
+        "outcome": str,
+        "files_sent": int,
+        "bytes": int,
+    },
+)
 
-UploadOutput = TypedDict("UploadOutput", {
-    "name": str, "rows": int, "fingerprint": str, "uri": str, "outcome": str, "files_sent": int, "bytes": int,
-})  # fmt: skip
-
-ListedStoreOutput = TypedDict("ListedStoreOutput", {
-    "store": str, "name": str, "rows": int, "classes": int, "bytes": int, "runs": list[str], "problem": str,
-})  # fmt: skip
+ListedStoreOutput = TypedDict(
+    "ListedStoreOutput",
+    {
+        "store": str,
+        "name": str,
+        "rows": int,
+        "classes": int,
+        "bytes": int,
+        "runs": list[str],
+        "problem": str,
+    },
+)
 
 StoresOutput = TypedDict("StoresOutput", {"stores": list[ListedStoreOutput]})
 
 RemovedOutput = TypedDict("RemovedOutput", {"removed": list[str]})
 
-StoreOutput = TypedDict("StoreOutput", {
-    "path": str, "name": str, "description": str, "source": dict[str, Any], "receipt": dict[str, Any] | None,
-    "rows": int, "columns": dict[str, dict[str, Any]], "text": dict[str, Any] | None, "attachments": dict[str, Any],
-    "fingerprint": str, "shards": int, "picture": str | None, "texts": dict[str, Any], "buckets": NotRequired[Any],
-})  # fmt: skip
-
-SpecDataOutput = TypedDict("SpecDataOutput", {
-    "name": str, "fingerprint": str, "draw": str | None, "parts": dict[str, dict[str, Any]],
-    "columns": dict[str, dict[str, Any]], "problems": dict[str, str], "note": str,
-})  # fmt: skip
+StoreOutput = TypedDict(
+    "StoreOutput",
+    {
+        "path": str,
+        "name": str,
+        "description": str,
+        "source": dict[str, Any],
+        "receipt": dict[str, Any] | None,
+        "rows": int,
+        "columns": dict[str, dict[str, Any]],
+        "text": dict[str, Any] | None,
+        "attachments": dict[str, Any],
+        "fingerprint": str,
+        "shards": int,
+        "picture": str | None,
+        "texts": dict[str, Any],
+        "buckets": NotRequired[Any],
+    },
+)
 
 
 RESULTS = {
-    "data import": ImportOutput | ImportPreviewOutput,
+    "data import": ImportOutput,
     "data encode": EncodeOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
     "data rm": RemovedOutput,
-    "data inspect": StoreOutput | SpecDataOutput,
+    "data inspect": StoreOutput,
 }
 """Type of the object of each command; `data import` stands for each kind of data."""

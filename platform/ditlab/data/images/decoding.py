@@ -21,7 +21,6 @@ from ditlab.data.images.captions import cut
 from ditlab.data.source_files import not_utf8
 from ditlab.data.stores.receipt import NO_RECORD, DroppedRecord
 from ditlab.errors import first_line
-from ditlab.storage.plain_files import open_regular_file
 
 TOO_SMALL = "too small"
 """Reason of an image that no size takes."""
@@ -73,7 +72,7 @@ class AspectBuckets:
     min_side: int
     max_side: int
     fit: str = "crop"
-    """`crop`, `pad` or `stretch`, as of `ImagesOptions`."""
+    """`crop` or `pad`, as of `ImagesOptions`."""
 
     @cached_property
     def sizes(self) -> tuple[ImageSize, ...]:
@@ -156,8 +155,6 @@ class DecodedImage:
     was_converted: bool = False
     """True where its colours were those of another profile than sRGB."""
     label: str | None = None
-    name: str = ""
-    """Origin for people, as of `CaptionedImage`."""
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | DroppedRecord:
@@ -199,9 +196,7 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
         return left_out(TOO_SMALL, f"{fitted.width}x{fitted.height} pixels")
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.atleast_3d(np.asarray(fitted)).transpose(2, 0, 1))
-    return DecodedImage(
-        ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label, item.name
-    )
+    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label)
 
 
 @contextmanager
@@ -209,7 +204,7 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
     """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of `BROKEN` otherwise."""
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
-    with BytesIO(content) if isinstance(content, bytes) else open_regular_file(content, follow=True) as file:
+    with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
@@ -244,13 +239,12 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
     if buckets.fit == "pad":
         padded = ImageOps.pad(upright, (size.width, size.height), Image.Resampling.LANCZOS, color="white")
         return padded, was_converted
-    box = None
-    if buckets.fit == "crop":  # the part of the image that the bucket shows: cropping here saves scaling the rest
-        shown_width = min(upright.width, upright.height * size.width / size.height)
-        shown_height = min(upright.height, upright.width * size.height / size.width)
-        left = (upright.width - shown_width) / 2
-        top = (upright.height - shown_height) / 2
-        box = (left, top, left + shown_width, top + shown_height)
+    # the part of the image that the bucket shows: cropping here saves scaling the rest
+    shown_width = min(upright.width, upright.height * size.width / size.height)
+    shown_height = min(upright.height, upright.width * size.height / size.width)
+    left = (upright.width - shown_width) / 2
+    top = (upright.height - shown_height) / 2
+    box = (left, top, left + shown_width, top + shown_height)
     return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box), was_converted
 
 

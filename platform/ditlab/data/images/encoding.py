@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +24,6 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
-from ditlab.data.stores.receipt import read_list
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
@@ -170,44 +168,6 @@ def _row_batches(store: Store, rows: range, columns: Iterable[str]) -> Iterator[
         yield np.arange(start, min(start + at_once, rows.stop))
 
 
-@contextmanager
-def encoded_blocks(
-    path: Path, parts: Mapping[str, Store], encoders: EncoderChoice, tokens: int | None, request: ImportRequest[Any]
-) -> Iterator[tuple[Path, Sequence[BlockReceipt], dict[str, dict[str, Column]]]]:
-    """Make shards with the encoders' columns below `path`, of stores by the folder of theirs (`48x80`, `.`).
-
-    Gives the folder of the unfinished import, the receipts, and the columns by part; they are the arguments of
-    `finish_parts`. `tokens`: those of every row's `text`; None: those of the longest caption. Raises UserError for
-    encoders that cannot be used, and for features that are not finite.
-    """
-    text, _ = open_features(encoders)
-    if text and tokens is None:
-        request.progress("reading captions", 0, None, "")
-        tokens = max(
-            max(text.num_tokens(decode_captions(store.gather(CAPTION, rows).numpy())))
-            for store in parts.values()
-            for rows in _row_batches(store, range(len(store)), (CAPTION,))
-        )
-    rules = EncodingRules(encoders, tokens or 0)
-    folders = [place for place in encoders.places if Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
-    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
-    if encoders.autoencoder:
-        chosen["autoencoder"] = encoders.autoencoder
-    columns = {part: rules.columns(store.columns) for part, store in parts.items()}
-    with imported_blocks(
-        path,
-        "encode",
-        _row_blocks(parts),
-        chosen | {"files": files},
-        rules,
-        request.executor or ProcessExecutor(1, "encodes"),
-        request.progress,
-        "encoding",
-    ) as (folder, receipts):
-        yield folder, receipts, columns
-
-
 def _row_blocks(parts: Mapping[str, Store]) -> list[InputBlock]:
     """Cut the rows of stores into blocks, by part."""
     blocks: list[InputBlock] = []
@@ -246,24 +206,56 @@ def encode_store(
     added = f"{what} of {names} added to {store.name}"
     manifest = store.manifest
     note = f"{manifest.source.note}; {added}" if manifest.source.note else added
-    facts: dict[str, Any] = {
-        "description": manifest.description,
-        "source": manifest.source.model_copy(update={"note": note}),
-        "receipt": manifest.receipt,
-        "left_out": read_list(store.path, manifest.receipt),
-    }
+    source = manifest.source.model_copy(update={"note": note})
+    facts: dict[str, Any] = {"description": manifest.description, "source": source, "receipt": manifest.receipt}
     if isinstance(store, BucketedStore):
+        parts = store.by_size
         refuse_plain_store(path)
-        sizes = {(bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets}
-        with encoded_blocks(path, store.by_size, encoders, tokens, request) as encoded:
-            stores = finish_parts(*encoded, facts["source"])
+    else:
+        parts = {".": store}
+        refuse_bucketed_store(path)
+    rules = EncodingRules(encoders, tokens or _longest_caption(encoders, parts, request))
+    columns = {part: rules.columns(each.columns) for part, each in parts.items()}
+    with imported_blocks(
+        path,
+        "encode",
+        _row_blocks(parts),
+        _described(rules),
+        rules,
+        request.executor or ProcessExecutor(1, "encodes"),
+        request.progress,
+        "encoding",
+    ) as (folder, receipts):
+        if isinstance(store, BucketedStore):
+            stores = finish_parts(folder, receipts, columns, source)
+            sizes = {(bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets}
             return place_buckets(path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts)
-    refuse_bucketed_store(path)
-    attachments = {name: (store.path / name).read_bytes() for name in store.manifest.attachments}
-    with encoded_blocks(path, {".": store}, encoders, tokens, request) as (folder, receipts, columns):
-        return finish_import(
-            path, folder, receipts, columns["."], text=store.manifest.text, attachments=attachments, **facts
-        )
+        attachments = {name: (store.path / name).read_bytes() for name in manifest.attachments}
+        return finish_import(path, folder, receipts, columns["."], text=manifest.text, attachments=attachments, **facts)
+
+
+def _longest_caption(encoders: EncoderChoice, parts: Mapping[str, Store], request: ImportRequest[Any]) -> int:
+    """Return the tokens of the longest caption; 0 without an encoder of captions."""
+    text, _ = open_features(encoders)
+    if text is None:
+        return 0
+    request.progress("reading captions", 0, None, "")
+    return max(
+        max(text.num_tokens(decode_captions(store.gather(CAPTION, rows).numpy())))
+        for store in parts.values()
+        for rows in _row_batches(store, range(len(store)), (CAPTION,))
+    )
+
+
+def _described(rules: EncodingRules) -> dict[str, Any]:
+    """Return all that changes the features beside the rows, as values of JSON."""
+    encoders = rules.encoders
+    folders = [place for place in encoders.places if Path(place).is_dir()]
+    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
+    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
+    if encoders.autoencoder:
+        chosen["autoencoder"] = encoders.autoencoder
+    return chosen | {"files": files}
 
 
 def _check_columns(encoders: EncoderChoice, store: AnyStore) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from ditlab.data.permutations import (
     MOST_UNITS,
-    Interleaving,
     WindowedShuffle,
     hashed_keys,
+    interleaved,
     key_of,
     keyed_permutation,
+    ranks,
     scaled,
 )
 from ditlab.data.stores.block_index import BlockLayout
@@ -150,135 +151,65 @@ def hold_out_layout(layout: BlockLayout) -> BlockLayout:
     return layout
 
 
-@dataclass(frozen=True)
-class HeldOutBlocks:
-    """Held-out blocks of a store: one of each of `held` runs of its blocks, a function of both numbers alone."""
-
-    total: int
-    """Blocks of the store, fewer than 2**31."""
-    held: int
-    """Blocks that are held out."""
-
-    @classmethod
-    def of_share(cls, total: int, share: float) -> HeldOutBlocks:
-        """Return the choice of a share; a share above 0 holds out at least one block, but never the only one."""
-        assert total < 2**31, total
-        return cls(total, min(total - 1, max(1, round(total * share))) if share > 0 else 0)
-
-    def held_out(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the held-out blocks of the given numbers among them, int64."""
-        first = numbers * self.total // self.held
-        size = (numbers + 1) * self.total // self.held - first
-        return first + scaled(hashed_keys(_KEY, numbers), size.astype(np.uint64)).astype(np.int64)
-
-    def num_held_before(self, blocks: np.ndarray) -> np.ndarray:
-        """Return how many blocks are held out before each block (up to `total`), int64."""
-        if not self.held:
-            return np.zeros_like(blocks)
-        run = ((blocks + 1) * self.held - 1) // self.total  # the last that begins at or before the block
-        before: np.ndarray = run + (self.held_out(run) < blocks)
-        return before
-
-    def training(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the blocks to train on of the given numbers among them, int64."""
-        if not self.held:
-            return numbers
-        run = ((numbers + 1) * self.held - 1) // (self.total - self.held)
-        blocks = numbers + run  # one block is held out in each run before
-        found: np.ndarray = blocks + (blocks >= self.held_out(run))
-        return found
+def held_out_blocks(total: int, held: int) -> np.ndarray:
+    """Return the held-out blocks of a store, one of each of `held` runs of its blocks, int64: a function of both
+    numbers alone."""
+    numbers = np.arange(held)
+    first = numbers * total // max(1, held)
+    size = (numbers + 1) * total // max(1, held) - first
+    found: np.ndarray = first + scaled(hashed_keys(_KEY, numbers), size.astype(np.uint64)).astype(np.int64)
+    return found
 
 
+@dataclass(frozen=True, eq=False)
 class BlockRows:
-    """Rows of a plain store, ascending: those of its training blocks, or those of its held-out blocks."""
+    """Rows of some blocks of a plain store, ascending."""
 
-    def __init__(self, layout: BlockLayout, blocks: HeldOutBlocks, held_out: bool):
-        """Take the blocks of a layout (`hold_out_layout`) that are held out, or the others."""
-        self._blocks = blocks
-        self._held_out = held_out
-        self._block_rows = layout.block_rows
-        self._shard_first_row = layout.first_rows
-        self._shard_first_block = layout.first_blocks
-        self._before = self._num_before_blocks(np.append(self._shard_first_block, layout.num_blocks))
-        """Selected blocks before each shard, int64 (shards + 1,)."""
-        last = self._shard_first_block + layout.shard_blocks - 1
-        short = layout.block_rows - layout.rows_of(last)  # only a shard's last block has fewer rows
-        rows = np.diff(self._before) * layout.block_rows - self._selected(last) * short
-        self._ends = np.cumsum(rows)
-        self._starts = self._ends - rows
-        self.num_blocks = int(self._before[-1])
-        """Blocks that the rows are of."""
-        self.key = f"{layout.num_blocks} blocks of {layout.block_rows}, {blocks.held} held out: {held_out}"
-        """Text that decides the rows, for a given store."""
+    layout: BlockLayout
+    """All blocks of the store."""
+    first_rows: np.ndarray
+    """First row of each of its blocks that the rows are of, or of the parts into which these were cut, int64."""
+    sizes: np.ndarray
+    """Rows of each, int64."""
+    key: str
+    """Text that decides the rows, for a given store."""
+
+
+class ComputedRows(RowSequence):
+    """Rows of a store, ascending, bucket after bucket, which are known by their blocks."""
+
+    def __init__(self, parts: Sequence[BlockRows]):
+        """Join rows of each of a store's parts."""
+        self.parts = tuple(parts)
+        self.bucket_counts = np.array([part.sizes.sum() for part in parts])
+        self.key = "; ".join(part.key for part in parts)
+        self._ends = np.cumsum(self.bucket_counts)
+        lengths = [part.layout.rows for part in parts]
+        self.store_first = np.cumsum(lengths) - lengths
+        """Number in the store of each bucket's first row."""
+        self._first_rows = np.concatenate(
+            [part.first_rows + first for part, first in zip(parts, self.store_first, strict=True)]
+        )
+        self._sizes = np.concatenate([part.sizes for part in parts])
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        """Place of the first row of each block."""
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        shards = np.searchsorted(self._ends, places, side="right")
-        number, row = np.divmod(places - self._starts[shards], self._block_rows)
-        nth = self._blocks.held_out if self._held_out else self._blocks.training
-        blocks = nth(self._before[shards] + number) - self._shard_first_block[shards]
-        found: np.ndarray = self._shard_first_row[shards] + blocks * self._block_rows + row
+        blocks = np.searchsorted(self._starts, places, side="right") - 1
+        found: np.ndarray = self._first_rows[blocks] + places - self._starts[blocks]
         return found
 
     def num_before(self, rows: np.ndarray) -> np.ndarray:
         """Return how many of these rows come before each of the store's rows (up to their number), int64."""
-        shards = np.searchsorted(self._shard_first_row[1:], rows, side="right")
-        number, inside = np.divmod(rows - self._shard_first_row[shards], self._block_rows)
-        blocks = self._shard_first_block[shards] + number
-        whole = self._num_before_blocks(blocks) - self._before[shards]
-        found: np.ndarray = self._starts[shards] + whole * self._block_rows
-        # a row count that ends the store has no block of its own, and nothing of one before it
-        found += inside * self._selected(np.minimum(blocks, self._blocks.total - 1))
-        return found
-
-    def block_starts(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the place of the first row of each of these blocks, by its number among them, int64."""
-        shards = np.searchsorted(self._before[1:-1], numbers, side="right")
-        inside = (numbers - self._before[shards]) * self._block_rows
-        found: np.ndarray = np.minimum(self._starts[shards] + inside, self._ends[shards])
-        return found
-
-    def _num_before_blocks(self, blocks: np.ndarray) -> np.ndarray:
-        held = self._blocks.num_held_before(blocks)
-        return held if self._held_out else blocks - held
-
-    def _selected(self, blocks: np.ndarray) -> np.ndarray:
-        return self._num_before_blocks(blocks + 1) - self._num_before_blocks(blocks)
-
-
-class ComputedRows(RowSequence):
-    """Rows of a store, ascending, bucket after bucket."""
-
-    def __init__(self, parts: Sequence[BlockRows], layouts: Sequence[BlockLayout]):
-        """Join rows of each of a store's parts, whose layouts these are."""
-        self.parts = tuple(parts)
-        self._layouts = tuple(layouts)
-        self.bucket_counts = np.array([len(part) for part in parts])
-        self.key = "; ".join(part.key for part in parts)
-        self._ends = np.cumsum(self.bucket_counts)
-        self.first_of = self._ends - self.bucket_counts
-        """Place of each bucket's first row."""
-        lengths = [layout.rows for layout in layouts]
-        self.store_first = np.cumsum(lengths) - lengths
-        """Number in the store of each bucket's first row."""
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        if len(self.parts) == 1:
-            return self.parts[0][places]
-        found = np.empty_like(places)
-        part_of_place = np.searchsorted(self._ends, places, side="right")
-        for part in np.unique(part_of_place).tolist():
-            here = part_of_place == part
-            found[here] = self.store_first[part] + self.parts[part][places[here] - self.first_of[part]]
+        blocks = np.maximum(np.searchsorted(self._first_rows, rows, side="right") - 1, 0)
+        found: np.ndarray = self._starts[blocks] + np.clip(rows - self._first_rows[blocks], 0, self._sizes[blocks])
         return found
 
     def in_part(self, part: int) -> ComputedRows:
-        return ComputedRows([self.parts[part]], [self._layouts[part]])
+        return ComputedRows([self.parts[part]])
 
     def shuffled(self, text: str) -> ShuffledRows:
         return ShuffledRows(self, text)
@@ -287,15 +218,16 @@ class ComputedRows(RowSequence):
         """Yield (bucket, its blocks that rows of ranges lie in, in order); a range lies in one bucket."""
         part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
         for part in np.unique(part_of_range).tolist():
-            rows = self.parts[part]
-            layout = self._layouts[part]
-            own = ranges[part_of_range == part] - self.first_of[part]
-            first = layout.blocks_of(rows[own[:, 0]])
-            last = layout.blocks_of(rows[own[:, 1] - 1])
+            layout = self.parts[part].layout
+            store_first = self.store_first[part]
+            own = ranges[part_of_range == part]
+            first = layout.blocks_of(self[own[:, 0]] - store_first)
+            last = layout.blocks_of(self[own[:, 1] - 1] - store_first)
             counts = last + 1 - first
             blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-            num = rows.num_before(layout.first_row(blocks + 1)) - rows.num_before(layout.first_row(blocks))
-            yield part, blocks[num > 0]
+            begins = layout.first_row(blocks) + store_first
+            ends = layout.first_row(blocks + 1) + store_first
+            yield part, blocks[self.num_before(ends) > self.num_before(begins)]
 
 
 class ShuffledRows(RowSequence):
@@ -318,13 +250,14 @@ class ShuffledRows(RowSequence):
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         if len(self._rows.parts) == 1:
             return self._rows[self._shuffles[0].at(np.zeros_like(places), places)]
-        buckets, numbers = self._buckets.locate(places)
+        buckets = self._buckets[places]
+        numbers = self._turns[places]
         found = np.empty_like(places)
+        first_of = np.cumsum(self.bucket_counts) - self.bucket_counts
         for bucket in np.unique(buckets).tolist():
             here = buckets == bucket
-            own = self._rows.parts[bucket][self._shuffles[bucket].at(np.zeros_like(numbers[here]), numbers[here])]
-            found[here] = self._rows.store_first[bucket] + own
-        return found
+            found[here] = first_of[bucket] + self._shuffles[bucket].at(np.zeros_like(numbers[here]), numbers[here])
+        return self._rows[found]
 
     def in_part(self, part: int) -> ShuffledRows:
         return ShuffledRows(self._rows.in_part(part), self._text, [self._numbers[part]])
@@ -333,18 +266,26 @@ class ShuffledRows(RowSequence):
         return ShuffledRows(self._rows, text)
 
     @cached_property
-    def _buckets(self) -> Interleaving:
-        return Interleaving(self.bucket_counts.tolist(), self._text)
+    def _buckets(self) -> np.ndarray:
+        """Bucket at each place."""
+        return interleaved(self.bucket_counts.tolist(), self._text)
+
+    @cached_property
+    def _turns(self) -> np.ndarray:
+        """Number of each place among those of its bucket."""
+        return ranks(self._buckets)
 
     @cached_property
     def _shuffles(self) -> list[WindowedShuffle]:
         shuffles = []
-        for number, rows in zip(self._numbers, self._rows.parts, strict=True):
+        for number, part in zip(self._numbers, self._rows.parts, strict=True):
+            num = len(part.sizes)
             blocks = 1
-            while -(-rows.num_blocks // blocks) > MOST_UNITS:
+            while -(-num // blocks) > MOST_UNITS:
                 blocks *= 2
-            starts = rows.block_starts(np.append(np.arange(0, rows.num_blocks, blocks), rows.num_blocks))
-            window_rows = WINDOW_BLOCKS * blocks * max(1, len(rows) // max(1, rows.num_blocks))
+            ends = np.append(0, np.cumsum(part.sizes))
+            starts = ends[np.append(np.arange(0, num, blocks), num)]
+            window_rows = WINDOW_BLOCKS * blocks * max(1, int(ends[-1]) // max(1, num))
             shuffles.append(WindowedShuffle(starts, f"{self._text}/{number}", 1, window_rows))
         return shuffles
 
@@ -353,13 +294,16 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
     """Return (training rows, held-out rows) of a store, computed: a share of whole blocks of each bucket is held out.
 
     The choice depends on the store's layout and the share alone. Training rows are ascending, held-out rows shuffled. A
-    share above 0 holds out at least one block of each bucket of several.
+    share above 0 holds out at least one block of each bucket of several, but never the only one.
     """
-    layouts = [part.layout for part in store.parts]
-    cut = [hold_out_layout(layout) for layout in layouts]
-    chosen = [HeldOutBlocks.of_share(layout.num_blocks, share) for layout in cut]
-    train, held_out = (
-        ComputedRows([BlockRows(*pair, held) for pair in zip(cut, chosen, strict=True)], layouts)
-        for held in (False, True)
-    )
-    return train, held_out.shuffled("ditlab.held-out")
+    train: list[BlockRows] = []
+    held_out: list[BlockRows] = []
+    for layout in (part.layout for part in store.parts):
+        cut = hold_out_layout(layout)
+        num = min(cut.num_blocks - 1, max(1, round(cut.num_blocks * share))) if share > 0 else 0
+        held = held_out_blocks(cut.num_blocks, num)
+        others = np.setdiff1d(np.arange(cut.num_blocks), held)
+        for rows, chosen, is_held in ((train, others, False), (held_out, held, True)):
+            key = f"{cut.num_blocks} blocks of {cut.block_rows}, {num} held out: {is_held}"
+            rows.append(BlockRows(layout, cut.first_row(chosen), cut.rows_of(chosen), key))
+    return ComputedRows(train), ComputedRows(held_out).shuffled("ditlab.held-out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
 from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, UpcomingRows, check_fills_a_batch, first_run
-from ditlab.data.permutations import MOST_UNITS, Interleaving, WindowedShuffle
+from ditlab.data.permutations import MOST_UNITS, WindowedShuffle, interleaved, ranks
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 
@@ -40,8 +39,8 @@ class ShardedOrder(Order):
 
     In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, each read in windows
     within which rows are permuted (`WindowedShuffle`). Each of several image sizes has lanes of its own, and sizes come
-    chunk by chunk (`Interleaving`). Any batch is computed by itself, in time and memory of at most 2**18 units an
-    epoch.
+    chunk by chunk (`interleaved`). Any batch is computed by itself, in time and memory of at most 2**18 units an epoch
+    and, of several sizes, its batches.
     """
 
     def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, lanes: int):
@@ -64,10 +63,8 @@ class ShardedOrder(Order):
 
         self._shuffle = EpochCache(shuffle)
         """Function that returns the order of an epoch within a bucket, (epoch, bucket)."""
-        self._schedule = EpochCache(
-            lambda epoch: Interleaving(self._batches, f"ditlab.lanes/{seed}/{epoch}/buckets", CHUNK_BATCHES)
-        )
-        """Function that returns the order in which an epoch's batches are of the buckets."""
+        self._schedule = EpochCache(self._make_schedule)
+        """Function that returns (bucket, number in the bucket) of an epoch's batches, int64 each."""
 
     @classmethod
     def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> ShardedOrder:
@@ -88,7 +85,7 @@ class ShardedOrder(Order):
                 while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
                     cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
             begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
-            starts = rows.first_of[part] + rows.parts[part].num_before(begins)
+            starts = rows.num_before(rows.store_first[part] + begins)
             units.append(ShardedUnits(part, starts, window * blocks * layout.block_rows))
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
@@ -143,10 +140,12 @@ class ShardedOrder(Order):
                 if ahead <= further[bucket] and at < shuffle.windows:
                     ranges += [shuffle.ranges(lane, at) for lane in lanes]
         starts = [shuffle.window_start(np.array(at + 1)) for shuffle, at in zip(shuffles, windows, strict=True)]
-        changes = [-(-int(start) // self._slice) for start in starts]  # first batch that begins in the next window
-        left = range(number, self.batches_per_epoch)
-        until = number + bisect_left(left, True, key=lambda n: bool((self._num_before(epoch, n) >= changes).any()))
-        return UpcomingRows(np.concatenate(ranges), epoch * self.batches_per_epoch + max(until, number + 1))
+        # first batch of each bucket that begins in its next window
+        changes = np.array([-(-int(start) // self._slice) for start in starts])
+        buckets, turns = self._locate(epoch, np.arange(number, self.batches_per_epoch))
+        last = np.flatnonzero(turns + 1 >= changes[buckets])
+        until = number + int(last[0]) + 1 if len(last) else self.batches_per_epoch
+        return UpcomingRows(np.concatenate(ranges), epoch * self.batches_per_epoch + until)
 
     def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
         lanes = len(np.unique(columns // self._slice))
@@ -156,16 +155,19 @@ class ShardedOrder(Order):
             for bucket, num in zip(self._buckets, windows, strict=True)
         }
 
+    def _make_schedule(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        buckets = interleaved(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES)
+        return buckets, ranks(buckets)
+
     def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (bucket, number in the bucket) of batches of an epoch."""
         if len(self._buckets) == 1:
             return np.zeros_like(numbers), numbers
-        buckets, turns = self._schedule(epoch).locate(numbers)
-        return buckets, turns
+        buckets, turns = self._schedule(epoch)
+        return buckets[numbers], turns[numbers]
 
     def _num_before(self, epoch: int, number: int) -> np.ndarray:
         """Return how many batches of each bucket come before a batch of an epoch, int64 (buckets,)."""
         if len(self._buckets) == 1:
             return np.array([number])
-        before: np.ndarray = self._schedule(epoch).num_before(number)
-        return before
+        return np.bincount(self._schedule(epoch)[0][:number], minlength=len(self._buckets))

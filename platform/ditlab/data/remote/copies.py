@@ -6,21 +6,17 @@ Files of a store are listed from its manifests alone, and hashed on the way; the
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-import shutil
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, holds_store, open_store
+from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore, open_store
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,
@@ -30,18 +26,15 @@ from ditlab.data.stores.manifest import (
     parse_manifest,
 )
 from ditlab.data.stores.store import Store
-from ditlab.errors import Unreachable, UserError
+from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import flush_to_disk, sync_folder, take_lock, write_durably
-from ditlab.storage.plain_files import MIB
 from ditlab.storage.remote import RemoteFiles
 
 READ_REMEDY = "check the address, the network and the credentials in the environment"
 UPLOAD_AGAIN = "delete the files there, and upload the store again with `ditlab data upload`"
-UNSIZED_BYTES = 256 * MIB
-"""Most bytes of a file whose size no manifest has: a tokeniser, a list for people."""
 PARALLEL_FILES = 8
 """Files transferred at a time: an object store answers one reader with some 50 to 100 MB/s."""
 Notify = Callable[[str], None]
@@ -70,9 +63,9 @@ class StoreFile:
     """Folder of the bucket; empty: the store's own."""
     name: str
     size: int | None = None
-    """Size in bytes; None where no manifest has it: for attachments and lists for people."""
+    """Size in bytes; None where no manifest has it: for attachments."""
     sha256: str = ""
-    """SHA-256 (hex); empty where no manifest has it: for lists for people."""
+    """SHA-256 (hex); empty for manifests."""
 
     @property
     def path(self) -> str:
@@ -117,10 +110,9 @@ def read_root(read: ReadFile, place: str) -> PlacedManifest | None:
 
 def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreContents:
     """List the store with this manifest. Raises UserError where a bucket's manifest is missing or altered."""
-    receipt = root.manifest.receipt
-    files = [StoreFile("", receipt.list_name)] if receipt and receipt.list_name else []
     if isinstance(root.manifest, StoreManifest):
-        return StoreContents((*files, *(StoreFile("", *file) for file in root.manifest.stored_files)), (root,))
+        return StoreContents(tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,))
+    files: list[StoreFile] = []
     parts = []
     for bucket in root.manifest.buckets:
         name = f"{bucket.folder}/{MANIFEST_NAME}"
@@ -177,9 +169,8 @@ def open_remote_store(
 ) -> AnyStore:
     """Open the store at a URI from this node's copy, which is made now where there is none.
 
-    `notify` gets messages for people: that a copy is made or waited for, or used although the place does not answer. A
-    damaged copy is repaired. Raises UserError, naming the knob, for a place that holds no store or an altered one,
-    cannot be reached, or does not fit the disk.
+    `notify` gets messages for people: that a copy is made or waited for. A damaged copy is repaired. Raises UserError,
+    naming the knob, for a place that holds no store or an altered one, cannot be reached, or does not fit the disk.
     """
     copies = home.node_cache / STORES
     folder = fetch_copy(copies, knob, uri, notify)
@@ -205,21 +196,10 @@ def fetch_copy(
 ) -> Path:
     """Return the copy of the store at a URI among those in a folder, made now if there is none.
 
-    The folder also has `.places`, the name of each URI's copy. `is_copied` chooses files beside the manifests; `repair`
-    compares and mends them.
+    `is_copied` chooses files beside the manifests; `repair` compares and mends them.
     """
     place = f"{knob}={uri}"
-    record = folder / ".places" / hashlib.sha256(uri.encode()).hexdigest()[:32]
-    recorded = ""
-    with suppress(OSError):  # none, or a damaged one: it is written below
-        recorded = record.read_bytes().decode(errors="replace")
-    try:
-        files, root = open_root(knob, uri)
-    except Unreachable as error:
-        if not repair and re.fullmatch(r"[^/\0]+-[0-9a-f]{12}", recorded) and holds_store(folder / recorded):
-            notify(f"{error} Using the copy that this node has in {folder / recorded}.")
-            return folder / recorded
-        raise
+    files, root = open_root(knob, uri)
     copy = copy_of(folder, root.manifest)
 
     def is_whole() -> bool:
@@ -244,10 +224,6 @@ def fetch_copy(
                 f"{place} cannot be copied to {copy} ({error.strerror or error}); make room there, or point "
                 "DITLAB_CACHE at a larger disk of this node."
             ) from error
-    if recorded != copy.name:
-        with suppress(OSError):  # a full disk, or one that may only be read: the copy itself is there
-            record.parent.mkdir(exist_ok=True)
-            write_durably(record, copy.name.encode())
     return copy
 
 
@@ -271,19 +247,8 @@ def _copy(
     for part in contents.manifests:
         (copy / part.folder).mkdir(parents=True, exist_ok=True)
     missing = [file for file in contents.files if not _is_there(copy / file.path, file)]
-    needed = sum(file.size or 0 for file in missing)
-    free = shutil.disk_usage(copy).free
-    if needed > free:
-        raise UserError(
-            f"{place} needs {format_bytes(needed)} in {copy}, where {format_bytes(free)} are free; make room there, or "
-            "point DITLAB_CACHE at a larger disk of this node."
-        )
-    stop = threading.Event()
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        try:
-            list(pool.map(lambda file: _fetch_file(files, file, copy / file.path, stop), missing))
-        finally:
-            stop.set()  # after an error or Ctrl-C, do not wait for unfinished files
+        list(pool.map(lambda file: _fetch_file(files, file, copy / file.path), missing))
     for part in contents.manifests:
         sync_folder(copy / part.folder)
         write_durably(copy / part.folder / part.name, part.content)
@@ -291,50 +256,49 @@ def _copy(
 
 
 def _is_there(path: Path, file: StoreFile) -> bool:
-    """Return True if a file of an earlier copy has the manifest's size and SHA-256."""
+    """Return True if a file of an earlier copy has the manifest's SHA-256."""
     try:
         with path.open("rb") as content:
-            if not file.sha256 or file.size not in (None, os.fstat(content.fileno()).st_size):
-                return False
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
     except OSError:
         return False
 
 
-def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path, stop: threading.Event) -> None:
+def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path) -> None:
+    """Fetch a file. Raises UserError for one that is missing or was altered, OSError where the disk refuses."""
     place = f"{files.knob}={files.location}: {file.path}"
-    most = UNSIZED_BYTES if file.size is None else file.size
     digest = hashlib.sha256()
-    size = 0
     partial = target.with_name(f".{target.name}.partial")
-    remedy = "check the network and the credentials in the environment"
     try:
         with partial.open("wb") as sink:
-            chunks = files.chunks(file.folder, file.name)
-            while size <= most:
-                with files.translating_errors(f"does not give {file.path}", remedy):
-                    try:
-                        chunk = next(chunks, b"")
-                    except FileNotFoundError:
-                        raise UserError(
-                            f"{place} is missing; upload the store again with `ditlab data upload`."
-                        ) from None
-                if stop.is_set():
-                    return
-                if not chunk:
-                    break
-                size += len(chunk)
+            for chunk in _chunks(files, file):
                 digest.update(chunk)
                 sink.write(chunk)
             flush_to_disk(sink)
-        problem = ""
-        if size > most or file.size not in (None, size):
-            says = "at most" if file.size is None else "the manifest says"
-            problem = f"it has {'more than ' if size > most else ''}{min(size, most):,} bytes, and {says} {most:,}"
-        elif file.sha256 not in ("", digest.hexdigest()):
-            problem = f"its SHA-256 is {digest.hexdigest()[:16]}..., and the manifest says {file.sha256[:16]}..."
-        if problem:
-            raise UserError(f"{place} was altered: {problem}; {UPLOAD_AGAIN}.")
+        if digest.hexdigest() != file.sha256:
+            raise UserError(
+                f"{place} was altered: its SHA-256 is {digest.hexdigest()[:16]}..., and the manifest says "
+                f"{file.sha256[:16]}...; {UPLOAD_AGAIN}."
+            )
         partial.replace(target)
+    except FileNotFoundError:
+        raise UserError(f"{place} is missing; upload the store again with `ditlab data upload`.") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _chunks(files: RemoteFiles, file: StoreFile) -> Iterator[bytes]:
+    """Read a file's content. Raises FileNotFoundError where there is none, Unreachable where nobody answers."""
+    chunks = files.chunks(file.folder, file.name)
+    while True:
+        try:
+            chunk = next(chunks, b"")
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each of fsspec's libraries has exceptions of its own
+            raise Unreachable(
+                f"{files.knob}={files.location} does not give {file.path} ({first_line(error)}); {READ_REMEDY}."
+            ) from error
+        if not chunk:
+            return
+        yield chunk

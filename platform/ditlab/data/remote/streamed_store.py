@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.remote.block_cache import BlockCache
-from ditlab.data.remote.block_fetching import BlockFetcher, BlockRequest, ReadAhead
+from ditlab.data.remote.block_fetching import BlockCache, BlockFetcher, BlockRequest
 from ditlab.data.remote.copies import Notify, copy_of, fetch_copy, open_root
 from ditlab.data.stores.block_index import BlockEntry, verify_entries
 from ditlab.data.stores.blocks import digests
@@ -28,7 +27,7 @@ from ditlab.storage.files import folder_size
 LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""
 MAPPED_SHARE = 0.5
-"""Share of this process's part of the cache that is mapped at most: mapped blocks cannot be evicted."""
+"""Share of the cache that is mapped at most: a mapped block keeps its room on the disk when it is evicted."""
 BLOCKS, MANIFESTS = "blocks", "streamed"
 """Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
 FREE_SHARE = 0.05
@@ -38,14 +37,14 @@ FREE_SHARE = 0.05
 class StreamedStore(Store):
     """Store behind a URI, whose rows are fetched block by block, each verified whenever it is loaded."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, ahead: ReadAhead, folder: str = ""):
+    def __init__(self, path: Path, manifest: StoreManifest, fetcher: BlockFetcher, folder: str = ""):
         """Make a store of its manifest.
 
-        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket. `ahead` and its
-        fetcher are shared by the buckets of a store.
+        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket. The fetcher is
+        shared by the buckets of a store.
         """
         super().__init__(path, manifest)
-        self._ahead = ahead
+        self._fetcher = fetcher
         self._folder = folder
         self._loaded: OrderedDict[int, StoredBlock] = OrderedDict()
         self._lock = threading.Lock()
@@ -57,11 +56,11 @@ class StreamedStore(Store):
         with self._lock:
             for number in self._loaded.keys() - set(numbers):
                 del self._loaded[number]  # mapped, it would take the room of what is read ahead
-        self._ahead.expect(self._folder, [self._request(number, entries[number]) for number in numbers])
+        self._fetcher.expect(self._folder, [self._request(number, entries[number]) for number in numbers])
 
     def close(self) -> None:
         """End the threads that fetch. Closing twice is fine."""
-        self._ahead.close()
+        self._fetcher.close()
 
     def verify(self) -> None:
         """Fetch and verify every block. Raises as `gather` does."""
@@ -84,12 +83,12 @@ class StreamedStore(Store):
             return found
         entries = self._index.of_blocks(missing)
         requests = {number: self._request(number, entries[number]) for number in missing.tolist()}
-        contents = self._ahead.fetcher.fetch(list(requests.values()))
+        contents = self._fetcher.fetch(list(requests.values()))
         for number, request in requests.items():
             found[number] = self._read_block(number, contents[request.key])
         with self._lock:
             self._loaded.update((number, found[number]) for number in missing.tolist())
-            most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._ahead.fetcher.cache.share()))
+            most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._fetcher.cache.limit_bytes))
             size = self.layout.block_rows * sum(column.row_bytes for column in self.columns.values())
             while len(self._loaded) > max(1, most // size):
                 self._loaded.popitem(last=False)
@@ -114,7 +113,7 @@ class StreamedStore(Store):
             digest = self.manifest.shards[shard].blocks
             verify = partial(verify_entries, sha256=digest)
             requests[shard] = BlockRequest(digest, self._folder, self.manifest.index.file, first, length, verify)
-        contents = self._ahead.fetcher.fetch(list(requests.values()))
+        contents = self._fetcher.fetch(list(requests.values()))
         return {shard: bytes(contents[request.key]) for shard, request in requests.items()}
 
 
@@ -143,10 +142,10 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
             f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
-    ahead = ReadAhead(BlockFetcher(files, cache))
+    fetcher = BlockFetcher(files, cache)
 
     def opened(name: str) -> StreamedStore:
-        return StreamedStore(folder / name, read_manifest(folder / name / MANIFEST_NAME, StoreManifest), ahead, name)
+        return StreamedStore(folder / name, read_manifest(folder / name / MANIFEST_NAME, StoreManifest), fetcher, name)
 
     if not (folder / BUCKETS_NAME).exists():
         return opened("")

@@ -1,1 +1,1 @@
-"""Records of a source, read from numbered blocks of its files: Parquet, Arrow, JSON lines, MDS."""
+"""Records of a source, read from numbered blocks of its files: Parquet, CSV, JSON lines; members of tars."""

@@ -9,30 +9,27 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from ditlab.data.source_files import CONVERT, LINE_BYTES, BadRecord, SourceFile, not_utf8, open_unpacked
+from ditlab.data.source_files import CONVERT, BadRecord, SourceFile, not_utf8, open_unpacked
 from ditlab.data.sources.tables import check_columns
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.errors import first_line, nearest
 from ditlab.storage.plain_files import MIB
 
+FIELD_BYTES = 256 * MIB
+"""Most bytes of a value of CSV."""
 READ_BYTES = MIB
 """Bytes that are read at a time, and in which a place for a cut is looked for."""
 _SPACES = b" \t\n\r\v\f"
 
 
 def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the lines that begin in [start, stop), and their offsets. Raises UserError for one of no end."""
+    """Iterate over the lines that begin in [start, stop), and their offsets."""
     with open_unpacked(file) as source:
         place = start
         if start:  # the line that holds the byte before is of another range
             source.seek(start - 1)
-            place = start - 1 + len(source.readline(LINE_BYTES + 1))
+            place = start - 1 + len(source.readline())
         while stop is None or place < stop:
-            line = source.readline(LINE_BYTES + 1)
-            if len(line) > LINE_BYTES:
-                raise UserError(
-                    f"{file.place}: the line at byte {place:,} has more than {LINE_BYTES:,} bytes; write one document "
-                    "a line, and longer ones into .txt files."
-                )
+            line = source.readline()
             if not line:
                 return
             yield place, line
@@ -85,7 +82,7 @@ def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any
     All values are text, those that a short line lacks None. Raises UserError for a column that is not there, BadRecord,
     after the rows before, for what is not UTF-8, and as the libraries do.
     """
-    csv.field_size_limit(LINE_BYTES)
+    csv.field_size_limit(FIELD_BYTES)
     try:
         with io.TextIOWrapper(open_unpacked(file), "utf-8-sig", newline="") as text:
             rows = csv.DictReader(text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True)

@@ -23,7 +23,7 @@ def tar_members(file: SourceFile, damage: list[str], wanted: Sequence[str]) -> I
     `wanted`: endings of the members whose contents are read; of the others it is None.
     """
     start: int | None = None
-    mode: Literal["r:", "r|"] = "r|" if wanted or not file.has_path else "r:"
+    mode: Literal["r:", "r|"] = "r|" if wanted or file.is_remote else "r:"
     try:
         with open_source(file) as source, tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar:
             start = 0

@@ -5,12 +5,10 @@ A receipt has levels: files, and below them the rows of tables, the members of a
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt
@@ -20,14 +18,10 @@ from ditlab.spec.values import printable
 
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
-LEFT_OUT_LISTS = "left_out-*.txt"
-"""Pattern of the names of files that list what an import left out."""
 SHOWN = 3
 """Reasons, or records, that a line names."""
-SHOWN_LINES = 20
-"""Records left out that a receipt lists; the file beside the store has more."""
-LISTED = 100_000
-"""Records that the file beside the store lists; all are counted."""
+LISTED = 1000
+"""Records left out that a receipt lists; all are counted."""
 DAMAGED = "damaged file"
 """Reason for which all of a file behind its damage is left out."""
 NO_RECORD = "unreadable"
@@ -115,13 +109,13 @@ class ReceiptLevel(ManifestRecord):
 class SourceReceipt(ManifestRecord):
     """Receipt of an import."""
 
+    model_config = ConfigDict(extra="ignore")  # older ones name a file of all that was left out
+
     levels: tuple[ReceiptLevel, ...]
     changed: dict[str, PositiveInt] = {}
     """Number of rows that were changed on their way, by what was done: `captions cut`."""
     listed: tuple[str, ...] = ()
     """The first of what was left out, a line each: place, reason and finding."""
-    list_name: PlainName | None = None
-    """Name of the file beside the manifest that lists all of it; null where nothing was left out."""
     warnings: tuple[str, ...] = ()
     """Sentences on what a person should look at."""
 
@@ -148,32 +142,17 @@ def make_receipt(
     dropped: Iterable[DroppedRecord],
     changed: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
-    before: bytes = b"",
-) -> tuple[SourceReceipt, bytes]:
-    """Return a receipt, with warnings of shares and damages added, and the file that lists what was left out.
-
-    `dropped`: what was left out, as far as it was kept; `before`: that file of the store that grows.
-    """
+) -> SourceReceipt:
+    """Return a receipt, with warnings of shares and damages added. `dropped`: what was left out, as far as it was
+    kept."""
     kept = list(dropped)[:LISTED]
-    lines = [printable(str(each)) for each in kept]
-    more = sum(level.num_left_out for level in levels) - len(lines)
-    text = "".join(f"{line}\n" for line in [*lines, *[f"and {more:,} more"] * (more > 0)]).encode()
-    text = before + text
     damaged = [printable(each.place) for each in kept if each.reason == DAMAGED]
-    receipt = SourceReceipt(
+    return SourceReceipt(
         levels=tuple(levels),
         changed={what: number for what, number in sorted((changed or {}).items()) if number},
-        listed=tuple(lines[:SHOWN_LINES]),
-        # a name with the content's hash: a new list leaves the old store's in place
-        list_name=f"left_out-{hashlib.sha256(text).hexdigest()[:8]}.txt" if text else None,
+        listed=tuple(printable(str(each)) for each in kept),
         warnings=(*warnings, *_damages(damaged), *_shares(levels)),
     )
-    return receipt, text
-
-
-def read_list(folder: Path, receipt: SourceReceipt | None) -> bytes:
-    """Return the list of what was left out of a store; empty where there is none."""
-    return (folder / receipt.list_name).read_bytes() if receipt and receipt.list_name else b""
 
 
 def _damages(places: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ from ditlab.data.stores.manifest import (
     TextFacts,
     format_manifest,
 )
-from ditlab.data.stores.receipt import LEFT_OUT_LISTS, ManifestRecord, SourceReceipt, plain_name
+from ditlab.data.stores.receipt import ManifestRecord, SourceReceipt, plain_name
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_file, sync_folder, write_durably, writing_into
 
@@ -314,11 +314,10 @@ def finish_store(
     text: TextFacts | None = None,
     attachments: Mapping[str, bytes] | None = None,
     receipt: SourceReceipt | None = None,
-    left_out: bytes = b"",
 ) -> StoreManifest:
     """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards in a folder.
 
-    `left_out`: content of the file that the receipt names. A store that was there stays whole until the manifest takes
+    A store that was there stays whole until the manifest takes
     the old one's place in a single rename; its shards are removed after that. Raises UserError where there are no rows;
     OSError as the disk does.
     """
@@ -344,17 +343,16 @@ def finish_store(
         fingerprint="",
     )
     manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
-    listed = {receipt.list_name: left_out} if receipt and receipt.list_name else {}
-    files = {manifest.index.file: index, **attached, **listed, MANIFEST_NAME: format_manifest(manifest)}
+    files = {manifest.index.file: index, **attached, MANIFEST_NAME: format_manifest(manifest)}
     for file, content in files.items():
         write_durably(path / file, content)
-    _remove_strays(path, {*(name for name, _, _ in manifest.stored_files), *listed})
+    _remove_strays(path, {name for name, _, _ in manifest.stored_files})
     return manifest
 
 
-def _remove_strays(path: Path, named: Collection[str | None]) -> None:
+def _remove_strays(path: Path, named: Collection[str]) -> None:
     """Remove files of an older store that the manifest does not name; open maps of them stay valid."""
-    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin", LEFT_OUT_LISTS):
+    for pattern in ("*.arrow", "*.pieces", "blocks-*.bin"):
         for stray in path.glob(pattern):
             if stray.name not in named:
                 stray.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from ditlab.data.stores.manifest import (
     format_manifest,
     read_manifest,
 )
-from ditlab.data.stores.receipt import LEFT_OUT_LISTS, SourceReceipt
+from ditlab.data.stores.receipt import SourceReceipt
 from ditlab.errors import UserError
 from ditlab.storage.files import sync_folder, write_durably, writing_into
 
@@ -45,8 +45,6 @@ class WrittenStore:
     store: AnyStore
     outcome: WriteOutcome
     """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
-    share: float | None = 1.0
-    """About the share of its source that was read: of a dry run a part; None where it is unknown."""
 
 
 def write_store(
@@ -83,15 +81,13 @@ def place_buckets(
     description: str,
     source: Source,
     receipt: SourceReceipt | None = None,
-    left_out: bytes = b"",
 ) -> WrittenStore:
     """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
 
     They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
     place in a single rename: until then the old store stays whole. Its folders, and what killed imports have left, are
     removed after that; only one import at a time may write to a folder. A bucket that is there already stays, unless it
-    is damaged. `left_out`: content of the file that the receipt names. Raises UserError for a folder that cannot be
-    written.
+    is damaged. Raises UserError for a folder that cannot be written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
@@ -121,8 +117,6 @@ def place_buckets(
         has_moved = False
         for (_, store), bucket in zip(ordered, manifest.buckets, strict=True):
             has_moved |= _move_bucket(store, path / bucket.folder)
-        if receipt and receipt.list_name:
-            write_durably(path / receipt.list_name, left_out)
         sync_folder(path)
         write_durably(path / BUCKETS_NAME, format_manifest(manifest))
     _remove_unnamed(path, manifest)
@@ -153,9 +147,6 @@ def _remove_unnamed(path: Path, manifest: BucketsManifest) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for left in path.glob(".*.part"):  # by an import that was killed: one runs at a time
         left.unlink(missing_ok=True)
-    for left in path.glob(LEFT_OUT_LISTS):
-        if not manifest.receipt or left.name != manifest.receipt.list_name:
-            left.unlink(missing_ok=True)
 
 
 def refuse_plain_store(path: Path) -> None:

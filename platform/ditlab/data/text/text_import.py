@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from ditlab.data.import_blocks import (
-    MOST_LISTED,
     BlockReceipt,
     InputBlock,
     ProcessExecutor,
@@ -25,8 +23,8 @@ from ditlab.data.import_blocks import (
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
-from ditlab.data.source_files import BadRecord, endings, list_source, source_name, visible_name
-from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files, share_read
+from ditlab.data.source_files import BadRecord, endings, list_source, source_name
+from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files
 from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ReceiptLevel, make_receipt
@@ -130,8 +128,6 @@ class TextRules:
     """Tokens of a row."""
     refuses: bool
     """True where no document may be left out."""
-    limit: int | None = None
-    """Bytes of text of a block that are read; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
@@ -157,7 +153,7 @@ class TextRules:
         counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            for piece in beginning(block_pieces(block, self.column, leave_out), self.limit):
+            for piece in block_pieces(block, self.column, leave_out):
                 counts["documents"] += piece.last
                 counts["bytes"] += piece.num_bytes
                 yield piece
@@ -178,21 +174,10 @@ class TextRules:
             rows=sum(each.shard.rows for each in shards),
             parts={".": tuple(shards)},
             left_out=dropped.counts,
-            listed=tuple(dropped.first[:MOST_LISTED]),
+            listed=tuple(dropped.first),
             counts=counts,
             detail={REST: packed(rest), FIRST: first_problem},
         )
-
-
-def beginning(pieces: Iterable[TextPiece], num_bytes: int | None) -> Iterator[TextPiece]:
-    """Iterate over pieces of about `num_bytes` (None: all); a document that is cut ends there."""
-    left = math.inf if num_bytes is None else num_bytes
-    for piece in pieces:
-        left -= piece.num_bytes
-        if left <= 0:
-            yield replace(piece, last=True)
-            return
-        yield piece
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -233,13 +218,11 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     path = request.out / (options.name or f"text-{folder_name(stem)}-{label}")
     refuse_bucketed_store(path)
 
-    limit = request.limit and request.limit * length
-
     def read() -> Iterator[TextPiece]:
-        return beginning(_pieces_to_learn(blocks, options.column, refuses), limit)
+        return _pieces_to_learn(blocks, options.column, refuses)
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
-    rules = TextRules(tokenizer.content, options.column, length, refuses, limit)
+    rules = TextRules(tokenizer.content, options.column, length, refuses)
     described = {
         "tokenizer": tokenizer.fingerprint,
         "column": options.column,
@@ -247,9 +230,10 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         "unreadable": options.unreadable,
     }
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
-    with imported_blocks(
-        path, "text", blocks, described, rules, executor, request.progress, "tokenising", request.limit
-    ) as (folder, receipts):
+    with imported_blocks(path, "text", blocks, described, rules, executor, request.progress, "tokenising") as (
+        folder,
+        receipts,
+    ):
         sums = sums_of(receipts)
         if not sums["bytes"]:
             raise _without_text(options, blocks[0], receipts)
@@ -261,11 +245,10 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         rows = rest[: len(rest) - dropped].reshape(-1, length)
         left = dropped_of(receipts)
         documents = ReceiptLevel(unit="documents", used={"documents": sums["documents"]}, left_out=left.counts)
-        receipt, left_out = make_receipt([files, documents], [*files_left_out, *left.first])
-        name = visible_name(source_name(options.source))
+        name = source_name(options.source)
         num_files = len({file for block in blocks for file in block.files})
         note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
-        written = finish_import(
+        return finish_import(
             path,
             folder,
             receipts,
@@ -273,36 +256,28 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             more=write_shards(folder, "rest", columns, [{"tokens": rows}] if len(rows) else []),
             description=f"text of {name} in rows of {length:,} tokens",
             source=Source(kind="text", note=note),
-            receipt=receipt,
-            left_out=left_out,
+            receipt=make_receipt([files, documents], [*files_left_out, *left.first]),
             text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
-    if limit is None:
-        return written
-    return replace(
-        written, share=share_read(blocks, [each.counts["bytes"] for each in receipts], limit, documents.found)
-    )
 
 
 def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[BlockReceipt]) -> RefusedSource:
     """Return the error for a source without text: the first document's, if one cannot be read."""
     first = next(filter(None, (receipt.detail[FIRST] for receipt in receipts)), "")
-    if first and block.kind in ("arrow", "mds", "parquet"):
-        first = f"{first.removesuffix('.')} ({other_columns(block, options.column)})."
+    if first and block.kind == "parquet":
+        first = f"{first.removesuffix('.')} ({other_columns(block.files[0], options.column)})."
     return RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
 
 
 def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[DroppedRecord]]:
     """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
     listing = list_source(source)
-    files = record_files(source, [file for file in listing if not file.set_aside], TEXT_KINDS)
+    files = record_files([file for file in listing if not file.set_aside], TEXT_KINDS)
     if files:
-        blocks = record_blocks(files, block_bytes(sum(each.file.size for each in files)))
-        return blocks, *files_level(listing, {"read": [each.file for each in files]})
-    known = f"{', '.join(f'.{kind}' for kind in sorted(TEXT_KINDS))} file"
-    if len(listing) == 1 and not Path(source).is_dir():
-        raise UserError(f"--source={source} is no {known}; rename it, or name another.")
+        blocks = record_blocks(files, block_bytes(sum(file.size for file in files)))
+        return blocks, *files_level(listing, {"read": files})
+    known = f"{', '.join(f'.{kind}' for kind in TEXT_KINDS)} file"
     raise UserError(f"--source={source} holds no {known} ({endings(listing)}); name a file, or a folder of some.")
 
 

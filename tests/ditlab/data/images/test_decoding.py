@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import re
 import zlib
 
 import numpy as np
@@ -13,7 +12,6 @@ from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedIm
 from ditlab.data.stores.receipt import DroppedRecord
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
-from support.special_files import KINDS, put
 
 RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
 
@@ -178,12 +176,6 @@ def test_the_most_pixels_are_a_knob():
     assert answer.reason == "unreadable" and "pixels" not in answer.detail, "it was decoded"
 
 
-@pytest.mark.parametrize(("kind", "problem"), KINDS)
-def test_special_files_are_skipped_with_what_they_are(tmp_path, kind, problem):
-    answer = decode(RULES, CaptionedImage("a.png", put(kind, tmp_path / "a.png"), b"a slope"))
-    assert answer.reason == "unreadable" and re.search(f"{problem}|a device", answer.detail)
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
 def test_flipped_bits_cost_an_image_at_most_itself(kind):
     for damaged in bit_flips(encoded(smooth(20, 24), kind), 150):
@@ -243,13 +235,6 @@ def test_a_padded_image_is_whole_between_two_white_bars():
 def test_a_padded_image_that_is_shorter_on_both_sides_or_a_line_is_left_out():
     for height, width in ((63, 63), (20, 40), (1, 10_000)):
         assert fitted(smooth(height, width), "pad").reason == "too small"
-
-
-def test_a_stretched_image_is_pillows():
-    image = smooth(100, 64)
-    one = fitted(image, "stretch")
-    assert np.array_equal(one.pixels, pixels_of(image.resize((64, 64), Image.Resampling.LANCZOS)))
-    assert fitted(smooth(100, 63), "stretch").reason == "too small"
 
 
 def test_grey_is_the_luma_on_white():

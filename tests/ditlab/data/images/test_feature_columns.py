@@ -1,4 +1,4 @@
-"""Features stored while images are imported are those that the encoders give."""
+"""Features stored beside images are those that the encoders give."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,8 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
         "encode_text": str(write_text_encoder(tmp_path / "text")),
         "encode_images": str(write_image_encoder(tmp_path / "image")),
     }
-    store = run(**places)
+    run(name="set")
+    store = encode_store("set", **places).store
     assert {part.name for part in store.parts} == {"24x24", "16x32"}
     text = FrozenTextEncoder(places["encode_text"], None, 512)
     image = FrozenImageEncoder(places["encode_images"], None, 4)
@@ -65,33 +66,18 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
         patches = part.columns["image"].shape[1] * part.columns["image"].shape[2] // 16
         assert part.columns["image_features"].shape == (patches, image.width)
         assert torch.allclose(part.tensor("image_features").float(), image.encode(pixels), atol=1e-2)
-    assert run(**places).fingerprint == store.fingerprint
     assert np.isclose(store.columns["text_pooled"].statistics.count, 3 * text.width)
 
 
-def test_one_encoder_alone_stores_its_own_features(run, tmp_path):
-    store = run(encode_images=str(write_image_encoder(tmp_path / "image")))
-    assert set(store.columns) == {"image", "caption", "image_features"}
-    assert set(run().columns) == {"image", "caption"}
-
-
-def test_an_encoder_that_does_not_fit_is_refused_before_anything_is_decoded(run, tmp_path, home):
-    with pytest.raises(UserError, match=r"--encode-images=.*patches of 8 pixels"):
-        run(encode_images=str(write_image_encoder(tmp_path / "image", patch=8)))
-    with pytest.raises(UserError, match=r"--encode-text=.*holds no"):
-        run(encode_text=str(tmp_path / "photos"))
-    assert not home.stores.exists()
-
-
-def test_a_store_that_exists_gets_the_features_of_an_import_with_them(run, tmp_path, home, monkeypatch):
+def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
     from ditlab.data.images.encoding import EncodingRules
 
     places = {
         "encode_text": str(write_text_encoder(tmp_path / "text")),
         "encode_images": str(write_image_encoder(tmp_path / "image")),
     }
-    expected = run(name="whole", **places)
     store = run(name="set")
+    expected = encode_store("set", **places, name="whole").store
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each row
     convert, blocks = EncodingRules.convert, []
 

@@ -1,4 +1,4 @@
-"""Captions and classes of imported images: from names of folders and files, and from lines of JSON."""
+"""Captions and classes of imported images: from names of folders, and from lines of JSON."""
 
 import json
 import shutil
@@ -66,12 +66,6 @@ def test_tars_of_class_folders_give_the_same(run, pets, tmp_path):
     assert run(dotted, label_from="folder").fingerprint == expected
 
 
-def test_names_of_folders_and_files_are_captions(run, pets):
-    assert captions(run(pets, caption_from="folder")) == ["dog", "tabby cat", "tabby cat"]
-    both = run(pets, caption_from="stem", label_from="folder")
-    assert captions(both) == ["x", "1 a", "2 b"] and both.tensor("label").tolist() == [1, 2, 2]
-
-
 def lines(file: Path, *records: Any) -> Path:
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return file
@@ -84,12 +78,12 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
         "tabby_cat/2_b.png": "",
         "dog/text.png": "x",
     }
-    file = lines(tmp_path / "c.jsonl", *({"file_name": name, "text": text} for name, text in named.items()))
-    options = {"caption_from": str(file), "caption_column": "text"}
+    lines(pets / "metadata.jsonl", *({"file_name": name, "text": text} for name, text in named.items()))
+    options = {"caption_column": "text"}
     store = run(pets, missing_caption="skip", label_from="folder", **options)
     assert captions(store) == ["an old dog", "größer"] and store.tensor("label").tolist() == [1, 2]
     assert store.manifest.receipt.counts == {"missing caption": 2, "unreadable": 1}
-    with pytest.raises(UserError, match=r"bird/empty\.png has no caption; add a line for it to .*c\.jsonl, or give"):
+    with pytest.raises(UserError, match=r"bird/empty\.png has no caption; add a line for it to the metadata file"):
         run(pets, **options)
 
 
@@ -98,7 +92,7 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
     [
         (
             [{"file_name": "y.png", "caption": "a"}],
-            r"c\.jsonl names y\.png, which --source=.*pets does not hold",
+            r"metadata\.jsonl names y\.png, which --source=.*pets does not hold",
         ),
         ([{"file_name": f"{n}.png", "caption": "a"} for n in range(3)], r"names 0\.png and 2 more, which"),
         ([{"file_name": "dog/old/x.png", "caption": "a"}] * 2, r"line 2: names dog/old/x\.png a second time"),
@@ -108,65 +102,36 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
 )
 def test_lines_that_do_not_fit_are_named(run, pets, tmp_path, home, records, message):
     with pytest.raises(UserError, match=message):
-        run(pets, caption_from=str(lines(tmp_path / "c.jsonl", *records)))
+        lines(pets / "metadata.jsonl", *records)
+        run(pets)
     assert not home.stores.exists()
-
-
-def test_lines_that_cannot_be_read_cost_themselves_alone(run, pets, tmp_path):
-    """An image without a line may be that of a damaged one."""
-    file = lines(
-        tmp_path / "c.jsonl",
-        {"file_name": "dog/old/x.png", "caption": "old"},
-        {"file_name": "dog/text.png", "caption": "x"},
-        {"file_name": "tabby_cat/2_b.png", "caption": None},
-    )
-    file.write_bytes(file.read_bytes() + '{"file_name": "tabby_cat/1_a.png", "caption": "größer"}\n'.encode("latin1"))
-    options = {"caption_from": str(file)}
-    with pytest.raises(UserError, match=r"^c\.jsonl, line 3: 'caption' holds null, not text; correct it, or give"):
-        run(pets, **options, unreadable="refuse")
-    file.write_bytes(file.read_bytes() + b"no JSON\n")
-    store = run(pets, **options)
-    assert captions(store) == ["old"]
-    assert store.manifest.receipt.counts == {"damaged line": 3, "unreadable": 4}
-    said = store.manifest.receipt.listed
-    assert said[1].startswith("c.jsonl, line 4: damaged line (is not UTF-8: byte 0xf6 at offset ")
-    assert "tabby_cat/1_a.png: unreadable (its caption may be in a damaged line)" in store.manifest.receipt.listed
 
 
 def test_an_image_outside_all_class_folders_is_named(run, pets, home):
     shutil.copy(pets / "dog/old/x.png", pets / "z.png")
     with pytest.raises(UserError, match=r"--label-from=folder: z\.png lies in no folder below --source; move it into"):
         run(pets, label_from="folder")
-    with pytest.raises(UserError, match=r"z\.png has no caption; put it into a folder below --source that its caption"):
-        run(pets, caption_from="folder")
     assert not list(home.stores.glob("*"))
 
 
-def test_names_that_are_no_text_are_shown(run, pets):
+def test_a_name_that_is_no_text_is_refused(run, pets):
     (pets / "dog" / b"\xff.png".decode(errors="surrogateescape")).write_bytes(b"")
-    (pets / b"gr\xf6n".decode(errors="surrogateescape")).mkdir()
-    shutil.copy(pets / "dog/old/x.png", pets / b"gr\xf6n".decode(errors="surrogateescape") / "x.png")
-    store = run(pets, label_from="folder")
-    assert store.columns["label"].names == ("bird", "dog", "gr\\udcf6n", "tabby_cat")
-    assert r"dog/\udcff.png: unreadable (cannot identify" not in store.manifest.receipt.listed
-    assert any(note.startswith(r"dog/\udcff.png: unreadable") for note in store.manifest.receipt.listed)
+    with pytest.raises(UserError, match=r"holds a name that is not UTF-8 \('dog/\\udcff\.png'\); rename it"):
+        run(pets, label_from="folder")
 
 
 def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
     table = parquet_file(tmp_path / "t.parquet", image=pa.array([encoded(smooth(20, 20))], pa.binary()))
-    with pytest.raises(UserError, match=r"--caption-from=stem: .*t\.parquet holds \.parquet files; give column"):
-        run(table, caption_from="stem")
-    with pytest.raises(
-        UserError, match=r"--caption-from=column: .* holds no \.parquet files; give txt, json, folder, stem"
-    ):
-        run(pets, caption_from="column")
-    with pytest.raises(UserError, match=r"--label-from=folder: .* holds \.parquet files; give --label-column"):
+    with pytest.raises(UserError, match=r"--caption-from=txt: .*t\.parquet holds \.parquet files, which have"):
+        run(table, caption_from="txt")
+    for origin in ("column", "metadata"):
+        with pytest.raises(UserError, match=rf"--caption-from={origin}: .* holds images, which have their captions"):
+            run(pets, caption_from=origin)
+    with pytest.raises(UserError, match=r"t\.parquet holds \.parquet files; give --label-column"):
         run(table, label_from="folder")
-    with pytest.raises(UserError, match=r"--encode-text=x needs captions; give --caption-from"):
-        run(pets, label_from="folder", encode_text="x")
+    with pytest.raises(UserError, match=r"pets holds images; give --label-from"):
+        run(pets, label_column="kind")
     assert len(run(table, caption_from="none")) == 1
-    with pytest.raises(ValueError, match=r"is none of txt, json, folder, stem, metadata, column, none and no"):
-        ImagesOptions(source=pets, caption_from="captions.yaml")
     with pytest.raises(ValueError, match=r"--min-side=8 is of --sizes aspect; leave it out"):
         ImagesOptions(source=pets, sizes="square", min_side=8)
     with pytest.raises(ValueError, match=r"--resolution=30 is no multiple of --patch=4; set --resolution to 28 or 32"):
@@ -179,7 +144,7 @@ def test_small_images_name_the_options_that_help(run, tmp_path):
         run(source, sizes="aspect", resolution=256, patch=16)
     with pytest.raises(
         UserError,
-        match=r"--resolution=32 leaves no size: .*, lower --step \(a multiple of --patch=16\), or give --patch 4",
+        match=r"--resolution=32 leaves no size: .*, lower --patch or --step, or give --sizes square",
     ):
         run(source, sizes="aspect", resolution=32, patch=16)
     assert len(run(source, sizes="aspect", resolution=32, patch=4)) == 1

@@ -1,6 +1,5 @@
 """Sources of images: tables of several formats, patterns, URIs, and what is wrong with them."""
 
-import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,7 @@ from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.errors import Unreachable, UserError
 from ditlab.spec.importing import ImagesOptions
-from support.datasets.mds_shards import write_mds
 from support.datasets.photographs import captioned_folder, encoded, parquet_file, smooth, tar_file
-from support.datasets.saved_dataset import write_saved_dataset
 from support.object_store.s3 import s3_at_hand
 
 PICTURES = {f"{n}.png": encoded(smooth(20, 20 + n, n)) for n in range(5)}
@@ -45,25 +42,6 @@ def folder(tmp_path) -> Path:
 @pytest.fixture
 def expected(run, folder) -> str:
     return run(folder).fingerprint
-
-
-def samples() -> list[dict[str, Any]]:
-    return [{"image": image, "caption": text} for image, text in zip(PICTURES.values(), CAPTIONS, strict=True)]
-
-
-def test_saved_datasets_and_mds_shards_give_the_same_set(run, tmp_path, expected):
-    table = pa.Table.from_pylist([{**each, "image": {"bytes": each["image"], "path": None}} for each in samples()])
-    saved = write_saved_dataset(tmp_path / "saved", [table[:2], table[2:]], rows_of_batch=1)
-    assert run(saved).fingerprint == expected
-    shards = write_mds(tmp_path / "mds", {"image": "png", "caption": "str"}, [samples()[:3], samples()[3:]])
-    assert run(shards).fingerprint == expected
-    assert run(shards, caption_from="none").columns.keys() == {"image"}
-    with pytest.raises(UserError, match=r"shard\.00000\.mds has no column 'captoin'; did you mean 'caption'\? Give"):
-        run(shards, caption_column="captoin")
-    with pytest.raises(UserError, match=r"data-00000-of-00002\.arrow has no column 'img'; .* Give --image-column"):
-        run(saved, image_column="img")
-    with pytest.raises(UserError, match=r"'caption' holds str, no image bytes; give --image-column"):
-        run(shards, image_column="caption")
 
 
 def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, monkeypatch):
@@ -100,7 +78,7 @@ def test_uris_of_folders_and_files(run, folder, tmp_path, expected):
     table = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)
     for place in (folder, tar, table, f"{tmp_path}/*.tar", f"{tmp_path}/photos/*"):
         assert run(f"file://{place}").fingerprint == expected
-    assert run(f"file://{folder}/1.png").manifest.source.note.startswith("read from 1.png;")
+    assert run(f"file://{folder}/1.png", caption_from="none").manifest.source.note.startswith("read from 1.png;")
     (folder / "3.txt").unlink()
     (folder / "4.png").write_bytes(b"")
     store = run(f"file://{folder}", missing_caption="skip")
@@ -130,14 +108,13 @@ def test_sources_that_are_not_there(run, tmp_path, source, message, home):
 def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, folder, expected, monkeypatch):
     import boto3
 
-    monkeypatch.setattr("ditlab.data.source_files._PAUSES", ())
     with s3_at_hand("photos") as server:
         client = boto3.client("s3", endpoint_url=f"http://{server.endpoint}")
         for file in folder.iterdir():
             client.upload_file(str(file), "photos", f"deep/set/{file.name}")
         uri = f"s3://photos/deep/set?{server.query}"
         assert run(uri).fingerprint == expected
-        assert len(run(f"s3://photos/deep/set/3.png?{server.query}")) == 1
+        assert len(run(f"s3://photos/deep/set/3.png?{server.query}", caption_from="none")) == 1
         with pytest.raises(UserError, match=r"deep/none.*: there is no such file or folder"):
             run(f"s3://photos/deep/none?{server.query}")
 
@@ -152,12 +129,6 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, 
         server.before = lambda request: None
         client.upload_file(str(folder / "4.png"), "photos", "deep/set/4.png")
         assert run(uri).fingerprint == expected
-
-
-def test_a_single_file_takes_its_own_caption_alone(run, folder):
-    shutil.copy(folder / "1.png", folder / "1b.png")
-    store = run(folder / "1.png")
-    assert len(store) == 1 and store.manifest.receipt.counts == {}
 
 
 @pytest.mark.slow

@@ -56,18 +56,18 @@ def test_idx_files_read_back(folder, write_idx, suffix):
     [
         (
             struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
-            r"x is truncated: 7 bytes of data, and its sizes \[2, 2, 2\] need 8",
+            r"x is not whole: 23 bytes, and its sizes \[2, 2, 2\] need 24",
         ),
-        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is longer than it says: 9 bytes of data"),
-        (struct.pack(">3I", 2051, 2, 2), "x is truncated: 12 bytes cannot hold the header"),
-        (b"", "x is truncated: 0 bytes"),
-        (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, which is idx labels; the two files may be"),
-        (b"<!DOCTYPE html><html>...", r"magic number 1008813135; expected idx images \(magic number 2051\)"),
+        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is not whole: 25 bytes"),
+        (struct.pack(">3I", 2051, 2, 2), "x is not whole: 12 bytes"),
+        (b"", "x starts with magic number 0"),
+        (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, and idx images with 2051; the files may be"),
+        (b"<!DOCTYPE html><html>...", r"magic number 1008813135, and idx images with 2051"),
         (
             gzip.compress(struct.pack(">4I", 2051, 20, 5, 5) + bytes(500), mtime=0)[:-9],
-            "x is a damaged or truncated gzip file of",
+            "x cannot be read",
         ),
-        (b"\x1f\x8b" + bytes(30), "x is a damaged or truncated gzip file of 32 bytes"),
+        (b"\x1f\x8b" + bytes(30), "x cannot be read"),
     ],
 )
 def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, content, message):
@@ -78,7 +78,7 @@ def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, conte
 
 def test_labels_are_not_images(folder, write_idx):
     write_idx(folder / "x", np.zeros((2, 2, 2)))
-    with pytest.raises(UserError, match=r"magic number 2051, which is idx images.*expected idx labels"):
+    with pytest.raises(UserError, match=r"magic number 2051, and idx labels with 2049"):
         read_idx(folder / "x", LABELS_MAGIC)
 
 

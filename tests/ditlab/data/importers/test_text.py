@@ -259,7 +259,7 @@ def test_mistakes_end_with_2_and_the_knob(tmp_path):
         (("--source", "nowhere"), "--source=nowhere: there is no such file or folder; correct it."),
         (("--source", ".", "--vocabulary", "200"), "200 is not in the range x>=257"),
         (("--source", ".", "--vocabulary", "300"), "--vocabulary=300 is of a BPE that is learned"),
-        (("--source", "."), "--source=. holds no .arrow, .csv, .jsonl, .mds, .parquet, .tsv, .txt file"),
+        (("--source", "."), "--source=. holds no .csv, .jsonl, .parquet, .tsv, .txt file"),
     ):
         said = run_inside("data", "import", "text", *arguments, home=tmp_path / "home", cwd=tmp_path)
         assert said.code == 2 and message in said.err and "Traceback" not in said.err

@@ -10,13 +10,11 @@ from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
 def test_sources_without_text_are_refused(importing, tmp_path):
     (tmp_path / "empty").mkdir()
-    importing.refused(
-        tmp_path / "empty", f"--source={tmp_path}/empty holds no .arrow, .csv, .jsonl, .mds, .parquet, .tsv, .txt file"
-    )
+    importing.refused(tmp_path / "empty", f"--source={tmp_path}/empty holds no .csv, .jsonl, .parquet, .tsv, .txt file")
     (tmp_path / "empty" / "a.txt").touch()
     importing.refused(tmp_path / "empty", "holds no text")
     (tmp_path / "a.md").write_text("a,b")
-    importing.refused(tmp_path / "a.md", "a.md is no .arrow, .csv, .jsonl, .mds, .parquet, .tsv, .txt file")
+    importing.refused(tmp_path / "a.md", "a.md holds no .csv, .jsonl, .parquet, .tsv, .txt file")
     for kind in ("jsonl", "parquet"):
         importing.refused(write_corpus(tmp_path / kind, kind, []), "holds no text")
 

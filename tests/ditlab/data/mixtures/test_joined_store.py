@@ -10,7 +10,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
-from ditlab.spec.data import ArrowData, CaptionedDigitsData, LanesOrderSpec, TextData
+from ditlab.spec.data import ArrowData, CaptionedDigitsData, TextData
 from ditlab.spec.mixture import MixtureData
 from ditlab_models.contract import ANY
 from support.datasets.bucketed import bucketed
@@ -156,59 +156,6 @@ def test_views_join_training_rows_and_take_held_out_ones_in_turns(make_store):
     both, held = joined_views(train, held_out, "data.kind=mixture", "auto")
     assert both.rows.tolist() == [5, 3, 1, 14, 12, 10] and held.rows.tolist() == [8, 11, 7, 6, 0]
     assert both.store is held.store
-
-
-def test_computed_rows_of_parts_stay_computed(tmp_path, home):
-    for name, rows in (("many", 40), ("few", 12)):
-        bucketed(tmp_path / name, {(8, 8): rows})
-    bucketed(tmp_path / "sizes", {(8, 8): 30, (8, 12): 20})
-    order = LanesOrderSpec(lanes=2)
-
-    def opened(*names: str):
-        parts = {name: ArrowData(path=str(tmp_path / name), order=order, hold_out=0.2) for name in names}
-        return open_data(MixtureData(parts=parts, weights=dict.fromkeys(names, 1.0)), home)
-
-    for names in (("few", "many"), ("few", "sizes")):
-        data = opened(*names)
-        for whole, views in (
-            (data.train, [part.train for part in data.mixture.parts.values()]),
-            (data.held_out, [part.held_out for part in data.mixture.parts.values()]),
-        ):
-            assert not isinstance(whole.rows, np.ndarray)
-            rows = whole.rows[np.arange(len(whole))]
-            assert len(set(rows.tolist())) == len(rows) == sum(map(len, views))
-            first, own = 0, []
-            for view in views:
-                own += (view.rows[np.arange(len(view))] + first).tolist()
-                first += len(view.store)
-            assert sorted(rows.tolist()) == sorted(own)
-            assert whole.bucket_counts.tolist() == np.bincount(whole.buckets, minlength=len(whole.store.parts)).tolist()
-            for number in range(len(whole.store.parts)):
-                inside = whole.in_part(number)
-                assert len(inside) == whole.bucket_counts[number]
-                places = np.flatnonzero(whole.buckets == number)
-                expected = whole.gather("number", places)
-                found = inside.gather("number", np.arange(len(inside)))
-                assert sorted(found.tolist()) == sorted(expected.tolist())
-            again = whole.rows.shuffled("x")
-            assert sorted(again[np.arange(len(again))].tolist()) == sorted(own)
-            assert whole.rows_key != b""
-
-
-def test_announced_rows_reach_the_parts(tmp_path, home, monkeypatch):
-    for name, rows in (("many", 40), ("few", 12)):
-        bucketed(tmp_path / name, {(8, 8): rows})
-    parts = {name: ArrowData(path=str(tmp_path / name), order=LanesOrderSpec(lanes=2)) for name in ("few", "many")}
-    data = open_data(MixtureData(parts=parts, weights={"few": 1.0, "many": 1.0}), home)
-    asked = {}
-    for name, part in data.mixture.parts.items():
-        monkeypatch.setattr(part.train.store.parts[0], "expect", lambda blocks, name=name: asked.update({name: blocks}))
-    num_few = len(data.mixture.parts["few"].train)
-    data.train.expect(np.array([[0, 2], [num_few, num_few + 3]]))
-    assert {name: blocks.tolist() for name, blocks in asked.items()} == {"few": [0], "many": [0]}
-    asked.clear()
-    data.train.expect(np.array([[num_few, num_few + 3]]))
-    assert list(asked) == ["many"]
 
 
 @pytest.mark.slow

@@ -8,22 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.data.loading.order import FullOrder, UpcomingRows, epoch_order
+from ditlab.data.loading.order import FullOrder, epoch_order
 from ditlab.data.mixture_order import MixtureOrder, PartDraws, PartOrder, part_seed
 
 BATCH = 8
 LENGTHS = {"a": 50, "b": 21}
-
-
-class Lanes(FullOrder):
-    """Four lanes of 11 samples each, which say what comes next."""
-
-    def batches(self, first, count, columns=None):
-        lanes = np.arange(4) if columns is None else columns
-        return lanes * 11 + (np.arange(first, first + count)[:, None] + lanes) % 11
-
-    def upcoming(self, batch, columns):
-        return UpcomingRows(np.array([[lane * 11, lane * 11 + 11] for lane in columns]), batch // 11 * 11 + 11)
 
 
 def part(name: str, draw: str, first: int = 0, seed: int = 3) -> PartOrder:
@@ -36,12 +25,7 @@ def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
     return MixtureOrder(parts, PartDraws(3, shares), BATCH, draw, **options)
 
 
-def lanes(**options) -> MixtureOrder:
-    four = PartOrder(Lanes(44, 4, 0), 0, 0)
-    return MixtureOrder([four, part("b", "sample", first=44)], PartDraws(3, [0.5, 0.5]), BATCH, "sample", **options)
-
-
-ORDERS = {"sample": partial(mixture, "sample"), "batch": partial(mixture, "batch"), "lanes": lanes}
+ORDERS = {"sample": partial(mixture, "sample"), "batch": partial(mixture, "batch")}
 
 
 @pytest.mark.parametrize("kind", ORDERS)
@@ -100,23 +84,3 @@ def test_a_batch_of_draw_batch_is_of_one_part():
         assert run == 5 or of_b[batch + run, 0] != number
         batch += run
     assert order.counts(50).tolist() == [50 - of_b[:, 0].sum(), of_b[:, 0].sum()]
-
-
-def test_a_slot_takes_from_its_own_lane():
-    batches = lanes().batches(0, 30)
-    of_a = batches < 44
-    assert ((batches // 11 == np.arange(BATCH) // 2) | ~of_a).all()
-    for lane in range(4):
-        own = batches[:, 2 * lane : 2 * lane + 2].reshape(-1)
-        own = own[own < 44]
-        assert own.tolist() == [lane * 11 + (number + lane) % 11 for number in range(len(own))]
-
-
-def test_upcoming_rows_are_those_of_the_worker_s_lanes_and_asked_for_in_time():
-    order = lanes()
-    upcoming = order.upcoming(6, np.array([0, 1, 2, 3]))
-    assert upcoming.ranges.tolist() == [[0, 11], [11, 22]]
-    counts = order.counts(6)[:2]
-    # a lane of two slots is through with its window at the earliest
-    assert upcoming.until == 6 + min(max(1, (11 - int(count) % 11) // 2) for count in counts)
-    assert mixture("sample").upcoming(0, np.arange(BATCH)).ranges.shape == (0, 2)

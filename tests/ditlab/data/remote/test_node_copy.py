@@ -19,12 +19,11 @@ from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
-from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from ditlab.storage.remote import RemoteFiles
-from support.datasets.bucketed import bucketed, write
+from support.datasets.bucketed import bucketed
 from support.disk import small_disk
 from support.forked import Forked
 from support.object_store.s3 import S3Server, s3_at_hand
@@ -221,9 +220,9 @@ ALTERED = {
     "a longer shard": (
         lambda store: shard(store),
         lambda content: content * 3,
-        r"was altered: it has more than [\d,]+",
+        r"was altered: its SHA-256 is",
     ),
-    "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: it has 99 bytes"),
+    "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: its SHA-256 is"),
     "rows": (lambda store: ("", root(store)), edited(rows=7, buckets=[]), "was altered: it|not a store's manifest"),
     "no JSON": (lambda store: ("", root(store)), lambda content: content[:-1], "is not a store's manifest"),
     "another version": (lambda store: ("", root(store)), edited(version=3), "is of format version 3"),
@@ -282,27 +281,14 @@ def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
-    """Copies are used where they exist; otherwise one sentence names the remedy. The client tries some seconds."""
-    store = make_store()
-    upload_store(store, place("s"))
-    kept = open_named_store("data.path", place("s"), home).path
-    (record,) = (cache / ".places").iterdir()
-    shutil.copytree(kept, cache.parent / kept.name)
-    said: list[str] = []
+    """One sentence names the remedy. The client tries some seconds."""
+    upload_store(make_store(), place("s"))
     server.stop()
     try:
-        assert open_named_store("data.path", place("s"), home, notify=said.append).path == kept
-        record.write_text(f"../{kept.name}")  # a store, and none of the copies
         with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
             open_named_store("data.path", place("s"), home)
     finally:
         server.start()
-    (line,) = said
-    assert "cannot be read" in line and line.endswith(f"Using the copy that this node has in {kept}.")
-    record.unlink()
-    record.symlink_to(kept)
-    open_named_store("data.path", place("s"), home)
-    assert not record.is_symlink() and record.read_text() == kept.name, "a damaged record is written again"
 
 
 def test_a_place_without_a_store(place, home, cache):
@@ -311,16 +297,8 @@ def test_a_place_without_a_store(place, home, cache):
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("what", ["shards", "a list for people"])
-def test_a_full_disk(what, place, make_store, home, tmp_path, monkeypatch):
-    """Manifests hold no size of lists, so there the disk is full in mid-copy."""
-    if what == "shards":
-        store: AnyStore = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
-    else:
-        level = ReceiptLevel(unit="files", used={}, left_out={"x": 50_000})
-        receipt, listed = make_receipt([level], [DroppedRecord(place="x" * 46, reason="x")] * 50_000)
-        write(tmp_path / "s", receipt=receipt, left_out=listed)
-        store = open_named_store("x", str(tmp_path / "s"), home)
+def test_a_full_disk(place, make_store, home, tmp_path, monkeypatch):
+    store = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
     upload_store(store, place("s"))
     with small_disk(tmp_path / "disk", "1m") as disk:
         monkeypatch.setenv("DITLAB_CACHE", str(disk.path))

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -70,8 +69,7 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
 def lost() -> dict[str, object]:
     """Return arguments of `write` for a source of one file, which was left out."""
     level = ReceiptLevel(unit="files", used={}, left_out={"too small": 1})
-    receipt, content = make_receipt([level], [DroppedRecord(place="a.png", reason="too small")])
-    return {"receipt": receipt, "left_out": content}
+    return {"receipt": make_receipt([level], [DroppedRecord(place="a.png", reason="too small")])}
 
 
 def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
@@ -89,14 +87,6 @@ def test_the_same_again_is_unchanged_and_other_rows_replace_all(tmp_path):
     for before, now in zip(images, contents(first.store), strict=True):
         assert torch.equal(before, now), "who had it open reads on"
     assert len(open_store(path)) == 7
-
-
-def test_lists_are_beside_the_manifest(tmp_path):
-    store = write(tmp_path / "s", **lost()).store
-    name = store.manifest.receipt.list_name
-    assert re.fullmatch(r"left_out-[0-9a-f]{8}\.txt", name)
-    assert (store.path / name).read_bytes() == b"a.png: too small\n"
-    assert write(tmp_path / "t").store.fingerprint == store.fingerprint
 
 
 def test_the_order_of_the_parts_and_the_batches_does_not_matter(tmp_path):

@@ -60,7 +60,6 @@ WAYS = {
     "an attachment": (MANIFEST_NAME, lambda record, name: record["attachments"].update({name: "0" * 64})),
     "the store": (MANIFEST_NAME, lambda record, name: record.update(name=name)),
     "a bucket's folder": (BUCKETS_NAME, lambda record, name: record["buckets"][0].update(folder=name)),
-    "a list for people": (BUCKETS_NAME, lambda record, name: record.update(receipt={"levels": [], "list_name": name})),
     "the bucketed store": (BUCKETS_NAME, lambda record, name: record.update(name=name)),
 }
 
@@ -74,17 +73,6 @@ def test_a_manifest_that_names_a_path_is_refused(way, name, make_store, tmp_path
     with pytest.raises(UserError, match=r"is not a store's manifest \(.*no plain name") as caught:
         open_store(store.path)
     assert "\n" not in str(caught.value)
-
-
-def test_an_import_over_a_false_manifest_deletes_nothing_elsewhere(tmp_path):
-    """Lists for people that a replaced store's manifest names are deleted with it."""
-    (tmp_path / "precious.txt").write_text("keep")
-    store = bucketed(tmp_path / "s")
-    edit(
-        store.path / BUCKETS_NAME, lambda record: record.update(receipt={"levels": [], "list_name": "../precious.txt"})
-    )
-    bucketed(tmp_path / "s", seed=1)
-    assert (tmp_path / "precious.txt").read_text() == "keep"
 
 
 @pytest.mark.parametrize("name", LEADING_ELSEWHERE)
