@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,11 +31,10 @@ from ditlab.reports.comparison import (
     ComparedRun,
     Comparison,
     ForkPoint,
+    RunCurve,
     RunSamples,
-    TrainingClock,
     group_of,
-    run_curve,
-    training_clock,
+    training_seconds,
 )
 from ditlab.reports.comparison_page import summary_text, write_comparison
 from ditlab.runs.lineage import ancestors
@@ -43,8 +42,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import FoundRun, RunRecord, find_run, find_training_run, group_members, list_runs
-from ditlab.training.evaluation import read_by_sample
+from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
 from ditlab_models.contract import Samples
 from ditlab_models.parameters import count_parameters
 
@@ -147,52 +145,31 @@ def open_groups(
 ) -> list[OpenedGroup]:
     """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.ARM`).
 
-    Runs of one group that are named beside others are one line, too. Raises UserError for any that cannot be compared.
+    Raises UserError for any that cannot be compared.
     """
+    if not 2 <= len(texts) <= MAX_RUNS:
+        raise UserError(f"RUN names {len(texts)} runs: a comparison takes 2 to {MAX_RUNS}; `ditlab runs` lists them.")
     known = {record.run_id: record for record in list_runs(home)}
     members = group_members(known.values())
-    found: dict[str, OpenedRun] = {}
-    ids = [_group_id(home, text) or text for text in texts]
-    num = len({known[each].group or each if each in known else each for each in ids})
-    if num > MAX_RUNS:
-        raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
-    for text, run in _named_runs(home, zip(texts, ids, strict=True), members):
-        run_id = run.folder.run_id
-        if run_id in found:
-            raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
-        found[run_id] = open_found(run, home, warn, progress)
-    groups = _by_group(found)
-    if not 2 <= len(groups) <= MAX_RUNS:
-        problem = "a comparison needs two" if len(groups) < 2 else f"a comparison shows at most {MAX_RUNS}; name fewer"
-        number = f"{len(groups) or 'no'} run{'s' if len(groups) > 1 else ''}"
-        raise UserError(f"RUN names {number}: {problem}; `ditlab runs` lists them.")
-    return [_opened_group(group, runs, known.get(group)) for group, runs in groups.items()]
-
-
-def _named_runs(
-    home: Home, texts: Iterable[tuple[str, str]], members: Mapping[str, Sequence[RunRecord]]
-) -> Iterator[tuple[str, FoundRun]]:
-    """Each text with the run that it names, or with the runs of its group; `texts` are also with the group's id."""
-    for text, group in texts:
-        for run_id in [record.run_id for record in members.get(group, ())] or [text]:
-            yield text, find_training_run(home, run_id)
-
-
-def _by_group(found: Mapping[str, OpenedRun]) -> dict[str, list[OpenedRun]]:
-    """Runs by group; seeds of one group alone, which are beside each other, by their ids."""
-    is_one = len({run.record.group for run in found.values()}) == 1
-    groups: dict[str, list[OpenedRun]] = {}
-    for run_id, run in found.items():
-        group = "" if is_one else run.record.group
-        groups.setdefault(group or run_id, []).append(run)
+    groups = []
+    named = set[str]()
+    for text in texts:
+        group = _group_id(home, text)
+        found = [find_training_run(home, record.run_id) for record in members.get(group, ())]
+        found = found or [find_training_run(home, text)]
+        for each in found:
+            run_id = each.folder.run_id
+            if run_id in named:
+                raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
+            named.add(run_id)
+        runs = [open_found(each, home, warn, progress) for each in found]
+        first = runs[0]
+        if len(runs) == 1:
+            groups.append(OpenedGroup(first.folder.run_id, first.record.name, runs))
+        else:
+            name = known[group].name if group in known else first.record.name.rpartition("-seed")[0]
+            groups.append(OpenedGroup(group, name, runs))
     return groups
-
-
-def _opened_group(group: str, runs: list[OpenedRun], record: RunRecord | None) -> OpenedGroup:
-    first = runs[0]
-    if len(runs) == 1:
-        return OpenedGroup(first.folder.run_id, first.record.name, runs)
-    return OpenedGroup(group, record.name if record else first.record.name.rpartition("-seed")[0], runs)
 
 
 def _group_id(home: Home, text: str) -> str:
@@ -214,10 +191,15 @@ def summarise(run: OpenedRun) -> ComparedRun:
         counts = count_parameters(experiment.model, experiment.objective, experiment.training)
     history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
-    clock = _clock(content, history)
     weights: dict[str, float] = experiment.objective.weights.model_dump()
-    speeds = history.get(SPEED, Series()).values
-    speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+    speed = history.get(SPEED, Series())
+    is_known = np.isfinite(speed.values) & (speed.values > 0)
+    speeds = speed.values[is_known]
+
+    def curve(series: Series) -> RunCurve:
+        seconds = training_seconds(series.steps, speed.steps[is_known], speeds, experiment.batch.size)
+        return RunCurve(series.steps.astype(float), seconds, series.values)
+
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
     return ComparedRun(
         run_id=run.folder.run_id,
@@ -230,17 +212,12 @@ def summarise(run: OpenedRun) -> ComparedRun:
         weights=sorted(weights, key=lambda name: -weights[name]),
         data=_data(experiment, facts.dataset.get("fingerprint", "")),
         components=counts.components,
-        training_only=counts.training_only,
         curves={
-            name: run_curve(series.steps, series.values, experiment.batch.size, clock)
-            for name, series in history.items()
-            if name == TRAIN_LOSS or name.startswith(HELD_OUT)
+            name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(HELD_OUT)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
-        past_measurements=_past_measurements(content),
         cost=facts.cost,
-        by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
         draws=experiment.draws(),
     )
@@ -258,20 +235,6 @@ def _read_journal(run: OpenedRun) -> JournalContent:
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
     return content
-
-
-def _clock(content: JournalContent, history: Mapping[str, Series]) -> TrainingClock:
-    loss = history.get(TRAIN_LOSS, Series())
-    starts = [event["time"] for event in content.events if event["kind"] == "start"]
-    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
-    return training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
-
-
-def _past_measurements(content: JournalContent) -> list[Measurement]:
-    """Measurements behind held-out metrics before the last one that was tagged."""
-    tags = (event["values"] for event in content.events if event["kind"] == "tags")
-    tagged = list(dict.fromkeys(values[EVAL_TAG] for values in tags if EVAL_TAG in values))
-    return [each for each in map(Measurement.parse, tagged[:-1]) if each]
 
 
 def _data(experiment: Experiment, fingerprint: str) -> str:

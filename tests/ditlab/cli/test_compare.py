@@ -119,9 +119,8 @@ def test_two_runs_become_a_page(compared):
     first, second = said.json["runs"]
     files = {Path(file).name: Path(file) for file in said.json["files"]}
     assert files["comparison.html"].parent == compared.home / "comparisons" / f"{first['run_id']}-{second['run_id']}"
-    assert {"comparison.html", "comparison.md", "training-loss.png", "held-out-velocity.png", "samples.png"} <= set(
-        files
-    )
+    assert {"comparison.html", "comparison.md", "training-loss.png", "held-out.png"} <= set(files)
+    assert {f"samples-{run['run_id']}.png" for run in (first, second)} <= set(files)
     assert (first["family"], second["family"]) == ("dit", "unet")
     for run in (first, second):
         assert run["status"] == "finished" and run["step"] == 4 and run["samples"] == 128
@@ -230,7 +229,7 @@ def test_a_resumed_run_counts_its_own_steps_alone(mine):
 def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
     shutil.rmtree(another(mine, "bare", status="running", step=0) / "checkpoints")
     text = page(compare("small", "bare", "--no-log", "--json"))
-    assert "bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
+    assert "No samples of bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
     assert "| steps | 4 steps |" in text  # its journal is whole
 
 
@@ -265,15 +264,15 @@ def test_other_held_out_samples_are_not_compared(compare, mine):
         assert change[0] in original
         spec.write_text(original.replace(*change))
         text = page(compare("small", "other", "--no-log", "--json", "--grid", "0"))
-        assert "the runs differ in their data" in text and "lower" not in text.split("##")[0]
+        assert "the runs differ in their data" in text and "lowest" not in text.split("##")[0]
 
 
 MISTAKES = [
-    ([], "RUN names no run: a comparison needs two"),
-    (["small"], "RUN names 1 run: a comparison needs two"),
+    ([], "RUN names 0 runs: a comparison takes 2 to 8"),
+    (["small"], "RUN names 1 runs: a comparison takes 2 to 8"),
     (["small", "small"], "is named already"),
     (["small", "nope"], "run 'nope' is unknown"),
-    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison shows at most 8"),
+    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison takes 2 to 8"),
     (["small", "swept"], "run 'swept' is a sweep of 3 trials; none of its trials has begun"),
     (["small", "second", "--samples", "5"], "--samples 5 are too few for quality metrics"),
     (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
