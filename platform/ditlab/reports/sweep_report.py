@@ -47,12 +47,10 @@ from ditlab.reports.sweep_differences import (
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
-    PARALLEL_CAPTION,
     curves_figure,
     effects_figure,
     objective_caption,
     objective_figure,
-    parallel_figure,
 )
 from ditlab.reports.sweep_pictures import as_slides
 from ditlab.reports.sweep_records import (
@@ -114,7 +112,6 @@ def write_sweep_report(
     names = ", ".join(axis.path for axis in summary.axes)
     by_trial = f"{others[0]} over {metric}" if others else f"{metric} of each {unit}"
     by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
-    parallel = parallel_figure(summary, f"Parallel coordinates, a line {an} {unit}: {names}, then {metric} {result}")
     curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
     effects = picture("effects.png", effects_figure(summary, known, by_axis), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
@@ -130,7 +127,6 @@ def write_sweep_report(
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
         Section("What mattered", [*_importance(known), effects]),
-        Section(f"All {unit}s at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
         Section("Progress", [
             picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
         ]),

@@ -14,12 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ditlab.reports.rendering.charts import (
     BAR_INCHES,
-    MANY_AXES,
     MOST_INSIDE,
     draw_bars,
     draw_colour_bar,
     draw_lines,
-    draw_parallel,
     draw_points,
 )
 from ditlab.reports.rendering.image_grid import GridLayout
@@ -39,7 +37,7 @@ from ditlab.reports.rendering.theme import (
     text_on,
     wrap,
 )
-from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
+from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
 
 _COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
 _BOX_INCHES = (2.75, 0.5)
@@ -63,7 +61,6 @@ _PASSAGE_LINES = 40
 """Most lines shown of one text; the text file holds all of it."""
 _PANEL_LINES = 240
 _LEGEND_INCHES = 1.8
-_SCALE_INCHES = 0.9
 _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
@@ -248,10 +245,6 @@ def panel_size(panel: Panel) -> PanelSize:
             size = PanelSize(4.4 + 0.075 * longest, height + legend, 0.9)
         case Points():
             size = PanelSize(*panel.size, 0.9)
-        case Parallel():
-            num = len(panel.axes)
-            distance, height = (1.1, 6.4) if num > MANY_AXES else (1.75 - 0.06 * num, 4.9)
-            size = PanelSize(2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0), height)
         case Diagram():
             columns, rows = _last_places(panel)
             size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
@@ -281,9 +274,9 @@ def _heatmap_size(panel: Heatmap) -> PanelSize:
 
 def _lines_size(panel: Lines) -> PanelSize:
     width, height = panel.size
-    beside = _SCALE_INCHES if panel.scale else 0.0
+    beside = 0.0
     if sum(bool(curve.label) for curve in panel.curves) > MOST_INSIDE:
-        beside += _LEGEND_INCHES
+        beside = _LEGEND_INCHES
         height = max(height, 0.6 + 0.185 * len(panel.curves))
     return PanelSize(width + beside, height, 0.9 + beside)
 
@@ -313,8 +306,6 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:
             draw_bars(panel, axes, theme)
         case Points():
             draw_points(panel, axes, theme)
-        case Parallel():
-            draw_parallel(panel, axes, theme)
         case Diagram():
             draw_diagram(panel, axes, theme)
         case Text():
