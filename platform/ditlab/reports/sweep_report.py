@@ -83,14 +83,14 @@ _SETTINGS = 6
 
 def write_sweep_report(
     summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None,
-    all_samples: Mapping[int, Path | Slide] | None = None,
+    all_samples: Mapping[int, Path | Slide] | None = None, own: Sequence[Section] = (),
 ) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step. Empty
-    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
-    the disk refuses.
+    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step; `own` are
+    sections of an add-on's sweep, with its pictures. Files are replaced atomically, the pages last. Raises OSError
+    where the disk refuses.
     """
     known = importance(summary)
     first = best(summary)
@@ -100,12 +100,12 @@ def write_sweep_report(
     an = "an" if summary.unit == "arm" else "a"
     means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
-    def picture(name: str, figure: Figure | None, caption: str) -> Part:
+    def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
         if figure is None:
             (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
-            return Paragraphs("There is nothing to draw: no trial has a value yet.")
+            return []
         pictures.append(save_figure(figure, folder / name))
-        return ImageFile(pictures[-1], caption)
+        return [ImageFile(pictures[-1], caption)]
 
     leader = _leader(summary, first)
     result = f"({counts(summary)}). {leader}"
@@ -116,7 +116,8 @@ def write_sweep_report(
     effects = picture("effects.png", effects_figure(summary, known, by_axis), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads)]
+    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
+    pictures += [part.path for section in own for part in section.parts if isinstance(part, ImageFile)]
     (folder / BEST_SAMPLES).unlink(missing_ok=True)
     if samples is not None and first is not None:
         pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
@@ -126,11 +127,12 @@ def write_sweep_report(
         sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
-        Section("What mattered", [*_importance(known), effects]),
-        Section("Progress", [
-            picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
-        ]),
-        Section("Learning curves", [picture("curves.png", curves, f"{CURVES_CAPTION}{means}")]),
+        Section("What mattered", [*_importance(known), *effects]),
+        Section(
+            "Progress",
+            picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary)),
+        ),
+        Section("Learning curves", picture("curves.png", curves, f"{CURVES_CAPTION}{means}")),
         *_notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     shown = [section for section in sections if section.parts]

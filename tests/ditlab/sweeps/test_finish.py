@@ -22,7 +22,7 @@ class FakeParent:
     status: str = ""
     files: list[Any] = field(default_factory=list)
 
-    def end(self, status, summary, files):
+    def end(self, status, summary, files, spec=None):
         self.status, self.files = status, list(files)
 
 
