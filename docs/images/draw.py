@@ -59,7 +59,6 @@ MORE_WITH_WEIGHTS = ("patches", "attention_patterns")
 EVALUATED: Mapping[str, tuple[int | None, tuple[str, ...]]] = {
     "region": (None, ("r2_by_mask_ratio", "r2_by_motif")),
     "dlm": (None, ("bound",)),
-    "pixelhdm": (200, ("caption_agreement",)),
 }
 """Samples that a family's evaluation draws, and the kinds of figures that it gives."""
 VECTORS = (Bars, Diagram, Lines, Points)

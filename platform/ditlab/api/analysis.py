@@ -20,9 +20,9 @@ from ditlab.tracking.records import find_training_run
 if TYPE_CHECKING:
     import torch
 
-    from ditlab.analysis.averages import AverageFrontier
     from ditlab.analysis.comparison import RunComparison
     from ditlab.analysis.drawing import ExportedModel
+    from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
 
 
@@ -67,11 +67,12 @@ def evaluate_averages(
     overrides: Sequence[str] = (),
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
-) -> AverageFrontier:
-    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept.
+) -> dict[str, CheckpointEvaluation]:
+    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept; return
+    the evaluations by length.
 
     `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
-    `Run.evaluate`. Nothing is added to the run but a figure in its folder. Raises UserError for a run without averages
+    `Run.evaluate`. Nothing is added to the run. Raises UserError for a run without averages
     (`training.averages`), for a length that cannot be rebuilt, and as `Run.evaluate` does.
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)

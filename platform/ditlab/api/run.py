@@ -214,20 +214,6 @@ class Run:
 
         return evaluate_run(saved, quality, rows, batch, overrides, None if data is None else str(data))
 
-    def follow(
-        self, *, quality: int | None = None, batch: int | None = None, interval: float = 2.0
-    ) -> Iterator[CheckpointEvaluation]:
-        """Evaluate each checkpoint that is the newest one, and add it to the run, until no process trains the run.
-
-        Yields the results; between two looks for a checkpoint lie `interval` seconds. Raises UserError for a run that
-        is followed already or evaluates asynchronously by itself, and as `evaluate` does.
-        """
-        self.home.check_place()
-        self.wait_as_in_training()
-        from ditlab.analysis.evaluation import follow_checkpoints
-
-        return follow_checkpoints(self._opened(), quality, batch, interval)
-
     def figures(self, seed: int = 0) -> FigureSet:
         """Figures of the run's family from its trained weights; `seed` is that of the samples in them."""
         saved = self._opened().saved()

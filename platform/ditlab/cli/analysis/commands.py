@@ -141,14 +141,9 @@ class SampleNumber(click.IntRange):
 @click.option(
     "--ema", "averages", metavar="LENGTHS",
     help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
-    "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
+    "table of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
-@click.option(
-    "--watch", is_flag=True,
-    help="Follow a run that trains: evaluate each checkpoint that is the newest one, until the run is over.",
-)  # fmt: skip
-@click.option("--protocol", is_flag=True, help="Also show what the figures are measured with, part by part.")
 @click.option(
     "--data", metavar="ROWS", help="Rows in place of the held-out ones: `train`, or all of a store, by folder or name "
     "(a bound on other text, a cell type or chromosome of another store); nothing is added to the run."
@@ -158,7 +153,7 @@ class SampleNumber(click.IntRange):
 @options.as_json
 def evaluate(
     run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, data: str | None,
-    protocol: bool, watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
+    overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
 
@@ -175,31 +170,20 @@ def evaluate(
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
     if averages is not None and data is not None:
         raise UserError(f"--data {data} is not taken with --ema; leave one of them out.")
-    if averages is not None and not watch:
+    if averages is not None:
         with options.opened_run(run, anyway) as (opened, _):
+            from ditlab.analysis.averages import averages_table
             from ditlab.api.analysis import evaluate_averages
 
-            frontier = evaluate_averages(opened, *averages.split(","), **settings)
-        output.console(as_json).print(*frontier.terminal_tables())
-        output.emit(frontier.to_dict(), as_json, frontier.files)
-        output.hint(as_json, "figures", frontier.run_id)
-        return
-    if watch:
-        if rows or overrides or averages or data:
-            raise UserError(
-                "--watch adds each evaluation to the run; leave --rows, --ema, --data and --set out, or --watch."
-            )
-        with options.opened_run(run, anyway) as (opened, _):
-            evaluations = []
-            for found in opened.follow(quality=quality, batch=batch):
-                output.console(as_json).print(*found.terminal_tables())
-                evaluations.append(found.to_dict())
-        output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
+            by_length = evaluate_averages(opened, *averages.split(","), **settings)
+        output.console(as_json).print(averages_table(by_length))
+        listed = [{"profile": label, "metrics": each.metrics} for label, each in by_length.items()]
+        output.emit({"run_id": opened.id, "averages": listed}, as_json)
         output.hint(as_json, "figures", opened.id)
         return
     with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings, data=data)
-    output.console(as_json).print(*found.terminal_tables(), *([found.protocol_table()] if protocol else []))
+    output.console(as_json).print(*found.terminal_tables())
     if found.num_unsent is not None:
         output.say_delivery("metrics", found.run_id, found.num_unsent)
     output.emit(found.to_dict(), as_json, found.files)
