@@ -160,7 +160,7 @@ def draw(family: str, makers: Mapping[str, Maker], look: Path | None) -> list[st
         path = write(name, figure)
         if look is not None:
             still = Figure(figure.panels, figure.title, figure.columns, alt=figure.alternative_text)
-            save_formats(still if figure.panels else figure, look / name, themes=("light", "dark"))
+            save_formats(still if figure.panels else figure, look / name)
         print(f"{path.name:<44} {path.stat().st_size / 1000:4.0f} kB {time.monotonic() - start:6.1f} s", flush=True)
     return faults
 

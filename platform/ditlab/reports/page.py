@@ -171,8 +171,6 @@ class NamedPicture:
     name: str
     source: str
     """Address: a data URI in a file."""
-    dark: str = ""
-    """Address of the same picture for dark pages; empty where there is none."""
     about: str = ""
     """Alternative text; empty where the file carries none."""
     sentence: str = ""

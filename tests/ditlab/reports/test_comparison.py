@@ -22,7 +22,7 @@ from ditlab.reports.comparison import (
 )
 from ditlab.reports.comparison_page import curves_figure, summary_text, write_comparison
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.rendering.theme import LIGHT
+from ditlab.reports.rendering.theme import THEME
 from ditlab_models.figures import Figure, ImageGrid, Text
 
 
@@ -220,13 +220,13 @@ def test_heaviest_common_component_ranks() -> None:
 def run_colours(path: Path) -> set[str]:
     """Colours of the first three runs that a picture holds."""
     pixels = np.asarray(Image.open(path).convert("RGB"))
-    return {colour for colour in LIGHT.curves[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
+    return {colour for colour in THEME.curves[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
 
 
 def test_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
     runs = [run("a"), run("b", curves={}), run("c", curves={"eval/velocity": line([1], 1.0, 0.0)})]
     figure = curves_figure(compared(*runs), ["eval/direction", "eval/velocity"])
-    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {LIGHT.curves[0], LIGHT.curves[2]}
+    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {THEME.curves[0], THEME.curves[2]}
 
 
 def grid(num: int, size: int = 8, captions: int = 0) -> Figure:

@@ -241,16 +241,12 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
     help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
 )  # fmt: skip
-@click.option(
-    "--theme", type=click.Choice(["light", "dark", "both"]), default="light", show_default=True,
-    help="Page that the pictures are for; dark ones are KIND-dark.png.",
-)  # fmt: skip
 @options.as_json
 def figures(
     run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None,
-    formats: tuple[Any, ...], theme: Any, as_json: bool,
+    formats: tuple[Any, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
+    """Draw the figures of RUN's family from its trained weights, and log them (as PNG) to the run.
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
     """
@@ -268,13 +264,12 @@ def figures(
             opened.home.check_place()
         found = opened.figures(seed) if opened else general_figures()
         found.check(kinds)
-        themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
         files: list[Path] = []
         chosen = [] if only_list else kinds or found.kinds
         with computing_beside_others(progress.say) if chosen else nullcontext():
             for number, kind in enumerate(chosen):
                 progress("drawing figures", number, len(chosen), "figures")
-                drawn = found.save_formats(kind, out, formats, themes)
+                drawn = found.save_formats(kind, out, formats)
                 files += drawn
                 for file in drawn:
                     output.print_line(file, as_json)
@@ -282,7 +277,7 @@ def figures(
                     raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
                 if not drawn:
                     progress.say(f"no {kind}: the run has nothing to draw it from.")
-        logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
+        logged = [file for file in files if file.suffix in (".png", ".gif")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")
             num_unsent = log_files(opened.home, opened.folder, logged, opened.warn, "figures")

@@ -19,8 +19,8 @@ from ditlab.reports.rendering.theme import (
     LABEL_POINTS,
     LINE_WIDTH,
     NAME_CHARACTERS,
+    THEME,
     TICK_POINTS,
-    Theme,
     one_line,
     style_axes,
 )
@@ -49,21 +49,21 @@ _PALEST = 0.9
 """Cut-off of the colour scale of curves: its last colour, a bright yellow, is invisible on white."""
 
 
-def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
+def draw_lines(panel: Lines, axes: Axes) -> None:
     """Draw curves, their bands and a legend."""
     for index, curve in enumerate(panel.curves):
-        colour = _draw_curve(curve, index, axes, theme)
+        colour = _draw_curve(curve, index, axes)
         if curve.band is not None:
             x, y, band = (np.asarray(each, dtype=float) for each in (curve.x, curve.y, curve.band))
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
-    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y), theme)
+    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y))
     # whole numbers stay whole: there is no layer 1.5 on the axis
     xs, ys = ([np.asarray(getattr(curve, name), dtype=float) for curve in panel.curves] for name in "xy")
     are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     _set_logs(panel, axes, np.concatenate(xs or [[]]), np.concatenate(ys or [[]]))
-    _legend(axes, [curve.label for curve in panel.curves], theme)
+    _legend(axes, [curve.label for curve in panel.curves])
 
 
 def _set_logs(panel: Lines | Points, axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
@@ -88,19 +88,19 @@ def _axis_label(label: str, is_log: bool) -> str:
     return f"{label} (log scale)" if label else "log scale"
 
 
-def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
+def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
     """Draw a curve's line, a dot at each of few points, and return its colour. A gap stands for what is not finite."""
     if curve.shade is None:
         number = index if curve.colour is None else curve.colour
-        colour: Any = theme.curves[number % len(theme.curves)]
+        colour: Any = THEME.curves[number % len(THEME.curves)]
         style = {"linestyle": ("-", "--", ":", "-.")[number // _ALIKE % 4], **_WEIGHTS[curve.weight]}
     else:
-        colour = theme.muted if np.isnan(curve.shade) else theme.sequential(_PALEST * curve.shade)
+        colour = THEME.muted if np.isnan(curve.shade) else THEME.sequential(_PALEST * curve.shade)
         style = {**_WEIGHTS[curve.weight]}
         if curve.weight == "plain":
             style |= {"linewidth": 1.2, "alpha": 0.8}
     if curve.weight == "strong":
-        style["path_effects"] = [Stroke(linewidth=style["linewidth"] + 1.8, foreground=theme.background), Normal()]
+        style["path_effects"] = [Stroke(linewidth=style["linewidth"] + 1.8, foreground=THEME.background), Normal()]
     x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
     # A line of a single point would be invisible.
     marker = "o" if curve.marked or len(x) == 1 else ""
@@ -113,12 +113,12 @@ def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
     return colour
 
 
-def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str, theme: Theme) -> Axes:
+def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> Axes:
     """Draw a colour bar beside `axes`, and return its own axes."""
     # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
     bar = axes.figure.colorbar(colours, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
-    bar.ax.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
-    bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
+    bar.ax.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
+    bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
     bar.outline.set_visible(False)
     return bar.ax
 
@@ -132,7 +132,7 @@ def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
     axis.set_ticks([], minor=True)
 
 
-def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
+def draw_bars(panel: Bars, axes: Axes) -> None:
     """Draw horizontal bars, the first on top, with their texts and their parts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
@@ -141,7 +141,7 @@ def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
     starts = np.cumsum(parts, axis=0) - parts
     for index, part in enumerate(parts):
         label = _label(panel.parts[index]) if panel.parts else None
-        axes.barh(places, part, left=starts[index], color=theme.curves[index % len(theme.curves)], height=0.72,
+        axes.barh(places, part, left=starts[index], color=THEME.curves[index % len(THEME.curves)], height=0.72,
                   label=label)  # fmt: skip
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
@@ -149,32 +149,32 @@ def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
     for place, (end, text) in enumerate(zip(ends, texts, strict=False)):
         axes.annotate(
             text, (end, place), xytext=(4, 0), textcoords="offset points", va="center",
-            fontsize=TICK_POINTS, color=theme.text, parse_math=False,
+            fontsize=TICK_POINTS, color=THEME.text, parse_math=False,
         )  # fmt: skip
     if panel.limit:
-        axes.axvline(panel.limit.position, color=theme.text, linewidth=1.4, linestyle="--",
+        axes.axvline(panel.limit.position, color=THEME.text, linewidth=1.4, linestyle="--",
                      label=_label(panel.limit.label))  # fmt: skip
     if texts and len(values):
         longest = max(map(len, texts))
         most = max(float(ends.max()), panel.limit.position if panel.limit else 0.0) or 1.0
         axes.set_xlim(min(0.0, float(ends.min())), most * (1 + 0.02 * (longest + 2)))
-    style_axes(axes, panel.x_label, panel.y_label, theme, grid="x")
+    style_axes(axes, panel.x_label, panel.y_label, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
     )
     if panel.parts:
         axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.55 / (BAR_INCHES * max(3, len(places)))), ncols=4,
-                    fontsize=TICK_POINTS, labelcolor=theme.text, frameon=False)  # fmt: skip
+                    fontsize=TICK_POINTS, labelcolor=THEME.text, frameon=False)  # fmt: skip
 
 
-def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
+def draw_points(panel: Points, axes: Axes) -> None:
     """Draw groups of points in a colour and a marker each, or their texts in place of dots, and lines among them."""
     markers = "osD^vP*Xh<>p"
     for index, group in enumerate(panel.groups):
         is_ring = group.weight == "ring"
-        colour = theme.mark if is_ring else theme.curves[index % len(theme.curves)]
-        style = _point_style(group, markers[index % len(markers)], colour, theme)
+        colour = THEME.mark if is_ring else THEME.curves[index % len(THEME.curves)]
+        style = _point_style(group, markers[index % len(markers)], colour)
         axes.scatter(group.x, group.y, label=None if style["s"] == 0 else _label(group.label), **style)
         for x, y, text in zip(group.x, group.y, group.texts, strict=False):
             axes.annotate(
@@ -183,39 +183,39 @@ def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
                 parse_math=False, annotation_clip=True,
             )  # fmt: skip
     for curve in panel.curves:
-        axes.plot(curve.x, curve.y, color=theme.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
-    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y), theme)
+        axes.plot(curve.x, curve.y, color=THEME.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
+    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y))
     if panel.x_ticks:
         _set_ticks(axes.xaxis, panel.x_ticks)
     x, y = (np.concatenate([np.asarray(getattr(group, name)) for group in panel.groups]) for name in "xy")
     _set_logs(panel, axes, x, y)
     labels = [group.label for group in panel.groups] + [curve.label for curve in panel.curves]
-    _legend(axes, labels, theme, is_above=bool(panel.curves))
+    _legend(axes, labels, is_above=bool(panel.curves))
     if panel.curves:
         axes.margins(0.04, 0.12)
 
 
-def _point_style(group: PointGroup, marker: str, colour: Any, theme: Theme) -> dict[str, Any]:
+def _point_style(group: PointGroup, marker: str, colour: Any) -> dict[str, Any]:
     if group.weight == "ring":
         return {"s": 100, "facecolors": "none", "edgecolors": colour, "linewidths": 2.0, "zorder": 5}
     if group.texts:
         return {"s": 0}  # makes room
-    style = {"marker": marker, "linewidths": 0.4, "s": 26, "zorder": 3, "edgecolors": theme.background, "color": colour}
+    style = {"marker": marker, "linewidths": 0.4, "s": 26, "zorder": 3, "edgecolors": THEME.background, "color": colour}
     if group.weight == "faint":
-        style |= {"color": theme.muted, "s": 18, "alpha": 0.6}
+        style |= {"color": THEME.muted, "s": 18, "alpha": 0.6}
     return style
 
 
-def _legend(axes: Axes, labels: Sequence[str], theme: Theme, is_above: bool = False) -> None:
+def _legend(axes: Axes, labels: Sequence[str], is_above: bool = False) -> None:
     if not any(labels):
         return
-    place: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none", "facecolor": theme.background, "loc": "best"}
+    place: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none", "facecolor": THEME.background, "loc": "best"}
     if is_above:  # where it covers no point
         place = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(labels),
                  "columnspacing": 1.2, "borderaxespad": 0.1}  # fmt: skip
     elif sum(map(bool, labels)) > MOST_INSIDE:
         place = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    for text in axes.legend(fontsize=TICK_POINTS, labelcolor=theme.text, **place).get_texts():
+    for text in axes.legend(fontsize=TICK_POINTS, labelcolor=THEME.text, **place).get_texts():
         text.set_parse_math(False)
 
 
