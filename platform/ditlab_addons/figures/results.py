@@ -1,24 +1,14 @@
 """Objects that commands of this folder print under `--json`."""
 
-from typing_extensions import TypedDict
-
-from ditlab.cli.output_types import FilesOutput
-
-
-class EndsOutput(TypedDict):
-    """Figure with its 95 % interval."""
-
-    value: float | None
-    low: float | None
-    high: float | None
+from ditlab.cli.output_types import FilesOutput, Numbers
 
 
 class StatisticsOutput(FilesOutput):
     """`ditlab data statistics`."""
 
     images: int
-    figures: dict[str, EndsOutput]
-    """Figures against the other set, by name; empty without one."""
+    figures: Numbers
+    """Figures against the other set, and the ends of their intervals (`fid_low`); empty without one."""
 
 
 RESULTS = {"data statistics": StatisticsOutput}

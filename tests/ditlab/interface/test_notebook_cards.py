@@ -13,7 +13,6 @@ from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.sweeps.results import SweepResult
 from support.homes import settled
 from support.plain_html import PlainHtml
-from support.trainings.family_specs import smallest
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -144,30 +143,6 @@ def test_long_lists_and_names_are_cut(mine):
     many = ditlab.find_runs() * 80
     page = page_of(type(ditlab.find_runs())(many))
     assert page.text.count(mine.id) == MOST_RUNS and "50 older ones not shown" in page.text
-
-
-def trained(family: str, **changes: Any) -> ditlab.Run:
-    """A run of one step in DITLAB_HOME."""
-    return ditlab.train(smallest(family, training__steps=1, schedule__warmup=0, **changes), local=True).run
-
-
-def test_pictures_have_captions(own_home):
-    drawn = trained("pixelhdm", model__text_length=64).sample(1, seed=3, prompts=["a red seven", MARKUP])
-    page = page_of(drawn)
-    assert page.text.startswith("2 samples : run ") and MARKUP in page.text and "a red seven" in page.text
-    assert [picture["alt"] for picture in page.pictures] == ["sample 0: a red seven", f"sample 1: {MARKUP}"]
-
-
-def test_texts_are_text(own_home):
-    drawn = trained("dlm").sample(2, seed=3)
-    drawn.plot.figure.panels[0].passages[0] = MARKUP + "y" * 10_000
-    page = page_of(drawn)
-    assert MARKUP in page.text and "y" * 5000 not in page.text and not page.pictures
-
-
-def test_completed_rows_are_a_picture(own_home):
-    page = page_of(trained("region").sample(2, seed=3))
-    assert "the completed rows are in .table" in page.text and page.pictures
 
 
 def test_a_sweep_s_result_is_a_ranked_table(tmp_path):

@@ -68,9 +68,9 @@ from ditlab.parts import OWN_FORMATS
 )  # fmt: skip
 @options.batch(256)
 @click.option(
-    "--compile/--no-compile", default=None,
+    "--compile", is_flag=True,
     help="Compile the network's blocks first, for some seconds to a minute: faster passes, whose samples differ by "
-    "rounding [default: where the run's blocks were compiled, and the draw is long enough for that to pay].",
+    "rounding.",
 )  # fmt: skip
 @options.ema
 @options.overrides

@@ -74,7 +74,7 @@ def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
     assert runs[2].as_dict()["forked_from"] == f"{family['middle']}@6"
 
     folder, notes = home.run(family["middle"]), []
-    changes = spec_changes(home, read_record(folder), load_recorded_experiment(folder.spec), {}, notes)
+    changes = spec_changes(home, read_record(folder), load_recorded_experiment(folder.spec), notes)
     about = f"Differences against its parent, run {family['base']}, from whose step 3 it goes on."
     assert isinstance(changes[0], Table) and changes[0].caption == about
     assert changes[0].rows == [["optimizer.lr", "0.0003", "0.001"]] and not notes
