@@ -83,8 +83,6 @@ class CheckpointEvaluation:
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
-    notes: Sequence[str] = ()
-    """Clauses on further figures of text: `scorer of SHA-256 ...`."""
     threads: int | None = None
     """CPU threads that computed; None on a GPU."""
     held_out_text: str = ""
@@ -113,8 +111,7 @@ class CheckpointEvaluation:
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
         if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
-            read = "; ".join(["read perplexity beside entropy", *self.notes])
-            yield Text(f"quality, of {self.quality} drawn samples: {read}")
+            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy")
         elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         if self.held_out_text:
@@ -234,7 +231,6 @@ def evaluate_run(
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
-        notes=[note for each in evaluator.quality.figures if (note := each.note())] if quality and is_text else [],
         threads=threads,
         held_out_text=held_out_text(found.metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
     )

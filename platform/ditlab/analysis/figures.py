@@ -108,13 +108,13 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
         return loss_figure(history) if "train/loss" in history else None
 
     def schedule() -> Figure:
-        parts = [(last, spec, plan_run(spec, saved.data())) for last, spec in saved.specs()]
+        plan = plan_run(experiment, saved.data())
+        lr = experiment.optimizer.lr
 
         def rate(step: int) -> float:
-            spec, plan = next((spec, plan) for last, spec, plan in parts if step < last)
-            return learning_rate(spec.schedule, spec.optimizer.lr, step, plan.total_steps, plan.epoch_steps)
+            return learning_rate(experiment.schedule, lr, step, plan.total_steps, plan.epoch_steps)
 
-        return schedule_figure(rate, parts[-1][2].total_steps)
+        return schedule_figure(rate, plan.total_steps)
 
     makers: dict[str, Maker] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.family.static_figures(experiment.model).items():

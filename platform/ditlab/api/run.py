@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 from markupsafe import Markup
@@ -367,14 +367,7 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
 
 
 class FoundRuns(list[Run]):
-    """Runs, the newest first: a list, and a table in a notebook. Its parts, as in `runs[:5]`, are tables as well."""
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> FoundRuns: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> Run | FoundRuns:
-        return FoundRuns(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+    """Runs, the newest first: a list, and a table in a notebook."""
 
     @never_failing
     def _repr_html_(self) -> str:

@@ -166,7 +166,7 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
         note="; ".join(notes),
-        alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(map(_described, drawn))}.",
+        alternative=f"{shorten(title, _MOST_LABEL)} over steps; last {', '.join(map(_last, drawn))}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
         curves=[_draw(curve, points, x, y) for curve, points in drawn],
@@ -175,15 +175,9 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     )
 
 
-def _described(drawn: _Thinned) -> str:
-    """Ends and range of a curve, for the chart's alternative text."""
+def _last(drawn: _Thinned) -> str:
     curve, points = drawn
-    ends = (points.values[0], points.last, points.low.min(), points.high.max())
-    first, last, lowest, highest = (format_number(float(value)) for value in ends)
-    return (
-        f"{curve.label} from {first} at step {int(points.steps[0]):,} to {last} at step {int(points.steps[-1]):,}, "
-        f"lowest {lowest}, highest {highest}"
-    )
+    return f"{curve.label} {format_number(points.last)}"
 
 
 def _data(drawn: _Thinned) -> dict[str, Any]:

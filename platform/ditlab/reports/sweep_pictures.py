@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -62,7 +61,6 @@ def write_rows(rows: Sequence[tuple[str, Path]], folder: Path) -> dict[int, Path
         step = steps[int(place)]
         panels = []
         passages = []
-        last = Path()  # of the last row, which has the captions of the columns
         for title, media, pictures in (each for each in drawn if step in each[2]):
             name = shorten(title, _LONGEST_TITLE)
             with suppress(OSError):
@@ -71,11 +69,9 @@ def write_rows(rows: Sequence[tuple[str, Path]], folder: Path) -> dict[int, Path
                 continue
             with suppress(OSError, ValueError, SyntaxError):  # a picture that is gone or damaged leaves its row out
                 panels.append(_row(strip_path(media, step), pictures[step], name))
-                last = pictures[step]
         if passages:
             found[step] = Slide(f"step {step:,}", alternative=f"Samples of step {step:,}", text="\n\n".join(passages))
         elif panels:
-            panels[-1] = replace(panels[-1], captions=_captions(last, len(panels[-1].images)))
             alt = f"Samples of step {step:,}, a row a trial, the same noise in a column"
             found[step] = save_figure(Figure(panels, columns=1, alt=alt), folder / f"samples-{step:08d}.png")
     return found
@@ -91,15 +87,6 @@ def as_slides(pictures: Mapping[int, Path | Slide]) -> Sequence[Slide]:
         return Slide(label, data_uri(read_plain(made, _LARGEST), made.name), f"Samples of all trials, {label}")
 
     return [slide(step, made) for step, made in sorted(pictures.items())]
-
-
-def _captions(picture: Path, num: int) -> Sequence[str]:
-    """Return the captions of the first samples of a trial's picture; none where it has none."""
-    with suppress(OSError):
-        lines = read_plain(picture.with_suffix(".captions"), _LARGEST).decode(errors="replace").splitlines()
-        if num == COLUMNS <= len(lines):
-            return [hide(line) for line in lines[:num]]
-    return ()
 
 
 def _row(strip: Path, picture: Path, name: str) -> ImageGrid:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ditlab.reports.formatting import (
@@ -67,11 +65,8 @@ from ditlab.reports.sweep_records import (
     shared_values,
     why_incomparable,
 )
-from ditlab.storage.files import write_whole
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab_models.figures import Figure
 
-BEST_SAMPLES = "best-samples.png"
 ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
@@ -82,15 +77,14 @@ _SETTINGS = 6
 
 
 def write_sweep_report(
-    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None,
-    all_samples: Mapping[int, Path | Slide] | None = None, own: Sequence[Section] = (),
+    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str,
+    samples: Mapping[int, Path | Slide] | None = None, own: Sequence[Section] = (),
 ) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step; `own` are
-    sections of an add-on's sweep, with its pictures. Files are replaced atomically, the pages last. Raises OSError
-    where the disk refuses.
+    are those of all trials by step; `own` are sections of an add-on's sweep, with its pictures. Files are replaced
+    atomically, the pages last. Raises OSError where the disk refuses.
     """
     known = importance(summary)
     first = best(summary)
@@ -118,13 +112,8 @@ def write_sweep_report(
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
     pictures += [part.path for section in own for part in section.parts if isinstance(part, ImageFile)]
-    (folder / BEST_SAMPLES).unlink(missing_ok=True)
-    if samples is not None and first is not None:
-        pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
-        about = f"The newest samples of {unit} {first.number}. `ditlab report {first.run_id}` shows all of it."
-        sections.append(Section(f"Samples of the best {unit}", [ImageFile(pictures[-1], about)]))
-    if all_samples:
-        sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
+    if samples:
+        sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(samples), ALL_SAMPLES)]))
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
         Section("What mattered", [*_importance(known), *effects]),
@@ -397,30 +386,12 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
 
 
 def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
-    """Compare the best trial with the next one and the median, among trials of its status."""
+    """Say how far the next trial of the best one's status is behind it."""
     name = summary.metrics[0]
-    status = first.status
-    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
+    peers = [trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial)]
     if len(peers) < 2:
         return
-    top = first.metrics[name]
-    values = [trial.metrics[name] for trial in peers]
-    if values[0] == values[-1]:
-        yield f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."
-        return
-
-    def distance(value: float) -> str:
-        share = abs(value - top) / abs(top) if top else math.inf
-        if value == top:
-            return f"{format_number(value)} (the same)"
-        worse = f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
-        return f"{format_number(value)} ({worse})"
-
-    yield (
-        f"The next, trial {peers[1].number}, is at {distance(values[1])}; the median {status} trial is at "
-        f"{distance(median(values))}."
-    )
-    close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
-    if close:
-        others = f"Trial {peers[1].number} is" if close == 1 else f"{close} others are"
-        yield f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."
+    top, following = peers[0].metrics[name], peers[1].metrics[name]
+    yield f"The next, trial {peers[1].number}, is at {format_number(following)}."
+    if abs(following - top) <= _CLOSE * abs(top):
+        yield "That is within 1 %: repeat both with other seeds (`seeds: 3`) before you rely on the order."

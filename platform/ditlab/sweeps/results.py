@@ -387,7 +387,6 @@ def finish_sweep(
     files = []
     try:
         spec = best_spec(started.sweep, summary)
-        drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
         resume = f"ditlab tune --resume {summary.sweep_id}"
         rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
@@ -395,7 +394,7 @@ def finish_sweep(
         for step, picture in pictures.items():
             if isinstance(picture, Path) and status == "finished":  # MLflow keeps the first picture of a step
                 parent.log_samples(step, picture)
-        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None, pictures)
+        files = write_sweep_report(summary, folder.report, spec, resume, pictures)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it

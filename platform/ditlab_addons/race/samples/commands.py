@@ -13,9 +13,8 @@ from ditlab.cli.progress import ProgressBars
 from ditlab.cli.sweeps.commands import summary_lines
 from ditlab.cli.sweeps.results import SweepOutput
 from ditlab.cli.terminal import escape_line
-from ditlab.reports.formatting import format_cell, format_duration, terminal_table
+from ditlab.reports.formatting import format_cell, terminal_table
 from ditlab.spec.sweep_space import written
-from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab_addons.race.samples.functions import SamplingPlan
@@ -51,8 +50,6 @@ class SamplesDryRunOutput(TypedDict):
     seeds: list[int]
     draws: int
     evaluations: float
-    seconds: float
-    bytes: int
 
 
 RESULTS = {"tune": SamplesSweepOutput | SamplesDryRunOutput}
@@ -78,8 +75,7 @@ def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
     sweep = plan.session.sweep
     output.print_line(
         f"{forecast.num_draws:,} draws of {sweep.samples:,} samples ({sweep.describe()}, {sweep.seeds:,} seeds): "
-        f"{forecast.total:,.0f} network evaluations, about {format_duration(forecast.seconds)} beside measuring, "
-        f"{format_bytes(forecast.num_bytes)} of samples",
+        f"{forecast.total:,.0f} network evaluations",
         as_json,
     )
     output.emit(plan.to_dict(), as_json)

@@ -47,8 +47,6 @@ class SamplingPlan:
             "seeds": sweep.noise_seeds(),
             "draws": found.num_draws,
             "evaluations": found.total,
-            "seconds": found.seconds,
-            "bytes": found.num_bytes,
         }
 
 

@@ -71,5 +71,5 @@ def write_sampling_report(
         samples[first.step] = save_figure(grid, folder / "samples.png")
     resume = f"ditlab tune --resume {summary.sweep_id}"
     own = [Section("Quality over cost", parts)]
-    files = write_sweep_report(summary, folder, "", resume, all_samples=samples, own=own)
+    files = write_sweep_report(summary, folder, "", resume, samples, own)
     return [*files, *samples.values()]

@@ -57,10 +57,6 @@ class SamplingForecast:
     """Network evaluations a sample, by point: exact, from one sample of each."""
     total: float
     """Network evaluations of all draws that are left."""
-    seconds: float
-    """Duration of these draws, by one batch of the cheapest point; measuring comes on top."""
-    num_bytes: int
-    """Size of the samples on the disk."""
     num_draws: int
     """Draws that are left."""
 
@@ -133,19 +129,15 @@ class SamplingSession:
                     yield point, seed
 
     def forecast(self, done: Done) -> SamplingForecast:
-        """Count the evaluations of one sample of each point, and time a batch of the cheapest."""
+        """Count the evaluations of one sample of each point."""
         sweep = self.sweep
         evaluations: dict[int, float] = {}
         for number, point in enumerate(self.points):
             self.saved.progress("counting network evaluations", number, len(self.points), "points")
             evaluations[point.number] = self.draw(point, sweep.seed, 1)[1]
-        cheapest = min(self.points, key=lambda point: evaluations[point.number])
-        drawn, each = self.draw(cheapest, sweep.seed, min(sweep.batch, sweep.samples))
         left = list(self.left(done))
         total = sum(evaluations[point.number] for point, _ in left) * sweep.samples
-        seconds = total * drawn.seconds / (each * len(drawn))
-        size = sum(tensor.nbytes for tensor in drawn.numbers.values()) // len(drawn)
-        return SamplingForecast(evaluations, total, seconds, size * sweep.samples * len(left), len(left))
+        return SamplingForecast(evaluations, total, len(left))
 
     def run(self, folder: SampledFolder, finished: Callable[[Done], None]) -> Done:
         """Draw and measure what is left; `finished` is called with all draws after each.

@@ -152,7 +152,7 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
     path = written(Path.cwd(), small.id, grid("sampling.solver", "euler", "heun") | STEPS)
     found = run_here(capfd, monkeypatch, "tune", path, "--dry-run", "--json").json
     assert [point["evaluations"] for point in found["points"]] == [1, 2, 2, 4]
-    assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9) and found["bytes"] >= 8 * 20 * 64 * 4
+    assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9)
     assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
     assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
 
