@@ -25,8 +25,6 @@ from ditlab.reports.page import (
     Paragraphs,
     Part,
     Section,
-    Slide,
-    Slides,
     Table,
     write_html,
     write_markdown,
@@ -50,7 +48,6 @@ from ditlab.reports.sweep_figures import (
     objective_caption,
     objective_figure,
 )
-from ditlab.reports.sweep_pictures import as_slides
 from ditlab.reports.sweep_records import (
     ENDED,
     SweepSummary,
@@ -67,7 +64,6 @@ from ditlab.reports.sweep_records import (
 )
 from ditlab_models.figures import Figure
 
-ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _CLOSE = 0.01
@@ -78,12 +74,12 @@ _SETTINGS = 6
 
 def write_sweep_report(
     summary: SweepSummary, folder: Path, best_spec: str, resume_command: str,
-    samples: Mapping[int, Path | Slide] | None = None, own: Sequence[Section] = (),
+    samples: ImageFile | Code | None = None, own: Sequence[Section] = (),
 ) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    are those of all trials by step; `own` are sections of an add-on's sweep, with its pictures. Files are replaced
+    are those of all trials; `own` are sections of an add-on's sweep, with its pictures. Files are replaced
     atomically, the pages last. Raises OSError where the disk refuses.
     """
     known = importance(summary)
@@ -111,9 +107,10 @@ def write_sweep_report(
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
-    pictures += [part.path for section in own for part in section.parts if isinstance(part, ImageFile)]
+    given = [samples, *(part for section in own for part in section.parts)]
+    pictures += [part.path for part in given if isinstance(part, ImageFile)]
     if samples:
-        sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(samples), ALL_SAMPLES)]))
+        sections.append(Section(f"Samples of all {unit}s", [samples]))
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
         Section("What mattered", [*_importance(known), *effects]),

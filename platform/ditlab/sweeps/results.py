@@ -16,7 +16,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.receipts.records import TAG_PREFIX
 from ditlab.reports.sweep_differences import differences_to_best, mean_interval, not_told_apart
-from ditlab.reports.sweep_pictures import write_rows
+from ditlab.reports.sweep_pictures import write_samples
 from ditlab.reports.sweep_records import (
     ENDED,
     AxisInfo,
@@ -240,10 +240,6 @@ class ParentRun:
         values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
 
-    def log_samples(self, step: int, picture: Path) -> None:
-        """Log a picture of all trials' samples at a step of theirs."""
-        self._tracker.log_image("samples", step, picture)
-
     def end(
         self, status: str, summary: SweepSummary, files: Sequence[Path], spec: Mapping[str, Any] | None = None
     ) -> None:
@@ -390,11 +386,8 @@ def finish_sweep(
         resume = f"ditlab tune --resume {summary.sweep_id}"
         rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
-        pictures = write_rows(rows, folder.folder.media)
-        for step, picture in pictures.items():
-            if isinstance(picture, Path) and status == "finished":  # MLflow keeps the first picture of a step
-                parent.log_samples(step, picture)
-        files = write_sweep_report(summary, folder.report, spec, resume, pictures)
+        samples = write_samples(rows, folder.report / "samples.png")
+        files = write_sweep_report(summary, folder.report, spec, resume, samples)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it

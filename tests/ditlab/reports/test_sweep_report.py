@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from ditlab.reports.formatting import short_names
+from ditlab.reports.page import ImageFile
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_axes import importance, plot_axis, shown_values
-from ditlab.reports.sweep_pictures import save_strip, strip_path, write_rows
+from ditlab.reports.sweep_pictures import save_strip, strip_path, write_samples
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, best
 from ditlab.reports.sweep_report import summary_text, write_sweep_report
 from ditlab_models.figures import Figure, ImageGrid
@@ -154,18 +155,15 @@ def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path
             save_strip(figure, strip_path(media, step))
         rows.append((f"trial {number}", media))
     (tmp_path / "run-1" / "samples-00000100.png").write_bytes(b"damaged")  # the strip is read, not the grid
-    pictures = write_rows(rows, tmp_path)
-    assert list(pictures) == [100, 200]
-    shown = [np.asarray(Image.open(path).convert("L")) for path in pictures.values()]
-    widths = [[int((picture == level).any(axis=0).sum()) for level in (64, 191)] for picture in shown]
+    samples = write_samples(rows, tmp_path / "r" / "samples.png")
+    assert isinstance(samples, ImageFile)
+    shown = np.asarray(Image.open(samples.path).convert("L"))
     near = pytest.approx(8 * 88, abs=16)  # eight tiles of 88 pixels, and some of the titles' letters
-    assert widths[0] == [near, near] and widths[1][0] == near and widths[1][1] < 16
+    assert [int((shown == level).any(axis=0).sum()) for level in (64, 191)] == [near, near]
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
-    html, markdown, *_ = write_sweep_report(_of(trials, [LR]), tmp_path / "r", "a: 1", "resume", pictures)
-    assert (
-        html.read_text().count('alt="Samples of all trials, step') == 2
-        and "step 100 to step 200" in markdown.read_text()
-    )
+    files = write_sweep_report(_of(trials, [LR]), tmp_path / "r", "a: 1", "resume", samples)
+    assert samples.path in files and "](samples.png)" in files[1].read_text()
+    assert write_samples([("trial", tmp_path / "none")], tmp_path / "none.png") is None
 
 
 def test_report_marks_the_pareto_front(tmp_path: Path) -> None:

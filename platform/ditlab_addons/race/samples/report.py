@@ -13,6 +13,7 @@ from ditlab.reports.page import Code, ImageFile, Paragraphs, Part, Section, Tabl
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.sweep_differences import mean_interval
 from ditlab.reports.sweep_figures import objective_figure
+from ditlab.reports.sweep_pictures import CAPTION
 from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, rank
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab_models.figures import Figure
@@ -66,10 +67,8 @@ def write_sampling_report(
             "repeats itself, by which its perplexity is too good; compare perplexities at equal entropy."
         )
         parts.append(Paragraphs(text))
-    samples: dict[int, Path] = {}
-    if grid is not None and first is not None:
-        samples[first.step] = save_figure(grid, folder / "samples.png")
+    samples = None
+    if grid is not None:
+        samples = ImageFile(save_figure(grid, folder / "samples.png"), CAPTION)
     resume = f"ditlab tune --resume {summary.sweep_id}"
-    own = [Section("Quality over cost", parts)]
-    files = write_sweep_report(summary, folder, "", resume, samples, own)
-    return [*files, *samples.values()]
+    return write_sweep_report(summary, folder, "", resume, samples, [Section("Quality over cost", parts)])
