@@ -116,7 +116,7 @@ def compared_run(run_id: str, name: str) -> ComparedRun:
 
 def test_a_comparison(browser, tmp_path):
     runs = [compared_run("aaaa", "digits-dit"), compared_run("bbbb", HOSTILE)]
-    page, *_ = write_comparison(Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features"), tmp_path)
+    page, *_ = write_comparison(Comparison(runs, seed=0), tmp_path)
     assert faults_of(browser, page.as_uri()) == []
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,22 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records, open_found
+from ditlab.analysis.drawing import draw as draw_samples
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, logged_records, open_found
+from ditlab.analysis.sample_options import SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.inputs.conditions import rows_for_samples, sample_conditions
-from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
-from ditlab.quality.measurement import FLOAT
 from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.reports.comparison import (
-    HELD_OUT,
+    MEASURED,
     TRAIN_LOSS,
     ComparedRun,
     Comparison,
@@ -43,14 +37,12 @@ from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
-from ditlab_models.contract import Samples
 from ditlab_models.parameters import count_parameters
 
-FEWEST_SAMPLES = 100
-"""Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
 MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
-EVAL_TAG = f"{TAG_PREFIX}eval"
+GROUPS = ("eval", "quality")
+"""Groups of metrics whose measurements are compared."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +52,7 @@ class RunComparison:
     files: list[Path]
     """`comparison.html` (one file), `comparison.md` and the pictures."""
     runs: list[ComparedRun]
-    """The compared runs: parameters, curves, speed, samples and their quality."""
+    """The compared runs: parameters, curves, speed, samples."""
     summary: str
     """The result in a sentence or two."""
     unsent: dict[str, int] = field(default_factory=dict)
@@ -74,7 +66,6 @@ def compare_runs(
     progress: Progress = ignore_progress,
     *,
     out: Path | None,
-    samples: int,
     grid: int,
     seed: int,
     batch: int,
@@ -83,34 +74,24 @@ def compare_runs(
     """Compare the runs that `names` name, and write the page into `out` (None: `comparisons/` below DITLAB_HOME).
 
     A name may be that of a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
-    `samples` (0, or at least FEWEST_SAMPLES) are drawn from each run for quality metrics, `grid` are shown; with `log`
-    the page becomes an artifact of every run, or of a group's first. Raises UserError for runs that cannot be compared.
+    `grid` samples of each run are drawn and shown; with `log` the page becomes an artifact of every run, or of a
+    group's first. Raises UserError for runs that cannot be compared.
     """
-    if 0 < samples < FEWEST_SAMPLES:
-        raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
     groups = open_groups(names, home, warn, progress)
     if log:
         home.check_place()
     name = f"comparisons/{'-'.join(group.run_id for group in groups)}"
     folder = output_folder(out or home.root / name)
-    device = default_device()
-
-    def summed(run: OpenedRun, grid: int) -> ComparedRun:
-        """Summarise a run, and draw its samples."""
-        found = summarise(run)
-        if not samples and not grid:
-            return found
-        progress(f"opening run {run.folder.run_id} ({run.record.name})", 0, None, "")
-        drawing = partial(draw, samples=samples, grid=grid, seed=seed, batch=batch, device=device)
-        return _with_samples(run, found, drawing)
-
     compared = []
-    for group in groups:  # samples of the first run of a group are shown
-        members = [summed(run, 0 if number else grid) for number, run in enumerate(group.runs)]
+    for group in groups:
+        members = [summarise(run) for run in group.runs]
+        if grid:  # those of the first run of a group
+            progress(f"opening run {group.runs[0].folder.run_id} ({members[0].name})", 0, None, "")
+            members[0] = _with_samples(group.runs[0], members[0], partial(draw, grid=grid, seed=seed, batch=batch))
         compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
     progress("drawing the page", 0, None, "")
     with writing(folder):
-        comparison = Comparison(compared, seed, batch, device.type, QUALITY_NOTE)
+        comparison = Comparison(compared, seed)
         files = write_comparison(comparison, folder)
     unsent: dict[str, int] = {}
     for run in [group.runs[0] for group in groups] if log else ():
@@ -121,7 +102,7 @@ def compare_runs(
     return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples | None]) -> ComparedRun:
+def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples]) -> ComparedRun:
     """A summary with samples of the run's checkpoint, or the reason for their lack."""
     drawn, reason = None, "it has no checkpoint yet"
     try:
@@ -213,14 +194,19 @@ def summarise(run: OpenedRun) -> ComparedRun:
         data=_data(experiment, facts.dataset.get("fingerprint", "")),
         components=counts.components,
         curves={
-            name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(HELD_OUT)
+            name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(MEASURED)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
-        measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
+        measured={group: found for group in GROUPS if (found := _measurement(facts.tags, group))},
         cost=facts.cost,
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
         draws=experiment.draws(),
     )
+
+
+def _measurement(tags: Mapping[str, str], group: str) -> Measurement | None:
+    tag = tags.get(f"{TAG_PREFIX}{group}")
+    return Measurement.parse(tag) if tag else None
 
 
 def _read_journal(run: OpenedRun) -> JournalContent:
@@ -248,81 +234,17 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
 
 
-class _EvaluationCount:
-    """Number of samples that a network, whose hook it is, was evaluated on."""
+def draw(saved: SavedRun, grid: int, seed: int, batch: int) -> RunSamples:
+    """Draw samples of a run under its own sampling settings, `batch` at once; those of `ditlab sample` with the seed.
 
-    num = 0
-
-    def __call__(self, _: nn.Module, given: tuple[Any, ...]) -> None:
-        if given and isinstance(given[0], Tensor) and given[0].ndim:
-            self.num += len(given[0])
-
-
-def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device: torch.device) -> RunSamples | None:
-    """Draw samples of a run under its own sampling settings, `batch` at once; None where none are asked for.
-
-    `grid` are shown; `samples` are measured where the family has quality metrics, a larger grid as a whole. Raises
-    UserError where the weights cannot be read, or there are no rows to complete.
+    Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
-    experiment = saved.experiment
-    evaluator, reason = _evaluator(saved, device) if samples else (None, "")
-    num = max(grid, samples if evaluator else 0)
-    if not num:
-        return None
-    network = saved.network(device)
-    if evaluator:
-        sampler = evaluator.decoding_sampler
-        conditions = evaluator.conditions(num)
-    else:
-        sampler = saved.sampler(experiment)
-        rows = saved.data() if sampler.takes_rows != "none" else None
-        inputs = saved.inputs(rows, device)
-        conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
-        sampler = inputs.decoding(sampler)
-    num = conditions.num
-
-    count = _EvaluationCount()
-    network.register_forward_pre_hook(count)
-    begun = time.perf_counter()
-    # the first ones are those of `ditlab sample` with the same seed
-    seed = derived_seed(seed, "samples")
-    generator = torch.Generator(device).manual_seed(seed)
-    drawn = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, batch)
-    seconds = time.perf_counter() - begun
-    metrics = dict[str, float]()
-    measurement = None
-    if evaluator:
-        saved.progress("measuring the quality of samples", 0, None, "")
-        try:
-            metrics = dict(evaluator.measure(DrawnSamples(drawn.values, evaluator.expected(num))))
-            measurement = evaluator.measurement(num, batch, FLOAT, seed)
-        except UserError as error:
-            reason = str(error).rstrip(".")
-    first = {name: values[:grid] for name, values in drawn.conditions.items()}
-    shown = Samples(drawn.values[:grid], first, fields=drawn.fields)
+    drawn = draw_samples(saved, SampleOptions(grid, seed=seed, batch=batch))
+    sampling = flatten(saved.experiment.to_dict()["sampling"])
     return RunSamples(
-        step=saved.step,
-        settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
-        num=num,
-        seconds=seconds / num,
-        evaluations=count.num / num if count.num else None,
-        grid=sampler.show(shown) if grid else None,
-        quality=metrics,
-        why_no_quality=reason,
-        measurement=measurement,
+        step=drawn.step,
+        settings=", ".join(f"{name}={value}" for name, value in sampling.items()),
+        num=len(drawn),
+        seconds=drawn.seconds / len(drawn),
+        grid=drawn.plot.figure,
     )
-
-
-def _evaluator(saved: SavedRun, device: torch.device) -> tuple[QualityEvaluator | None, str]:
-    """Make what measures samples; None, with the reason, where quality cannot be measured."""
-    try:
-        data = saved.data()
-        reason = quality_ineligibility(saved.experiment, data)
-        if reason:
-            return None, reason
-        inputs = saved.inputs(data, device)
-        evaluator = QualityEvaluator(saved.experiment, data, saved.home, device, saved.warn, inputs=inputs)
-        evaluator.basis.check()
-    except UserError as error:
-        return None, str(error).rstrip(".")
-    return evaluator, ""

@@ -17,6 +17,8 @@ from ditlab.reports.sweep_records import shared_keys
 from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
+MEASURED = (HELD_OUT, "held_out/", "assessed/", "quality/")
+"""Prefixes of the metrics that are compared beside the training loss."""
 TRAIN_LOSS = "train/loss"
 CurveAxis = Literal["steps", "seconds"]
 AXES: tuple[CurveAxis, ...] = ("steps", "seconds")
@@ -41,17 +43,8 @@ class RunSamples:
     num: int
     seconds: float
     """Per sample."""
-    evaluations: float | None
-    """Network evaluations per sample; None where the sampler calls only parts of the network."""
-    grid: Figure | None
-    """The first samples, as the family shows them."""
-    quality: Mapping[str, float] = field(default_factory=dict)
-    why_no_quality: str = ""
-    """Reason for the lack of quality metrics; empty where there are some."""
-    measurement: Measurement | None = None
-    """Measurement behind the quality; None: nothing was measured."""
-    over_seeds: Mapping[str, Interval] = field(default_factory=dict)
-    """Intervals over seeds of a group's quality metrics; empty for one run."""
+    grid: Figure
+    """The samples, as the family shows them."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +75,14 @@ class ComparedRun:
     components: Mapping[str, int]
     """Parameters by component of the network."""
     curves: Mapping[str, RunCurve] = field(default_factory=dict)
-    """`train/loss` and held-out metrics (`eval/...`) by name."""
+    """`train/loss` and metrics of `MEASURED` by name."""
     samples_per_second: float | None = None
     """Median over the training metrics."""
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
-    measurement: Measurement | None = None
-    """Measurement behind the held-out metrics of training; None: an earlier version wrote no tag of it."""
+    measured: Mapping[str, Measurement] = field(default_factory=dict)
+    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
     cost: str = ""
     """Hours of devices, and their price; empty where they were not counted."""
     line: Sequence[ForkPoint] = ()
@@ -99,10 +92,9 @@ class ComparedRun:
     members: Sequence[ComparedRun] = ()
     """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
 
-    @property
-    def measurements(self) -> Sequence[Measurement | None]:
-        """The measurement behind its held-out curves, or those of a group's runs; None: one is not recorded."""
-        return [run.measurement for run in self.members or [self]]
+    def measurements(self, group: str) -> list[Measurement | None]:
+        """The measurement behind a group of metrics, or those of a group's runs; None: one is not recorded."""
+        return [run.measured.get(group) for run in self.members or [self]]
 
     @property
     def parameters(self) -> int:
@@ -126,7 +118,7 @@ class ComparedRun:
         return {name.removeprefix(HELD_OUT): one for name, one in self.curves.items() if name.startswith(HELD_OUT)}
 
     def as_dict(self) -> dict[str, object]:
-        """The run as `--json` prints it; `metrics` holds the last values by MLflow name and the samples' quality."""
+        """The run as `--json` prints it; `metrics` holds the last values by MLflow name."""
         last = {name: float(one.values[-1]) for name, one in self.curves.items()}
         group: dict[str, object] = {}
         if self.members:
@@ -135,12 +127,8 @@ class ComparedRun:
         return {
             **{name: getattr(self, name) for name in _PRINTED},
             "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
-            "metrics": last | dict(self.drawn.quality if self.drawn else {}),
-            "measurements": {
-                group: each.to_dict()
-                for group, each in (("eval", self.measurement), ("quality", self.drawn and self.drawn.measurement))
-                if each
-            },
+            "metrics": last,
+            "measurements": {name: each.to_dict() for name, each in self.measured.items()},
             **group,
         }  # fmt: skip
 
@@ -155,10 +143,13 @@ class ComparedRun:
 def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> ComparedRun:
     """Make one compared run of a group that differs in the seed alone: mean curves at the steps that all have.
 
-    Samples are the first run's, their quality the mean over all. What is not a mean is that of the first run.
+    What is not a mean is that of the first run, samples too.
     """
     first = members[0]
     speeds = [run.samples_per_second for run in members if run.samples_per_second is not None]
+    means = {
+        name: _mean_curve([run.curves[name] for run in members]) for name in shared_keys(r.curves for r in members)
+    }
     return replace(
         first,
         run_id=run_id,
@@ -166,24 +157,11 @@ def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> Compared
         status=next((run.status for run in members if run.status != "finished"), "finished"),
         step=min(run.step for run in members),
         spec={**first.spec, "seed": ", ".join(run.spec.get("seed", "") for run in members)},
-        curves={
-            key: _mean_curve([run.curves[key] for run in members]) for key in shared_keys(run.curves for run in members)
-        },
+        curves={name: curve for name, curve in means.items() if len(curve.steps)},
         samples_per_second=float(np.mean(speeds)) if speeds else None,
-        drawn=_mean_quality(members),
         cost="",
         members=tuple(members),
     )
-
-
-def _mean_quality(members: Sequence[ComparedRun]) -> RunSamples | None:
-    """Samples of the first run, where all have some with the mean quality."""
-    drawn = [run.drawn for run in members if run.drawn]
-    if len(drawn) < len(members):
-        return members[0].drawn
-    names = shared_keys(each.quality for each in drawn)
-    found = {name: paired_interval([each.quality[name] for each in drawn]) for name in names}
-    return replace(drawn[0], quality={name: each.mean for name, each in found.items()}, over_seeds=found)
 
 
 def _mean_curve(curves: Sequence[RunCurve]) -> RunCurve:
@@ -202,11 +180,6 @@ class Comparison:
     runs: Sequence[ComparedRun]
     seed: int
     """Seed of every run's samples."""
-    batch: int
-    """Samples drawn at a time."""
-    device: str
-    quality_note: str = ""
-    """Description of what quality metrics are measured on."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -244,7 +217,7 @@ class Comparison:
             return "the runs' families have no held-out metric in common"
         if self.main is None:
             return "the runs' families have no loss component in common, so no held-out metric says which is better"
-        every = [each for run in self.evaluated for each in run.measurements]
+        every = [each for run in self.evaluated for each in run.measurements("eval")]
         measured = [each for each in every if each]
         if other := [part for part in differing_parts(measured, self.main) if part not in ROUNDING]:
             return f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
@@ -255,9 +228,7 @@ class Comparison:
     def measured_apart(self, group: str) -> str:
         """Sentence on other measurements of a name in `group`, `eval` or `quality`; empty where there are none."""
         main = self.main if group == "eval" else None
-        known = [run.measurement for run in self.evaluated]
-        if group == "quality":
-            known = [run.drawn.measurement for run in self.runs if run.drawn]
+        known = [each for run in self.runs for each in run.measurements(group)]
         parts = differing_parts([each for each in known if each], main)
         if not parts:
             return ""

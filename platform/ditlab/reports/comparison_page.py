@@ -17,7 +17,6 @@ from ditlab.reports.comparison import (
     Comparison,
     CurveAxis,
     EqualBudget,
-    RunSamples,
     smoothed,
 )
 from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
@@ -29,10 +28,9 @@ LEVEL = 0.01
 """Two values are called level if they differ by less than this fraction of the lower one."""
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
-MEASUREMENT_NOTE = "Figures of one name are the same measurement where the row `measurement` is equal."
 _READING = (
-    "Lower is better for frechet and kernel; nearest well below nearest_held_out would mean copies of training "
-    "samples. Higher is better for agreement, the share of samples that show what their captions say."
+    "Figures of one name are the same measurement where their group's is equal. quality/... is of drawn samples, where "
+    "it was measured: `ditlab evaluate RUN --quality NUM` does."
 )
 _SIZE = (5.2, 3.2)
 """Inches of a panel of curves."""
@@ -64,7 +62,6 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         Section("Parameters by component", [Table(["component", *comparison.labels], _parameter_counts(runs))]),
         Section("Loss curves", curves),
         Section("Equal budgets", [_budgets(comparison)]),
-        Section("Sampling and quality", quality_parts(comparison)),
         Section("Samples", samples),
     ]
     page = Page(_listed(comparison.labels), summary_text(comparison), [each for each in sections if each.parts])
@@ -156,11 +153,12 @@ def _band(run: ComparedRun, name: str) -> np.ndarray | None:
 
 
 def _samples(comparison: Comparison, folder: Path) -> list[Part]:
-    """Write a picture a run."""
-    parts: list[Part] = []
+    """Write a picture a run, and say how it was drawn."""
+    rows = _rows([*map(_drawing, comparison.runs)])
+    parts: list[Part] = [Table(["", *comparison.labels], rows)] if rows else []
     for run in comparison.runs:
         label = comparison.label(run)
-        if run.drawn and run.drawn.grid:
+        if run.drawn:
             caption = f"{label}, seed {comparison.seed}: runs of one sample shape begin with the same noise."
             parts.append(ImageFile(save_figure(run.drawn.grid, folder / f"samples-{run.run_id}.png"), caption))
         if run.why_no_samples:
@@ -274,15 +272,15 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     runs = comparison.runs
     names = dict.fromkeys([TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)])
     names |= dict.fromkeys(sorted(name for run in runs for name in run.curves))
-    metrics = [{name: _last_value(run, name) for name in names} | {"measurement": _shown(run)} for run in runs]
+    metrics = []
+    for run in runs:
+        values = {name: _last_value(run, name) for name in names}
+        protocols = {f"measurement of {group}": each.shown for group, each in run.measured.items()}
+        metrics.append(values | protocols)
     return [
         Table(["", *comparison.labels], _rows([*map(_properties, runs)])),
-        Table(["last value", *comparison.labels], _rows(metrics), f"{_NOTES} {MEASUREMENT_NOTE}"),
+        Table(["last value", *comparison.labels], _rows(metrics), f"{_NOTES} {_READING}"),
     ]
-
-
-def _shown(measured: ComparedRun | RunSamples) -> str:
-    return measured.measurement.shown if measured.measurement else ""
 
 
 def _last_value(run: ComparedRun, name: str) -> Cell:
@@ -310,32 +308,13 @@ def _budgets(comparison: Comparison) -> Part:
     return Table(columns, rows, f"Held-out {comparison.main}: {_BUDGETS}")
 
 
-def quality_parts(comparison: Comparison) -> list[Part]:
-    """Sampling settings, cost and quality of the runs' samples; empty where none were drawn."""
-    if not any(run.drawn for run in comparison.runs):
-        return []
-    rows = _rows([_drawing(run.drawn) if run.drawn else {} for run in comparison.runs])
-    caption = (
-        f"Each run with its own sampling settings, all with seed {comparison.seed}, {comparison.batch} samples at once "
-        f"on {comparison.device}. Quality is measured {comparison.quality_note}. {_READING} {MEASUREMENT_NOTE} "
-        f"{comparison.measured_apart('quality')}"
-    )
-    parts: list[Part] = [Table(["", *comparison.labels], rows, caption.rstrip())]
-    for run in comparison.runs:
-        if run.drawn and run.drawn.why_no_quality:
-            parts.append(Paragraphs(f"No quality metrics of {comparison.label(run)}: {run.drawn.why_no_quality}."))
-    return parts
-
-
-def _drawing(drawn: RunSamples) -> dict[str, Cell]:
-    """How samples were drawn, and their quality by name; of a group the mean with half the interval over seeds."""
+def _drawing(run: ComparedRun) -> dict[str, Cell]:
+    """How a run's samples were drawn."""
+    if run.drawn is None:
+        return {}
     return {
-        "weights of step": drawn.step,
-        "samples": drawn.num,
-        "sampling": drawn.settings,
-        "network evaluations a sample": drawn.evaluations,
-        "seconds a sample": drawn.seconds,
-        **drawn.quality,
-        **{name: interval.text() for name, interval in drawn.over_seeds.items()},
-        "measurement": _shown(drawn),
+        "weights of step": run.drawn.step,
+        "samples": run.drawn.num,
+        "sampling": run.drawn.settings,
+        "seconds a sample": run.drawn.seconds,
     }

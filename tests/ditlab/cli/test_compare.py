@@ -14,7 +14,6 @@ import torch
 from ditlab.analysis.comparison import draw, open_groups, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
-from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
 from ditlab.storage.files import add_checksum, without_checksum
 from ditlab_models.figures import Figure, Text
@@ -66,23 +65,20 @@ class Compared:
 
 @pytest.fixture(scope="module")
 def compared(both, tmp_path_factory) -> Compared:
-    """Both runs compared with all there is, by a classifier of few steps. Read it only."""
+    """Both runs compared with all there is. Read it only."""
     folder = tmp_path_factory.mktemp("compared")
     home = copied(both, folder / "home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classifiers, "STEPS", 20)
-        said = run_inside("compare", "small", "second", "--samples", "100", "--json", home=home, cwd=folder)
+    said = run_inside("compare", "small", "second", "--json", home=home, cwd=folder)
     assert said.code == 0, said.err
     return Compared(home, said)
 
 
 @pytest.fixture
 def compare(mine, capfd, monkeypatch) -> Callable[..., Said]:
-    """`ditlab compare ...` without quality metrics unless they are asked for."""
+    """`ditlab compare ...`"""
 
     def call(*arguments: str | Path) -> Said:
-        few = [] if "--samples" in arguments else ["--samples", "0"]
-        return run_here(capfd, monkeypatch, "compare", *arguments, *few)
+        return run_here(capfd, monkeypatch, "compare", *arguments)
 
     return call
 
@@ -127,7 +123,7 @@ def test_two_runs_become_a_page(compared):
         assert run["seconds"] > 0 and run["samples_per_second"] > 0 and set(ALL) <= set(run["metrics"])
     text = page(said)
     assert f"| total | {first['parameters']:,} | {second['parameters']:,} |" in text
-    assert "| steps | 4 steps |" in text and "| network evaluations a sample | 4 | 4 |" in text
+    assert "| steps | 4 steps |" in text and "| samples | 25 | 25 |" in text
     assert "| model.width | 32 | 8 |" in text and "tracking." not in text
     html = files["comparison.html"].read_text()
     assert not re.findall(r'src="(?!data:)', html) and html.count("<img") == text.count("![")
@@ -152,18 +148,13 @@ def test_the_page_is_an_artifact_of_every_run(compared):
         assert kept.name == "comparison.html" and kept.exists()
 
 
-def test_quality_is_measured_on_equally_many_samples(compared):
-    assert all(run["metrics"]["quality/frechet"] > 0 for run in compared.said.json["runs"])
-    text = page(compared.said)
-    assert "| samples | 100 | 100 |" in text and "never with published FID" in text
-
-
 def test_figures_of_one_name_are_one_measurement(compared):
     first, second = (run["measurements"] for run in compared.said.json["runs"])
-    assert first == second and set(first) == {"eval", "quality"}
-    assert set(first["quality"]["parts"]) >= {"sampler", "seed", "features", "held-out samples"}
-    rows = [line.split(" | ") for line in page(compared.said).splitlines() if line.startswith("| measurement |")]
-    assert len(rows) == 2 and all(row[1] == row[2].removesuffix(" |") for row in rows)
+    assert first == second and set(first) == {"eval"}
+    rows = [
+        line.split(" | ") for line in page(compared.said).splitlines() if line.startswith("| measurement of eval |")
+    ]
+    assert len(rows) == 1 and rows[0][1] == rows[0][2].removesuffix(" |")
     assert "is measured in" not in compared.said.err
 
 
@@ -193,11 +184,10 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
     monkeypatch.setattr(SavedRun, "network", watched)
     small = open_groups(["small", "second"], Home(mine), print)[0].runs[0]
     saved = small.saved()
-    drawn = [draw(saved, 0, 9, 3, batch, torch.device("cpu")) for batch in (4, 64)]
+    drawn = [draw(saved, 9, 3, batch) for batch in (4, 64)]
     assert set(sizes) == {4, 1, 9}
     images = [drawing.grid.panels[0].images for drawing in drawn]
     assert images[0] == pytest.approx(images[1], abs=1e-5)
-    assert [drawing.evaluations for drawing in drawn] == [4, 4]
 
 
 def records_of(journal):
@@ -274,7 +264,6 @@ MISTAKES = [
     (["small", "nope"], "run 'nope' is unknown"),
     (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison takes 2 to 8"),
     (["small", "swept"], "run 'swept' is a sweep of 3 trials; none of its trials has begun"),
-    (["small", "second", "--samples", "5"], "--samples 5 are too few for quality metrics"),
     (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
 ]
 

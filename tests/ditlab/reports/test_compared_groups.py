@@ -25,7 +25,7 @@ def group(name, offset, num=3, noise=(0.01, -0.01, 0.0, 0.0), **draws):
 
 
 def compared(*runs):
-    return Comparison(runs, seed=0, batch=64, device="cpu")
+    return Comparison(runs, seed=0)
 
 
 def steps_difference(*runs):

@@ -49,7 +49,7 @@ def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
 
 
 def compared(*runs: ComparedRun) -> Comparison:
-    return Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features")
+    return Comparison(runs, seed=0)
 
 
 def velocity(**changes: Any) -> dict[str, RunCurve]:
@@ -148,7 +148,9 @@ def test_metrics_that_measure_something_else_are_not_ranked() -> None:
 
     def text(**changes: Any) -> str:
         other = Measurement.of(base | {name.replace("_", " "): value for name, value in changes.items()})
-        return summary_text(compared(run("a", measurement=Measurement.of(base)), run("b", measurement=other)))
+        return summary_text(
+            compared(run("a", measured={"eval": Measurement.of(base)}), run("b", measured={"eval": other}))
+        )
 
     assert "cannot be said: eval/velocity is measured in several ways, which differ in: settings of velocity" in text(
         settings_of_velocity=2
@@ -158,20 +160,20 @@ def test_metrics_that_measure_something_else_are_not_ranked() -> None:
 
 
 def test_nothing_ranks_across_protocols() -> None:
-    """Another kind of device draws other noise; an earlier measurement, a group's run, one that is not recorded."""
+    """Another kind of device draws other noise; a group's run, one that is not recorded."""
     parts = {"held-out samples": 1, "device": "cpu", "evaluation batch": 16, "threads": 2}
-    base, cuda = Measurement.of(parts), Measurement.of(parts | {"device": "cuda"})
-    rounded = Measurement.of(parts | {"evaluation batch": 4, "threads": 1})
-    fine = summary_text(compared(run("a", measurement=base), run("b", measurement=rounded)))
+    base, cuda = {"eval": Measurement.of(parts)}, {"eval": Measurement.of(parts | {"device": "cuda"})}
+    rounded = {"eval": Measurement.of(parts | {"evaluation batch": 4, "threads": 1})}
+    fine = summary_text(compared(run("a", measured=base), run("b", measured=rounded)))
     assert "cannot be said" not in fine and "differ in: evaluation batch, threads." in fine
-    pair = [run("b", measurement=base), run("c", measurement=cuda)]
+    pair = [run("b", measured=base), run("c", measured=cuda)]
     others = {
-        "in several ways, which differ in: device": run("b", measurement=cuda),
+        "in several ways, which differ in: device": run("b", measured=cuda),
         "differ in: device": group_of("b", "b", pair),
-        "what eval/velocity is measured with is recorded of some runs alone": run("b", measurement=None),
+        "what eval/velocity is measured with is recorded of some runs alone": run("b"),
     }
     for sentence, other in others.items():
-        text = summary_text(compared(run("a", measurement=base), other))
+        text = summary_text(compared(run("a", measured=base), other))
         assert "Which run is better cannot be said" in text and sentence in text and "lowest" not in text
 
 
@@ -234,23 +236,23 @@ def grid(num: int, size: int = 8, captions: int = 0) -> Figure:
 
 
 def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
-    drawn = RunSamples(100, "solver=euler, steps=4", 100, 0.01, 4.0, grid(25), {"quality/frechet": 1.5})
+    drawn = RunSamples(100, "solver=euler, steps=4", 100, 0.01, grid(25))
     nothing = RunCurve(*[np.arange(3.0)] * 2, np.full(3, np.nan))
     runs = [
         run("a", drawn=drawn),
-        run("b", drawn=replace(drawn, quality={}, why_no_quality="it draws no images", grid=Figure([Text(["hello"])]))),
+        run("b", drawn=replace(drawn, grid=Figure([Text(["hello"])]))),
         run("c", status="running", why_no_samples="it has no checkpoint yet", curves={}, samples_per_second=None),
         run("d", curves={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}),
         run("e", spec={"name": "e", "model.family": "unet", "model.new": "3"}, components={"down": 7}),
         run("f", status="failed", step=0),
-        run("g", drawn=replace(drawn, grid=grid(9, 64), evaluations=None), name="<b>|*odd*"),
+        run("g", drawn=replace(drawn, grid=grid(9, 64)), name="<b>|*odd*"),
         run("h", data="other", batch_size=3),
     ]
     files = write_comparison(compared(*runs), tmp_path)
     assert [file.name for file in files[:2]] == ["comparison.html", "comparison.md"]
     assert {file.name for file in tmp_path.iterdir()} == {file.name for file in files}
     html, markdown = (file.read_text() for file in files[:2])
-    assert "<b>|" not in html and "it has no checkpoint yet" in html and "it draws no images" in html
+    assert "<b>|" not in html and "it has no checkpoint yet" in html
     assert not re.findall(r'src="(?!data:)', html)
     pictures = set(re.findall(r"!\[[^]]*\]\(([^)]*)\)", markdown))
     assert pictures and pictures <= {file.name for file in files}
@@ -265,15 +267,12 @@ def test_equal_specs_are_reported(tmp_path: Path) -> None:
 
 
 def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases) -> None:
-    ways = [Measurement.of({"sampler": steps, "seed": 0}) for steps in (4, 4, 25)]
-    drawn = [
-        RunSamples(100, "", 100, 0.1, 4, None, {"quality/frechet": 1.0}, measurement=measurement)
-        for measurement in ways
-    ]
-    alike = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[1]))
-    assert alike.measured_apart("quality") == "" and "measured in" not in summary_text(alike)
-    apart = compared(run("aaaa", drawn=drawn[0]), run("bbbb", drawn=drawn[2]))
-    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(apart)
-    write_comparison(apart, tmp_path)
+    ways = [{"quality": Measurement.of({"sampler": steps, "seed": 0})} for steps in (4, 4, 25)]
+    curves = velocity() | {"quality/frechet": line([100], 1.0, 0.0)}
+    one, other, apart = (run(f"aaa{n}", measured=way, curves=curves) for n, way in enumerate(ways))
+    assert "measured in" not in summary_text(compared(one, other))
+    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(compared(one, apart))
+    write_comparison(compared(one, apart), tmp_path)
     text = (tmp_path / "comparison.md").read_text()
-    assert f"| measurement | {ways[0].shown} | {ways[2].shown} |" in text and "differ in: sampler" in text
+    shown = [way["quality"].shown for way in ways]
+    assert f"| measurement of quality | {shown[0]} | {shown[2]} |" in text and "| quality/frechet | 1 | 1 |" in text

@@ -194,10 +194,6 @@ def evaluate(
 @click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=options.complete_run)
 @click.option("--out", type=options.NewPath(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
-    "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),
-    help="Samples of each run for quality metrics (at least 100), where its data give any; 0: no quality metrics.",
-)  # fmt: skip
-@click.option(
     "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of every run's samples.")
@@ -205,7 +201,7 @@ def evaluate(
 @click.option("--log/--no-log", default=True, show_default=True, help="Add the page to every run, as an artifact.")
 @options.as_json
 def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
-    """Compare runs: spec differences, parameters, curves over steps and time, speed, samples and their quality.
+    """Compare runs: spec differences, parameters, curves over steps and time, speed, measured metrics and samples.
 
     RUN is an id, a prefix of one, or a name; of a group of seeds (`ditlab train --seeds`), or SWEEP.ARM of a sweep with
     `seeds`, its runs are one line, compared by pairs of one seed. Writes comparison.html (one file), comparison.md and

@@ -66,10 +66,10 @@ def test_a_fork_whose_record_is_damaged_still_needs_its_parent(home, family):
 
 def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
     runs = [summarise(each.runs[0]) for each in open_groups(["base", "middle", "last"], home, print)]
-    comparison = Comparison(runs, 0, 64, "cpu")
+    comparison = Comparison(runs, 0)
     text = summary_text(comparison)
     assert text.startswith("middle goes on from base at step 3. last goes on from middle at step 6. ")
-    apart = Comparison([runs[0], runs[2]], 0, 64, "cpu")
+    apart = Comparison([runs[0], runs[2]], 0)
     assert f"last goes on from run {family['middle']} at step 6." in summary_text(apart)
     assert runs[2].as_dict()["forked_from"] == f"{family['middle']}@6"
 
