@@ -148,9 +148,8 @@ def test_metrics_that_measure_something_else_are_not_ranked() -> None:
 
     def text(**changes: Any) -> str:
         other = Measurement.of(base | {name.replace("_", " "): value for name, value in changes.items()})
-        return summary_text(
-            compared(run("a", measured={"eval": Measurement.of(base)}), run("b", measured={"eval": other}))
-        )
+        first = run("a", measured={"eval": Measurement.of(base)})
+        return summary_text(compared(first, run("b", measured={"eval": other})))
 
     assert "cannot be said: eval/velocity is measured in several ways, which differ in: settings of velocity" in text(
         settings_of_velocity=2
