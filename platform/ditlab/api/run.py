@@ -296,20 +296,12 @@ class Run:
             command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
             parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
             parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
-        elif record.step:
-            calls = "run.sample(16), run.plot(), run.evaluate(), run.figures().kinds, run.export(folder)"
-            parts.append(paragraph(f"Next: {calls}."))
         with noted("the last samples"):
             parts += _last_samples(self.folder, content)
         metrics = [[name, points.values[-1], points.steps[-1]]
                    for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
         if metrics:
             parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
-        if times := run_time(content):
-            sentences = Markup("").join(map(paragraph, times.sentences()))
-            parts.append(
-                fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], times.rows()) + sentences)
-            )
         with noted("the spec"):
             parts.append(fold("spec", differing_fields(self.spec)))
         parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]

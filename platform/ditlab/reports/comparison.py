@@ -285,7 +285,7 @@ class RunCurve:
         return self.steps if axis == "steps" else self.seconds
 
 
-def training_seconds(wanted: ArrayLike, steps: ArrayLike, speeds: ArrayLike, batch_size: int) -> np.ndarray:
+def training_seconds(wanted: np.ndarray, steps: ArrayLike, speeds: ArrayLike, batch_size: int) -> np.ndarray:
     """Compute seconds of training up to the `wanted` steps, evaluations, saves and pauses left out.
 
     `speeds` are samples a second at `steps` (ascending), each that of the steps since the one before. NaN where no

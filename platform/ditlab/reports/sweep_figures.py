@@ -34,12 +34,12 @@ _STATUSES = {
 }
 
 
-def objective_figure(summary: SweepSummary, about: str) -> Figure | None:
+def objective_figure(summary: SweepSummary) -> Figure | None:
     """Draw the metric by trial, or the first two metrics against each other; None where no trial has a value."""
     if not any(objectives(summary, trial) for trial in summary.trials):
         return None
     panel = _by_trial(summary) if len(summary.metrics) == 1 else _trade_off(summary)
-    return Figure([panel], columns=1, alt=about)
+    return Figure([panel], columns=1)
 
 
 def objective_caption(summary: SweepSummary) -> str:
@@ -108,7 +108,7 @@ def _ring(places: Sequence[tuple[float, float]], label: str = "") -> PointGroup:
     return PointGroup(x, y, label, weight="ring")
 
 
-def curves_figure(summary: SweepSummary, about: str) -> Figure | None:
+def curves_figure(summary: SweepSummary) -> Figure | None:
     """Draw the metric and the training loss over steps, the better the darker; None without any curve."""
     first = best(summary)
     ranked = [trial for trial in rank(summary) if objectives(summary, trial)]
@@ -126,7 +126,7 @@ def curves_figure(summary: SweepSummary, about: str) -> Figure | None:
         if curves:
             is_log = _is_wide(np.concatenate([curve.y for curve in curves]))
             panels.append(Lines(curves, "", "step", name, log_y=is_log, size=(4.9, 4.1)))
-    return Figure(panels, alt=about) if panels else None
+    return Figure(panels) if panels else None
 
 
 def _weight(trial: Trial, first: Trial | None) -> Weight:
@@ -135,7 +135,7 @@ def _weight(trial: Trial, first: Trial | None) -> Weight:
     return "dashed" if trial.status == "failed" else "plain"
 
 
-def effects_figure(summary: SweepSummary, known: Mapping[str, Importance], about: str) -> Figure | None:
+def effects_figure(summary: SweepSummary, known: Mapping[str, Importance]) -> Figure | None:
     """Draw a panel an axis, the most important first; None where no trial has a value or there is no axis."""
     trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
@@ -148,7 +148,7 @@ def effects_figure(summary: SweepSummary, known: Mapping[str, Importance], about
         if axis.path in known:
             title = f"{title}: ranks spread by {known[axis.path].spread:.0f}"
         panels.append(_effect(summary, trials, axis, title))
-    return Figure(panels, columns=2 if len(panels) == 4 else 3, alt=about)
+    return Figure(panels, columns=2 if len(panels) == 4 else 3)
 
 
 def _effect(summary: SweepSummary, trials: Sequence[Trial], info: AxisInfo, title: str) -> Points:

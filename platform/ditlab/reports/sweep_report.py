@@ -54,12 +54,9 @@ from ditlab.reports.sweep_records import (
     Trial,
     best,
     better,
-    comparable,
-    device_hours,
     objectives,
     pareto,
     rank,
-    shared_values,
     why_incomparable,
 )
 from ditlab_models.figures import Figure
@@ -84,10 +81,8 @@ def write_sweep_report(
     """
     known = importance(summary)
     first = best(summary)
-    metric, *others = summary.metrics
     pictures: list[Path] = []
     unit = summary.unit
-    an = "an" if summary.unit == "arm" else "a"
     means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
     def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
@@ -97,13 +92,7 @@ def write_sweep_report(
         pictures.append(save_figure(figure, folder / name))
         return [ImageFile(pictures[-1], caption)]
 
-    leader = _leader(summary, first)
-    result = f"({counts(summary)}). {leader}"
-    names = ", ".join(axis.path for axis in summary.axes)
-    by_trial = f"{others[0]} over {metric}" if others else f"{metric} of each {unit}"
-    by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
-    curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
-    effects = picture("effects.png", effects_figure(summary, known, by_axis), EFFECTS_CAPTION)
+    effects = picture("effects.png", effects_figure(summary, known), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
@@ -114,29 +103,15 @@ def write_sweep_report(
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
         Section("What mattered", [*_importance(known), *effects]),
-        Section(
-            "Progress",
-            picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary)),
-        ),
-        Section("Learning curves", picture("curves.png", curves, f"{CURVES_CAPTION}{means}")),
-        *_notes(summary), _how(summary, heads, resume_command),
+        Section("Progress", picture("objective.png", objective_figure(summary), objective_caption(summary))),
+        Section("Learning curves", picture("curves.png", curves_figure(summary), f"{CURVES_CAPTION}{means}")),
+        _notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     shown = [section for section in sections if section.parts]
     page = Page(
         f"Sweep: {summary.name}", summary_text(summary, {path: each.spread for path, each in known.items()}), shown
     )
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
-
-
-def _leader(summary: SweepSummary, first: Trial | None) -> str:
-    if first is None:
-        return why_incomparable(summary) or "No trial has a value yet."
-    chosen = settings(summary, first, {})
-    return f"Best: {summary.unit} {first.number}, {_metrics(summary, first)}{f', with {chosen}' if chosen else ''}."
-
-
-def _metrics(summary: SweepSummary, trial: Trial) -> str:
-    return ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
 
 
 def _importance(found: Mapping[str, Importance]) -> list[Part]:
@@ -181,23 +156,17 @@ def _axis_cell(value: Any) -> Cell:
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     caption = (
         f"Best first: finished {summary.unit}s, then those stopped early, interrupted and running, each by "
-        f"{summary.goals[0]}"
+        f"{summary.goals[0]}; of several metrics inside a front of the non-dominated sorting. An empty cell: not used, "
+        f"or not known. {why_incomparable(summary)}"
     )
-    caption += " inside a front of the non-dominated sorting. " if len(summary.metrics) > 1 else ". "
     if summary.num_seeds > 1:
-        caption += "An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
-        caption += "first of them. "
+        caption += " An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
+        caption += "first of them."
     if has_differences:
         caption += (
-            "To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
+            " To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
+            f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
         )
-        caption += f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
-    totals = {trial.total_steps for trial in summary.trials}
-    if len(totals) == 1:
-        caption += f"A whole trial has {totals.pop():,} steps. "
-    caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
-    if hours := device_hours(summary.trials):
-        caption += f" All trials together: {', '.join(f'{hours[each]:.3g} {each} hours' for each in hours)}."
     return caption
 
 
@@ -218,15 +187,14 @@ def _pairing(summary: SweepSummary) -> str:
     return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
 
 
-def _notes(summary: SweepSummary) -> Iterator[Section]:
-    failed = [trial for trial in summary.runs if trial.status == "failed"]
-    others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
-    for title, trials in (("Failed trials", failed), ("Notes", others)):
-        rows: list[Cells] = [
-            [trial.number, trial.run_id, trial.step, _note(trial, _NOTE_CHARACTERS) or "no reason recorded"]
-            for trial in trials
-        ]
-        yield Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else [])
+def _notes(summary: SweepSummary) -> Section:
+    """Reasons of failures, and other notes on trials."""
+    rows: list[Cells] = []
+    for trial in summary.runs:
+        if trial.note or trial.status == "failed":
+            note = _note(trial, _NOTE_CHARACTERS) or "no reason recorded"
+            rows.append([trial.number, trial.run_id, trial.status, trial.step, note])
+    return Section("Notes", [Table(["trial", "run", "status", "step", "note"], rows)] if rows else [])
 
 
 def _note(trial: Trial, characters: int) -> str:
@@ -265,7 +233,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     elif first is not None:
         sentences = _verdict(summary, first, shares)
     elif reason := why_incomparable(summary):
-        sentences = [reason, *best_of_groups(summary)]
+        sentences = [reason]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
         why = _note(failed[0], 300) or "no reason was recorded."
@@ -280,17 +248,6 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
         sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
-
-
-def best_of_groups(summary: SweepSummary) -> Iterator[str]:
-    """Write a sentence for the best trial of each group of trials that are measured alike."""
-    for group in comparable(summary):
-        trial = group[0]
-        shared = shared_values(summary, group)
-        values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
-        among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
-        head = f"{among} {f'with {values}' if values else 'measured alike'}"
-        yield f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {_metrics(summary, trial)}."
 
 
 def is_done(summary: SweepSummary) -> bool:

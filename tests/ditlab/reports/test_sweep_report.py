@@ -142,7 +142,7 @@ def test_picture_of_an_earlier_report_is_deleted(tmp_path: Path) -> None:
 def test_the_page_shows_what_all_cost(tmp_path: Path) -> None:
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
     summary = _of([replace(trial, device_hours={"GPU": 1.5}) for trial in trials], [LR])
-    assert "All trials together: 3 GPU hours." in write_sweep_report(summary, tmp_path, "a: 1", "resume")[0].read_text()
+    assert "Cost: 3 GPU hours." in write_sweep_report(summary, tmp_path, "a: 1", "resume")[0].read_text()
 
 
 def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path: Path) -> None:

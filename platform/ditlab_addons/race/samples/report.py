@@ -53,7 +53,7 @@ def write_sampling_report(
     `grid` shows samples, a row a setting; `options` of `ditlab sample` draw from run `run_id`, by setting.
     """
     parts: list[Part] = []
-    figure = objective_figure(with_cost(summary), f"{summary.metrics[0]} over network evaluations a sample.")
+    figure = objective_figure(with_cost(summary))
     if figure is not None:
         parts += [ImageFile(save_figure(figure, folder / "frontier.png"), _CAPTION), cost_table(summary)]
     first = best(summary)
