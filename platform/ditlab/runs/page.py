@@ -337,6 +337,8 @@ def _summary(run: RunContent) -> str:
     ]
     if run.record.message and not run.is_live:
         sentences.append(f"Reason: {hide(run.record.message)}")
+    if run.status in ("failed", "interrupted", "running") and not run.is_live:
+        sentences.append(f"To go on: {run.folder.resume_command}")
     return " ".join(sentences)
 
 

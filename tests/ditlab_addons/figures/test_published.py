@@ -161,7 +161,7 @@ def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, capfd
     assert found.code == 0, found.err
     assert found.json["images"] == 100 and set(found.json["figures"]) >= {"fd_dinov2", "mmd_dinov2", "mmd_dinov2_low"}
     again = run(b, *network, "--against", out)
-    assert again.json["figures"]["fd_dinov2"] == pytest.approx(found.json["figures"]["fd_dinov2"]["value"], rel=1e-3)
+    assert again.json["figures"]["fd_dinov2"] == pytest.approx(found.json["figures"]["fd_dinov2"], rel=1e-3)
     wrong = run(a, *network[:-1], "0" * 63)
     assert wrong.code == 2 and "--sha256" in wrong.err
 

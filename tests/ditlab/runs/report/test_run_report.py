@@ -209,7 +209,7 @@ def test_runs_that_were_killed_that_train_and_that_end_now(run):
     assert "not evaluated on held-out samples" in found.text and "has drawn no samples yet" in found.text
     with lock_run(run.folder):
         found = page_of(run)
-    assert "is training at step 10 of 40" in found.text and f"ditlab watch {run.folder.run_id}" in found.text
+    assert "is training at step 10 of 40" in found.text and "--resume" not in found.text
     assert found.all("progress")[0]["value"] == "0.2500"
     found = page_of(run, ended="interrupted")
     assert "was interrupted at step 10" in found.text and "ended: interrupted" in found.text
@@ -265,7 +265,7 @@ def test_one_screen_answers_and_figures_are_small(run):
     )
     assert "GPU hours 1.0" in found.text and "price 2.5" in found.text
     places = [found.text.index(each) for each in ("held-out velocity", "GPU hours", "Samples by step", "train 0.3162",
-              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts", "ditlab sample",
+              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts",
               "What the trained network draws.", "Held-out loss by time", "How time scales", "zeal in words.",
               "component parameters")]  # fmt: skip
     assert places == sorted(places)
