@@ -173,7 +173,7 @@ def test_runs_are_compared(mine):
     found = ditlab.compare(mine, ditlab.open_run(other.name), grid=2, out="page", log=False)
     assert [run.run_id for run in found.runs] == [mine.id, other.name] and found.summary
     assert found.files[0] == Path("page/comparison.html") and all(file.stat().st_size for file in found.files)
-    with pytest.raises(ditlab.UserError, match="a comparison needs two"):
+    with pytest.raises(ditlab.UserError, match="a comparison takes 2 to 8"):
         ditlab.compare(mine)
 
 
