@@ -110,7 +110,7 @@ def _curves(comparison: Comparison, folder: Path) -> list[Part]:
 
 def curves_figure(comparison: Comparison, names: Sequence[str]) -> Figure:
     """Draw metrics over steps and time, a colour a run; the training loss with its median."""
-    panels = []
+    panels: list[Lines] = []
     for name in names:
         for axis in AXES:
             labels = comparison.labels if not panels else [""] * len(comparison.runs)
@@ -272,11 +272,11 @@ def runs_tables(comparison: Comparison) -> list[Table]:
     runs = comparison.runs
     names = dict.fromkeys([TRAIN_LOSS, *(f"{HELD_OUT}{name}" for name in comparison.common)])
     names |= dict.fromkeys(sorted(name for run in runs for name in run.curves))
-    metrics = []
+    metrics: list[dict[str, Cell]] = []
     for run in runs:
         values = {name: _last_value(run, name) for name in names}
-        protocols = {f"measurement of {group}": each.shown for group, each in run.measured.items()}
-        metrics.append(values | protocols)
+        values |= {f"measurement of {group}": each.shown for group, each in run.measured.items()}
+        metrics.append(values)
     return [
         Table(["", *comparison.labels], _rows([*map(_properties, runs)])),
         Table(["last value", *comparison.labels], _rows(metrics), f"{_NOTES} {_READING}"),

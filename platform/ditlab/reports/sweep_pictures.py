@@ -53,8 +53,8 @@ def write_samples(rows: Sequence[tuple[str, Path]], path: Path) -> ImageFile | C
     `rows` are titles and folders of trials' pictures, the best trial first. None where there are none. Raises OSError
     where the disk refuses.
     """
-    panels = []
-    passages = []
+    panels: list[ImageGrid] = []
+    passages: list[str] = []
     for title, media in rows:
         pictures = sorted(media.glob("samples-????????.png"))
         if not pictures or len(panels) + len(passages) == MOST_ROWS:

@@ -62,7 +62,8 @@ def draw_lines(panel: Lines, axes: Axes) -> None:
     are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    _set_logs(panel, axes, np.concatenate(xs or [[]]), np.concatenate(ys or [[]]))
+    if panel.curves:
+        _set_logs(panel, axes, np.concatenate(xs), np.concatenate(ys))
     _legend(axes, [curve.label for curve in panel.curves])
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 import matplotlib
@@ -44,7 +44,7 @@ _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 PictureFormat = Literal["png", "svg", "pdf"]
 FORMATS: tuple[PictureFormat, ...] = ("png", "svg", "pdf")
-_SETTINGS = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
+_SETTINGS: Any = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
 _lock = threading.Lock()
 """Held while the vector formats read matplotlib's global settings."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
