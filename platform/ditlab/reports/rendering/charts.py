@@ -188,8 +188,9 @@ def draw_points(panel: Points, axes: Axes) -> None:
     style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y))
     if panel.x_ticks:
         _set_ticks(axes.xaxis, panel.x_ticks)
-    x, y = (np.concatenate([np.asarray(getattr(group, name)) for group in panel.groups]) for name in "xy")
-    _set_logs(panel, axes, x, y)
+    if panel.groups:
+        x, y = (np.concatenate([np.asarray(getattr(group, name)) for group in panel.groups]) for name in "xy")
+        _set_logs(panel, axes, x, y)
     labels = [group.label for group in panel.groups] + [curve.label for curve in panel.curves]
     _legend(axes, labels, is_above=bool(panel.curves))
     if panel.curves:
