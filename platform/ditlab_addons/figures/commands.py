@@ -7,8 +7,21 @@ from pathlib import Path
 import click
 
 from ditlab.cli import options, output
+from ditlab.cli.output_types import FilesOutput, Numbers
 from ditlab.errors import UserError
 from ditlab.home import Home
+
+
+class StatisticsOutput(FilesOutput):
+    """`ditlab data statistics`."""
+
+    images: int
+    figures: Numbers
+    """Figures against the other set, and the ends of their intervals (`fid_low`); empty without one."""
+
+
+RESULTS = {"data statistics": StatisticsOutput}
+"""Type of the object of each command."""
 
 
 @click.command()
