@@ -87,7 +87,7 @@ def _print_result(result: SamplingResult, as_json: bool) -> int:
     from ditlab_addons.race.samples.report import cost_table
 
     table = cost_table(result.summary)
-    rows = [map(format_cell, row) for row in table.rows[:MOST_ROWS]]
+    rows = [list(map(format_cell, row)) for row in table.rows[:MOST_ROWS]]
     output.console(as_json).print(terminal_table(dict.fromkeys(table.columns, "number"), rows))
     for line in summary_lines(result):
         output.print_line(line, as_json)
