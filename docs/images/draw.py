@@ -57,7 +57,6 @@ MORE_WITH_WEIGHTS = ("patches",)
 EVALUATED: Mapping[str, tuple[int | None, tuple[str, ...]]] = {
     "region": (None, ("r2_by_mask_ratio", "r2_by_motif")),
     "dlm": (None, ("bound",)),
-    "pixelhdm": (200, ("caption_agreement",)),
 }
 """Samples that a family's evaluation draws, and the kinds of figures that it gives."""
 VECTORS = (Bars, Diagram, Lines, Points)
@@ -154,7 +153,7 @@ def draw(family: str, makers: Mapping[str, Maker], look: Path | None) -> list[st
         path = write(name, figure)
         if look is not None:
             still = Figure(figure.panels, figure.title, figure.columns, alt=figure.alternative_text)
-            save_formats(still if figure.panels else figure, look / name, themes=("light", "dark"))
+            save_formats(still if figure.panels else figure, look / name)
         print(f"{path.name:<44} {path.stat().st_size / 1000:4.0f} kB {time.monotonic() - start:6.1f} s", flush=True)
     return faults
 

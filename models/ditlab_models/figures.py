@@ -58,7 +58,7 @@ class ImageGrid:
 
 
 class Tick(NamedTuple):
-    """A labelled place on an axis, or on a colour scale from 0 to 1."""
+    """A labelled place on an axis."""
 
     position: float
     label: str
@@ -78,16 +78,8 @@ class Curve:
     colour: int | None = None
     """Number of its colour, the same for curves that belong together; None: its number among the curves."""
     shade: float | None = None
-    """Place on the panel's colour scale, 0 to 1, in place of a colour of its own; NaN: grey."""
+    """Place on a colour scale, 0 to 1, in place of a colour of its own; NaN: grey."""
     weight: Weight = "plain"
-
-
-@dataclass(frozen=True)
-class ColourScale:
-    """The scale of the shades of curves, drawn as a bar beside them."""
-
-    label: str
-    ticks: Sequence[Tick]
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,6 @@ class Lines:
     """True only where all x are above 0."""
     log_y: bool = False
     """True only where all y are above 0."""
-    scale: ColourScale | None = None
     size: tuple[float, float] = (5.6, 3.5)
     """(width, height) in inches, labels included."""
 
@@ -144,30 +135,14 @@ class Points:
     y_label: str = ""
     x_ticks: Sequence[Tick] = ()
     """Ticks of the axis; (): round numbers."""
-    y_ticks: Sequence[Tick] = ()
     curves: Sequence[Curve] = ()
     """Lines among the points."""
     size: tuple[float, float] = (5.6, 4.6)
     """(width, height) in inches, labels included."""
-
-
-@dataclass(frozen=True)
-class ParallelAxis:
-    """One of several axes side by side, from 0 at the bottom to 1 at the top; what lies below has no value on it."""
-
-    name: str
-    ticks: Sequence[Tick]
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """Curves across several axes side by side (Inselberg 1985): their x are the numbers of the axes, y are places."""
-
-    axes: Sequence[ParallelAxis]
-    curves: Sequence[Curve]
-    """The last ones on top; a label stands behind a curve's end."""
-    title: str = ""
-    scale: ColourScale | None = None
+    log_x: bool = False
+    """True only where all x are above 0."""
+    log_y: bool = False
+    """True only where all y are above 0."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +184,7 @@ class Text:
     title: str = ""
 
 
-Panel = Heatmap | ImageGrid | Lines | Bars | Points | Parallel | Diagram | Text
+Panel = Heatmap | ImageGrid | Lines | Bars | Points | Diagram | Text
 
 
 @dataclass(frozen=True)
@@ -256,7 +231,7 @@ def evenly_spaced(last: int, num: int) -> list[int]:
 
 _KINDS = {
     Heatmap: "Heat map", ImageGrid: "Grid of images", Lines: "Curves", Bars: "Bars", Points: "Points",
-    Parallel: "Parallel coordinates", Diagram: "Diagram", Text: "Text",
+    Diagram: "Diagram", Text: "Text",
 }  # fmt: skip
 
 
@@ -273,8 +248,6 @@ def _describe(panel: Panel) -> str:
             names = [group.label for group in groups]
         case Bars(names=names):
             pass
-        case Parallel(axes=parallel):
-            names = [axis.name for axis in parallel]
         case Diagram(boxes=boxes):
             names = [box.text for box in boxes]
         case ImageGrid(images=images):

@@ -111,12 +111,6 @@ def picture(png: bytes, alternative: str, caption: str = "", style: str = "max-w
     return Markup("<figure style='margin:0;max-width:10em'>{}{}</figure>").format(image, small)
 
 
-def row_of(parts: Iterable[Markup]) -> Markup:
-    """Parts side by side, in as many lines as the page is narrow."""
-    inside = Markup("").join(parts)
-    return Markup("<div style='display:flex;flex-wrap:wrap;gap:.5em;align-items:flex-start'>{}</div>").format(inside)
-
-
 class NotebookBar:
     """A bar and a line of text below a notebook's cell, renewed in place."""
 

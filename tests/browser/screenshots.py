@@ -103,7 +103,7 @@ def own_pages(home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[
         ditlab(home, "report", runs["digits-demo"], "--out", str(pages["report"]))
     if wanted("comparison"):
         pair = (runs["digits-dit"], runs["digits-unet"])
-        ditlab(home, "compare", *pair, "--samples", "100", "--out", str(pages["comparison"].parent))
+        ditlab(home, "compare", *pair, "--out", str(pages["comparison"].parent))
     return {name: path.as_uri() for name, path in pages.items() if wanted(name) and path.is_file()}
 
 

@@ -106,7 +106,7 @@ def test_the_live_page_grows_with_its_run(browser, home):
 def compared_run(run_id: str, name: str) -> ComparedRun:
     """A run of 100 steps in 100 s."""
     at = np.arange(1.0, 101.0)
-    curve = RunCurve(at, at * 10, at, 2.0 - at / 100)
+    curve = RunCurve(at, at, 2.0 - at / 100)
     return ComparedRun(
         run_id=run_id, name=name, family="dit", status="finished", step=100, batch_size=10, spec={"name": name},
         weights=["velocity"], data="digits", components={"blocks": 900}, samples_per_second=10.0,
@@ -116,7 +116,7 @@ def compared_run(run_id: str, name: str) -> ComparedRun:
 
 def test_a_comparison(browser, tmp_path):
     runs = [compared_run("aaaa", "digits-dit"), compared_run("bbbb", HOSTILE)]
-    page, *_ = write_comparison(Comparison(runs, seed=0, batch=64, device="cpu", quality_note="on features"), tmp_path)
+    page, *_ = write_comparison(Comparison(runs, seed=0), tmp_path)
     assert faults_of(browser, page.as_uri()) == []
 
 

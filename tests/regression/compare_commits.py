@@ -299,7 +299,7 @@ def keys_of_commands(specs: Path) -> dict[str, Any]:
     run = first["run_id"]
     commands: dict[str, list[str]] = {
         "sample": ["sample", run, "--num", "2", "--out", str(out / "sample")], "evaluate": ["evaluate", run],
-        "compare": ["compare", run, second["run_id"], "--samples", "0", "--out", str(out / "compare")],
+        "compare": ["compare", run, second["run_id"], "--out", str(out / "compare")],
         "params": ["params", dit], "plan": ["plan", dit], "validate": ["validate", dit], "show": ["show", dit],
         "figures": ["figures", run, "--out", str(out / "figures")],
         "export": ["export", run, "--out", str(out / "export")],

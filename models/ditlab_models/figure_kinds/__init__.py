@@ -11,7 +11,6 @@ SENTENCES = {
     "bound": "Where in the noise the likelihood bound comes from, beside predictors without a network.",
     "r2_by_mask_ratio": "Share of variance explained, by how much is masked, beside simple predictors.",
     "r2_by_motif": "Share of variance explained for each feature, beside simple predictors.",
-    "caption_agreement": "What captions asked for, and what classifiers recognise in the samples.",
     "attention": "Where each layer and head looks, and how far.",
     "features": "Principal components of the network's inner features: what it tells apart.",
     "adaln": "How time scales and shifts the features: a flat map means that time is not used.",

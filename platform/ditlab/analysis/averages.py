@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from rich.console import RenderableType
-from rich.text import Text
 from torch import Tensor
 
 from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.opened_run import SavedRun
-from ditlab.analysis.plot import Plot
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
@@ -26,18 +23,11 @@ from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
 from ditlab.training.export import write_export
-from ditlab_models.figures import Curve, Figure, Lines
 
 _DECAY = "decay="
 ROUGH = 0.05
 """Distance of profiles, relative, from which on a rebuilt average is called rough: below it, all that were tried were
 within 1e-3 of averages that had been kept."""
-MOST_PANELS = 12
-"""Metrics that are drawn."""
-EXACT = 1e-9
-"""Distance of profiles, relative, which is rounding alone: of lengths that were kept."""
-A_TABLE = 4
-"""Averages of one table: as many as fit into 80 columns."""
 
 
 def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
@@ -128,86 +118,6 @@ def export_saved(
         return write(ExportSource(saved, weights, phrase, options), folder)
 
 
-@dataclass(frozen=True)
-class AveragedPoint:
-    """Metrics under one average."""
-
-    profile: AverageProfile
-    profile_error: float
-    """Distance of the rebuilt profile from the wanted one, relative; 0 but for rounding where it was kept."""
-    evaluation: CheckpointEvaluation
-
-
-@dataclass(frozen=True)
-class AverageFrontier:
-    """Metrics of a run's checkpoint under averages of several lengths; none of them is added to the run."""
-
-    run_id: str
-    step: int
-    """Optimiser step at which the averages end."""
-    num_snapshots: int
-    """Whole snapshots, beside the checkpoint, from which they are rebuilt."""
-    points: Sequence[AveragedPoint]
-    files: list[Path] = field(default_factory=list)
-    """Figure in the run's folder, where there are two lengths or more."""
-
-    @property
-    def metrics(self) -> list[str]:
-        """Names of the metrics, in the order of the evaluation."""
-        return list(dict.fromkeys(name for point in self.points for name in point.evaluation.metrics))
-
-    def terminal_tables(self) -> Iterator[RenderableType]:
-        """A column for each average: its error, whether it is rough or approximate, and its metrics."""
-        evaluation = self.points[0].evaluation
-        changes = f", {', '.join(evaluation.changes)}" if evaluation.changes else ""
-        yield Text(
-            f"run {self.run_id}, step {self.step}, {evaluation.num_samples} samples{changes}; averages rebuilt from "
-            f"{self.num_snapshots} snapshots and the checkpoint, not added to the run"
-        )
-        for points in (self.points[first : first + A_TABLE] for first in range(0, len(self.points), A_TABLE)):
-            errors = ("exact" if each.profile_error < EXACT else f"{each.profile_error:.1e}" for each in points)
-            rough = {each.profile: "rough" if each.profile_error > ROUGH else "" for each in points}
-            rough |= {profile: "approximate" for profile in rough if isinstance(profile, ExponentialProfile)}
-            rows = [["profile error", *errors], ["", *rough.values()]]
-            for name in self.metrics:
-                values = (each.evaluation.metrics.get(name) for each in points)
-                rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
-            heads = {"metric": "text", **dict.fromkeys((each.profile.label for each in points), "number")}
-            yield terminal_table(heads, rows)
-
-    @property
-    def plot(self) -> Plot | None:
-        """Each metric against the relative length; None for fewer than two lengths."""
-        points = {each.profile.length: each for each in self.points if isinstance(each.profile, PowerProfile)}
-        if len(points) < 2:
-            return None
-        lengths = sorted(points)
-        panels = [
-            Lines([Curve(np.array(lengths), np.array(values), marked=True)], name, "relative length")
-            for name in self.metrics[:MOST_PANELS]
-            if None not in (values := [points[length].evaluation.metrics.get(name) for length in lengths])
-        ]
-        return Plot(Figure(panels, title=f"run {self.run_id}, step {self.step}: metrics by length of the average"))
-
-    def to_dict(self) -> dict[str, object]:
-        """The frontier in JSON's types, for `--json`."""
-        return {
-            "run_id": self.run_id,
-            "step": self.step,
-            "snapshots": self.num_snapshots,
-            "averages": [
-                {
-                    "profile": each.profile.label,
-                    "profile_error": each.profile_error,
-                    "evaluation": each.evaluation.evaluation,
-                    "metrics": each.evaluation.metrics,
-                }
-                for each in self.points
-            ],
-            "files": [str(file) for file in self.files],
-        }
-
-
 def evaluate_averages(
     saved: SavedRun,
     requested: Sequence[str | float],
@@ -215,22 +125,26 @@ def evaluate_averages(
     rows: int | None,
     batch_size: int | None,
     overrides: Sequence[str],
-) -> AverageFrontier:
-    """Evaluate a run's newest checkpoint under each requested average, as `evaluate_run` does; adds nothing to the run.
+) -> dict[str, CheckpointEvaluation]:
+    """Evaluate a run's newest checkpoint under each requested average, by label; adds nothing to the run.
 
-    Raises UserError for what is no average or cannot be rebuilt, before the first is evaluated, and as `evaluate_run`.
+    Raises UserError for what is no average, before the first is evaluated, for one that cannot be rebuilt, and as
+    `evaluate_run` does.
     """
-    profiles = requested_profiles(requested)
-    with kept_averages(saved) as kept:
-        rebuilt = [kept.rebuild(profile) for profile in profiles]
-        points = []
-        for number, each in enumerate(rebuilt, 1):
-            saved.progress(f"average {each.profile.label}, {number} of {len(rebuilt)}", 0, None, "")
-            evaluation = evaluate_run(replace(saved, average=each), quality, rows, batch_size, overrides)
-            points.append(AveragedPoint(each.profile, each.combination.profile_error, evaluation))
-        frontier = AverageFrontier(saved.folder.run_id, saved.step, kept.num_snapshots, points)
-    plot = frontier.plot
-    if plot is None:
-        return frontier
-    place = saved.writable_folder("figures")
-    return replace(frontier, files=[plot.save(place / f"averages-step{saved.step}.png")])
+    found = {}
+    for profile in requested_profiles(requested):
+        with with_average(saved, profile.label) as averaged:
+            found[profile.label] = evaluate_run(averaged, quality, rows, batch_size, overrides)
+    return found
+
+
+def averages_table(found: Mapping[str, CheckpointEvaluation]) -> RenderableType:
+    """A row a metric, a column an average."""
+    names = dict.fromkeys(name for each in found.values() for name in each.metrics)
+    rows = []
+    for name in names:
+        values = (each.metrics.get(name) for each in found.values())
+        rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
+    first = next(iter(found.values()))
+    title = f"run {first.run_id}, step {first.step}, {first.num_samples} samples, not added to the run"
+    return terminal_table({"metric": "text", **dict.fromkeys(found, "number")}, rows, title)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,31 +10,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from ditlab.analysis.opened_run import OpenedRun, SavedRun, default_device, logged_records, open_found
+from ditlab.analysis.drawing import draw as draw_samples
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, logged_records, open_found
+from ditlab.analysis.sample_options import SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.inputs.conditions import rows_for_samples, sample_conditions
-from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, draw_reported
-from ditlab.quality.measurement import FLOAT
 from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.reports.comparison import (
-    HELD_OUT,
+    MEASURED,
     TRAIN_LOSS,
     ComparedRun,
     Comparison,
     ForkPoint,
+    RunCurve,
     RunSamples,
-    TrainingClock,
     group_of,
-    run_curve,
-    training_clock,
+    training_seconds,
 )
 from ditlab.reports.comparison_page import summary_text, write_comparison
 from ditlab.runs.lineage import ancestors
@@ -43,16 +36,13 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import FoundRun, RunRecord, find_run, find_training_run, group_members, list_runs
-from ditlab.training.evaluation import read_by_sample
-from ditlab_models.contract import Samples
+from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
 from ditlab_models.parameters import count_parameters
 
-FEWEST_SAMPLES = 100
-"""Fewest samples for quality metrics: fewer than the features that quality is measured on give figures of chance."""
 MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
-EVAL_TAG = f"{TAG_PREFIX}eval"
+GROUPS = ("eval", "quality")
+"""Groups of metrics whose measurements are compared."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ class RunComparison:
     files: list[Path]
     """`comparison.html` (one file), `comparison.md` and the pictures."""
     runs: list[ComparedRun]
-    """The compared runs: parameters, curves, speed, samples and their quality."""
+    """The compared runs: parameters, curves, speed, samples."""
     summary: str
     """The result in a sentence or two."""
     unsent: dict[str, int] = field(default_factory=dict)
@@ -76,7 +66,6 @@ def compare_runs(
     progress: Progress = ignore_progress,
     *,
     out: Path | None,
-    samples: int,
     grid: int,
     seed: int,
     batch: int,
@@ -85,34 +74,24 @@ def compare_runs(
     """Compare the runs that `names` name, and write the page into `out` (None: `comparisons/` below DITLAB_HOME).
 
     A name may be that of a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
-    `samples` (0, or at least FEWEST_SAMPLES) are drawn from each run for quality metrics, `grid` are shown; with `log`
-    the page becomes an artifact of every run, or of a group's first. Raises UserError for runs that cannot be compared.
+    `grid` samples of each run are drawn and shown; with `log` the page becomes an artifact of every run, or of a
+    group's first. Raises UserError for runs that cannot be compared.
     """
-    if 0 < samples < FEWEST_SAMPLES:
-        raise UserError(f"--samples {samples} are too few for quality metrics; give {FEWEST_SAMPLES} or more, or 0.")
     groups = open_groups(names, home, warn, progress)
     if log:
         home.check_place()
     name = f"comparisons/{'-'.join(group.run_id for group in groups)}"
     folder = output_folder(out or home.root / name)
-    device = default_device()
-
-    def summed(run: OpenedRun, grid: int) -> ComparedRun:
-        """Summarise a run, and draw its samples."""
-        found = summarise(run)
-        if not samples and not grid:
-            return found
-        progress(f"opening run {run.folder.run_id} ({run.record.name})", 0, None, "")
-        drawing = partial(draw, samples=samples, grid=grid, seed=seed, batch=batch, device=device)
-        return _with_samples(run, found, drawing)
-
     compared = []
-    for group in groups:  # samples of the first run of a group are shown
-        members = [summed(run, 0 if number else grid) for number, run in enumerate(group.runs)]
+    for group in groups:
+        members = [summarise(run) for run in group.runs]
+        if grid:  # those of the first run of a group
+            progress(f"opening run {group.runs[0].folder.run_id} ({members[0].name})", 0, None, "")
+            members[0] = _with_samples(group.runs[0], members[0], partial(draw, grid=grid, seed=seed, batch=batch))
         compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
     progress("drawing the page", 0, None, "")
     with writing(folder):
-        comparison = Comparison(compared, seed, batch, device.type, QUALITY_NOTE)
+        comparison = Comparison(compared, seed)
         files = write_comparison(comparison, folder)
     unsent: dict[str, int] = {}
     for run in [group.runs[0] for group in groups] if log else ():
@@ -123,7 +102,7 @@ def compare_runs(
     return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples | None]) -> ComparedRun:
+def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples]) -> ComparedRun:
     """A summary with samples of the run's checkpoint, or the reason for their lack."""
     drawn, reason = None, "it has no checkpoint yet"
     try:
@@ -147,52 +126,31 @@ def open_groups(
 ) -> list[OpenedGroup]:
     """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.ARM`).
 
-    Runs of one group that are named beside others are one line, too. Raises UserError for any that cannot be compared.
+    Raises UserError for any that cannot be compared.
     """
+    if not 2 <= len(texts) <= MAX_RUNS:
+        raise UserError(f"RUN names {len(texts)} runs: a comparison takes 2 to {MAX_RUNS}; `ditlab runs` lists them.")
     known = {record.run_id: record for record in list_runs(home)}
     members = group_members(known.values())
-    found: dict[str, OpenedRun] = {}
-    ids = [_group_id(home, text) or text for text in texts]
-    num = len({known[each].group or each if each in known else each for each in ids})
-    if num > MAX_RUNS:
-        raise UserError(f"RUN names {num} runs: a comparison shows at most {MAX_RUNS}; name fewer.")
-    for text, run in _named_runs(home, zip(texts, ids, strict=True), members):
-        run_id = run.folder.run_id
-        if run_id in found:
-            raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
-        found[run_id] = open_found(run, home, warn, progress)
-    groups = _by_group(found)
-    if not 2 <= len(groups) <= MAX_RUNS:
-        problem = "a comparison needs two" if len(groups) < 2 else f"a comparison shows at most {MAX_RUNS}; name fewer"
-        number = f"{len(groups) or 'no'} run{'s' if len(groups) > 1 else ''}"
-        raise UserError(f"RUN names {number}: {problem}; `ditlab runs` lists them.")
-    return [_opened_group(group, runs, known.get(group)) for group, runs in groups.items()]
-
-
-def _named_runs(
-    home: Home, texts: Iterable[tuple[str, str]], members: Mapping[str, Sequence[RunRecord]]
-) -> Iterator[tuple[str, FoundRun]]:
-    """Each text with the run that it names, or with the runs of its group; `texts` are also with the group's id."""
-    for text, group in texts:
-        for run_id in [record.run_id for record in members.get(group, ())] or [text]:
-            yield text, find_training_run(home, run_id)
-
-
-def _by_group(found: Mapping[str, OpenedRun]) -> dict[str, list[OpenedRun]]:
-    """Runs by group; seeds of one group alone, which are beside each other, by their ids."""
-    is_one = len({run.record.group for run in found.values()}) == 1
-    groups: dict[str, list[OpenedRun]] = {}
-    for run_id, run in found.items():
-        group = "" if is_one else run.record.group
-        groups.setdefault(group or run_id, []).append(run)
+    groups = []
+    named = set[str]()
+    for text in texts:
+        group = _group_id(home, text)
+        found = [find_training_run(home, record.run_id) for record in members.get(group, ())]
+        found = found or [find_training_run(home, text)]
+        for each in found:
+            run_id = each.folder.run_id
+            if run_id in named:
+                raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
+            named.add(run_id)
+        runs = [open_found(each, home, warn, progress) for each in found]
+        first = runs[0]
+        if len(runs) == 1:
+            groups.append(OpenedGroup(first.folder.run_id, first.record.name, runs))
+        else:
+            name = known[group].name if group in known else first.record.name.rpartition("-seed")[0]
+            groups.append(OpenedGroup(group, name, runs))
     return groups
-
-
-def _opened_group(group: str, runs: list[OpenedRun], record: RunRecord | None) -> OpenedGroup:
-    first = runs[0]
-    if len(runs) == 1:
-        return OpenedGroup(first.folder.run_id, first.record.name, runs)
-    return OpenedGroup(group, record.name if record else first.record.name.rpartition("-seed")[0], runs)
 
 
 def _group_id(home: Home, text: str) -> str:
@@ -214,10 +172,15 @@ def summarise(run: OpenedRun) -> ComparedRun:
         counts = count_parameters(experiment.model, experiment.objective, experiment.training)
     history = series_of(content)
     loss = history.get(TRAIN_LOSS, Series())
-    clock = _clock(content, history)
     weights: dict[str, float] = experiment.objective.weights.model_dump()
-    speeds = history.get(SPEED, Series()).values
-    speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
+    speed = history.get(SPEED, Series())
+    is_known = np.isfinite(speed.values) & (speed.values > 0)
+    speeds = speed.values[is_known]
+
+    def curve(series: Series) -> RunCurve:
+        seconds = training_seconds(series.steps, speed.steps[is_known], speeds, experiment.batch.size)
+        return RunCurve(series.steps.astype(float), seconds, series.values)
+
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
     return ComparedRun(
         run_id=run.folder.run_id,
@@ -230,20 +193,20 @@ def summarise(run: OpenedRun) -> ComparedRun:
         weights=sorted(weights, key=lambda name: -weights[name]),
         data=_data(experiment, facts.dataset.get("fingerprint", "")),
         components=counts.components,
-        training_only=counts.training_only,
         curves={
-            name: run_curve(series.steps, series.values, experiment.batch.size, clock)
-            for name, series in history.items()
-            if name == TRAIN_LOSS or name.startswith(HELD_OUT)
+            name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(MEASURED)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
-        measurement=Measurement.parse(facts.tags[EVAL_TAG]) if EVAL_TAG in facts.tags else None,
-        past_measurements=_past_measurements(content),
+        measured={group: found for group in GROUPS if (found := _measurement(facts.tags, group))},
         cost=facts.cost,
-        by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
         draws=experiment.draws(),
     )
+
+
+def _measurement(tags: Mapping[str, str], group: str) -> Measurement | None:
+    tag = tags.get(f"{TAG_PREFIX}{group}")
+    return Measurement.parse(tag) if tag else None
 
 
 def _read_journal(run: OpenedRun) -> JournalContent:
@@ -260,20 +223,6 @@ def _read_journal(run: OpenedRun) -> JournalContent:
     return content
 
 
-def _clock(content: JournalContent, history: Mapping[str, Series]) -> TrainingClock:
-    loss = history.get(TRAIN_LOSS, Series())
-    starts = [event["time"] for event in content.events if event["kind"] == "start"]
-    evaluated = [series.steps for name, series in history.items() if name.startswith(HELD_OUT)]
-    return training_clock(loss.steps, loss.times, starts, np.unique(np.concatenate(evaluated)) if evaluated else ())
-
-
-def _past_measurements(content: JournalContent) -> list[Measurement]:
-    """Measurements behind held-out metrics before the last one that was tagged."""
-    tags = (event["values"] for event in content.events if event["kind"] == "tags")
-    tagged = list(dict.fromkeys(values[EVAL_TAG] for values in tags if EVAL_TAG in values))
-    return [each for each in map(Measurement.parse, tagged[:-1]) if each]
-
-
 def _data(experiment: Experiment, fingerprint: str) -> str:
     """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
@@ -285,81 +234,17 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
 
 
-class _EvaluationCount:
-    """Number of samples that a network, whose hook it is, was evaluated on."""
+def draw(saved: SavedRun, grid: int, seed: int, batch: int) -> RunSamples:
+    """Draw samples of a run under its own sampling settings, `batch` at once; those of `ditlab sample` with the seed.
 
-    num = 0
-
-    def __call__(self, _: nn.Module, given: tuple[Any, ...]) -> None:
-        if given and isinstance(given[0], Tensor) and given[0].ndim:
-            self.num += len(given[0])
-
-
-def draw(saved: SavedRun, samples: int, grid: int, seed: int, batch: int, device: torch.device) -> RunSamples | None:
-    """Draw samples of a run under its own sampling settings, `batch` at once; None where none are asked for.
-
-    `grid` are shown; `samples` are measured where the family has quality metrics, a larger grid as a whole. Raises
-    UserError where the weights cannot be read, or there are no rows to complete.
+    Raises UserError where the weights cannot be read, or there are no rows to complete.
     """
-    experiment = saved.experiment
-    evaluator, reason = _evaluator(saved, device) if samples else (None, "")
-    num = max(grid, samples if evaluator else 0)
-    if not num:
-        return None
-    network = saved.network(device)
-    if evaluator:
-        sampler = evaluator.decoding_sampler
-        conditions = evaluator.conditions(num)
-    else:
-        sampler = saved.sampler(experiment)
-        rows = saved.data() if sampler.takes_rows != "none" else None
-        inputs = saved.inputs(rows, device)
-        conditions = sample_conditions(sampler, num, rows_for_samples(rows) if rows else None, inputs)
-        sampler = inputs.decoding(sampler)
-    num = conditions.num
-
-    count = _EvaluationCount()
-    network.register_forward_pre_hook(count)
-    begun = time.perf_counter()
-    # the first ones are those of `ditlab sample` with the same seed
-    seed = derived_seed(seed, "samples")
-    generator = torch.Generator(device).manual_seed(seed)
-    drawn = draw_reported(saved.progress, sampler, network, conditions.tensors, num, generator, batch)
-    seconds = time.perf_counter() - begun
-    metrics = dict[str, float]()
-    measurement = None
-    if evaluator:
-        saved.progress("measuring the quality of samples", 0, None, "")
-        try:
-            metrics = dict(evaluator.measure(DrawnSamples(drawn.values, evaluator.expected(num))))
-            measurement = evaluator.measurement(num, batch, FLOAT, seed)
-        except UserError as error:
-            reason = str(error).rstrip(".")
-    first = {name: values[:grid] for name, values in drawn.conditions.items()}
-    shown = Samples(drawn.values[:grid], first, fields=drawn.fields)
+    drawn = draw_samples(saved, SampleOptions(grid, seed=seed, batch=batch))
+    sampling = flatten(saved.experiment.to_dict()["sampling"])
     return RunSamples(
-        step=saved.step,
-        settings=", ".join(f"{name}={value}" for name, value in flatten(experiment.to_dict()["sampling"]).items()),
-        num=num,
-        seconds=seconds / num,
-        evaluations=count.num / num if count.num else None,
-        grid=sampler.show(shown) if grid else None,
-        quality=metrics,
-        why_no_quality=reason,
-        measurement=measurement,
+        step=drawn.step,
+        settings=", ".join(f"{name}={value}" for name, value in sampling.items()),
+        num=len(drawn),
+        seconds=drawn.seconds / len(drawn),
+        grid=drawn.plot.figure,
     )
-
-
-def _evaluator(saved: SavedRun, device: torch.device) -> tuple[QualityEvaluator | None, str]:
-    """Make what measures samples; None, with the reason, where quality cannot be measured."""
-    try:
-        data = saved.data()
-        reason = quality_ineligibility(saved.experiment, data)
-        if reason:
-            return None, reason
-        inputs = saved.inputs(data, device)
-        evaluator = QualityEvaluator(saved.experiment, data, saved.home, device, saved.warn, inputs=inputs)
-        evaluator.basis.check()
-    except UserError as error:
-        return None, str(error).rstrip(".")
-    return evaluator, ""

@@ -19,7 +19,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from markupsafe import Markup
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
@@ -38,16 +37,13 @@ from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
-from ditlab.inputs.flops import step_flops
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
-from ditlab.notebook_html import card, code, never_failing, paragraph, picture, row_of
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.images import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.runs.cores import computing_beside_others
-from ditlab.spec.compiling import compile_decision, missing_to_compile
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import assign
@@ -72,12 +68,7 @@ from ditlab_models.figures import Text as TextPanel
 _log = logging.getLogger("ditlab")
 PROMPTS_BYTES = 16 * MIB
 """Most bytes of a file of prompts."""
-COMPILED_FROM = {"cpu": 4e12, "cuda": 4e15}
-"""Operations of a draw, by type of device, from which compiled blocks pay: those of some 30 s."""
-MOST_PICTURES = 64
-MOST_TEXTS = 16
 _MOST_NAMES = 30
-_WIDEST = 256  # pixels of a picture's longer side
 
 
 def draw(
@@ -159,15 +150,12 @@ def draw_set(
     seed = experiment.seed if options.seed is None else options.seed
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
     given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
-    is_compiled = options.compile
-    if is_compiled is None:
-        is_compiled = compiling_pays(experiment, conditions.num, device.type)
-    if is_compiled:
+    if options.compile:
         for variable, value in home.cache_variables().items():
             os.environ.setdefault(variable, value)
     started = perf_counter()
     try:
-        with fast_passes(network, device, is_compiled):
+        with fast_passes(network, device, options.compile):
             drawn = draw_reported(progress, sampler, network, *given)
     except ValueError as error:
         if options.noise is None:
@@ -176,27 +164,11 @@ def draw_set(
     seconds = perf_counter() - started
     name = folder_name(step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
-    name += "-compiled" if is_compiled else ""
+    name += "-compiled" if options.compile else ""
     origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
     threads = torch.get_num_threads() if device.type == "cpu" else None
     place = folder / "samples" / name
     return SampleSet(drawn, sampler, step, origin, place, conditions.rows, facts, seconds, threads)
-
-
-def compiling_pays(experiment: Experiment, num: int, device_type: str) -> bool:
-    """Decide whether `num` samples are drawn with compiled blocks, without any timing.
-
-    They are where the run's own blocks are compiled, the draw has as many operations as `COMPILED_FROM`, and a C++
-    compiler and Python's headers are there.
-    """
-    try:
-        if not compile_decision(experiment, device_type).is_compiled or missing_to_compile():
-            return False
-    except UserError:  # no training could compile them here
-        return False
-    sampling: Any = experiment.sampling
-    passes = num * getattr(sampling, "steps", 1) * (1 if getattr(sampling, "guidance", 1) == 1 else 2)
-    return passes * step_flops(experiment).forward / experiment.batch.size >= COMPILED_FROM[device_type]
 
 
 @contextmanager
@@ -456,35 +428,6 @@ class SampleSet:
 
     def _repr_png_(self) -> bytes:
         return self.plot._repr_png_()
-
-    @never_failing
-    def _repr_html_(self) -> str:
-        """All samples, up to a number that a page carries."""
-        parts: list[Markup] = []
-        for panel in self.plot.figure.panels:
-            if isinstance(panel, ImageGrid):
-                captions = [*map(str, panel.captions), *[""] * len(panel.images)]
-                pictures = []
-                for number, image in enumerate(_images(panel)[:MOST_PICTURES]):
-                    image.thumbnail((_WIDEST, _WIDEST))
-                    content, text = BytesIO(), captions[number]
-                    image.save(content, format="PNG")
-                    style = f"width:{max(image.width, 48)}px;max-width:100%;image-rendering:pixelated"
-                    about = f"sample {number}{': ' if text else ''}{text}"
-                    pictures.append(picture(content.getvalue(), about, text, style))
-                parts.append(row_of(pictures))
-                if (left := len(panel.images) - len(pictures)) > 0:
-                    parts.append(paragraph(f"and {left:,} more, which .images and .save() give"))
-            elif isinstance(panel, TextPanel):
-                parts += [paragraph(panel.title or "texts"), *map(code, panel.passages[:MOST_TEXTS])]
-                if (left := len(panel.passages) - MOST_TEXTS) > 0:
-                    parts.append(paragraph(f"and {left:,} more, which .texts and .save() give"))
-        if self.rows is not None:
-            parts.append(paragraph("the completed rows are in .table, and .save() writes them"))
-        if not all(isinstance(panel, ImageGrid | TextPanel) for panel in self.plot.figure.panels):
-            parts.append(picture(self._repr_png_(), self.plot.figure.alternative_text))
-        about = ", ".join(f"{name} {value}" for name, value in self.origin.items())
-        return card(f"{len(self):,} sample{'' if len(self) == 1 else 's'}", about, parts)
 
 
 def _images(grid: ImageGrid) -> list[Image.Image]:

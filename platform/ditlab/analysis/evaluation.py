@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,10 +13,9 @@ import torch
 from rich.console import RenderableType
 from rich.text import Text
 
-from ditlab.analysis.opened_run import OpenedRun, SavedRun, chosen_rows, default_device, logged_records
+from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device, logged_records
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
-from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.data.loading.held_out import ComputedRows
 from ditlab.data.splits import DataSplits
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
@@ -38,8 +36,6 @@ from ditlab.receipts.records import (
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.text_file import save_table
 from ditlab.runs.cores import computing_beside_others, thread_text
-from ditlab.runs.launch import checkpoint_store
-from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import held_out_text
 from ditlab.tracking.names import interval_ends
@@ -87,8 +83,6 @@ class CheckpointEvaluation:
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
-    notes: Sequence[str] = ()
-    """Clauses on further figures of text: `scorer of SHA-256 ...`."""
     threads: int | None = None
     """CPU threads that computed; None on a GPU."""
     held_out_text: str = ""
@@ -117,8 +111,7 @@ class CheckpointEvaluation:
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
         if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
-            read = "; ".join(["read perplexity beside entropy", *self.notes])
-            yield Text(f"quality, of {self.quality} drawn samples: {read}")
+            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy")
         elif self.quality:
             yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
         if self.held_out_text:
@@ -136,15 +129,6 @@ class CheckpointEvaluation:
                     for row in zip(*columns.values(), strict=True)
                 )
                 yield terminal_table(kinds, cells, f"assessed: {name.replace('_', ' ')}")
-
-    def protocol_table(self) -> RenderableType:
-        """Parts of what each group of figures is measured with, in words."""
-        rows = [
-            (group, part, words)
-            for group, measurement in self.measurements.items()
-            for part, words in {"digest": measurement.digest, **measurement.words}.items()
-        ]
-        return terminal_table({"figures": "id", "part": "id", "value": "text"}, rows, "protocol")
 
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
@@ -218,8 +202,6 @@ def evaluate_run(
         del network, objective
         expected = _training_measurements(evaluator, spec, protocol, bool(quality)) if trains else {}
         found, measurements = EvaluationResult(dict(measured.values), {}, {}), dict(measured.measurements)
-        if measured.drawn and (confusion := evaluator.quality.confusion(measured.drawn)):
-            found.figures["caption_agreement"] = confusion  # recognised by requested classes
         saved.progress("evaluating as the family does", 0, None, "")
         family: Any = None if resampled else spec.family.build_evaluator(spec.objective, spec.model, data.text)
         if family:
@@ -249,48 +231,11 @@ def evaluate_run(
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
-        notes=[note for each in evaluator.quality.figures if (note := each.note())] if quality and is_text else [],
         threads=threads,
         held_out_text=held_out_text(found.metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
     )
     stays_apart = rows or changes or saved.average or saved.anyway or other is not None
     return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
-
-
-def follow_checkpoints(
-    opened: OpenedRun, quality: int | None, batch_size: int | None, interval: float = 2.0
-) -> Iterator[CheckpointEvaluation]:
-    """Evaluate each checkpoint of a run that is the newest one, until no process trains the run; yield the results.
-
-    Raises UserError for a run that is followed already or evaluates asynchronously by itself, and as
-    `evaluate_run` does.
-    """
-    folder, spec, done = opened.folder, opened.experiment, -1
-    if spec.evaluation.mode == "async":
-        raise UserError(
-            f"run {folder.run_id} has evaluation.mode=async, so that its own evaluator follows it; leave --watch out."
-        )
-    store = checkpoint_store(folder, spec.checkpoint.storage)
-    own = (opened.home, folder, opened.record, spec, opened.warn, opened.progress, opened.anyway)
-    with lock_evaluation(folder):
-        while True:
-            is_over = not is_locked(folder)  # before the look for checkpoints, of which the last one may just have come
-            step = max(store.steps(), default=-1)
-            if step > done:
-                try:
-                    with store.held(step, "watch") as reader:
-                        yield evaluate_run(SavedRun(*own, checkpoint=reader), quality, None, batch_size, ())
-                except DamagedCheckpoint as error:
-                    if step == max(store.steps(), default=-1):  # else it was pruned just now
-                        opened.warn(str(error))
-                        done = step
-                    continue
-                done = step
-            elif is_over:
-                return
-            else:
-                opened.progress(f"waiting for a checkpoint after step {max(done, 0)}", 0, None, "")
-                time.sleep(interval)
 
 
 def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:

@@ -19,7 +19,6 @@ from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
 from ditlab.reports.rendering.render import PictureFormat, save_formats
-from ditlab.reports.rendering.theme import ThemeName
 from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
@@ -63,13 +62,9 @@ class FigureSet:
         return None if figure is None else Plot(figure)
 
     def save_formats(
-        self,
-        kind: str,
-        folder: Path | None = None,
-        formats: Sequence[PictureFormat] = ("png",),
-        themes: Sequence[ThemeName] = ("light",),
+        self, kind: str, folder: Path | None = None, formats: Sequence[PictureFormat] = ("png",)
     ) -> list[Path]:
-        """Draw a figure and write it in each format and theme: `KIND.png`, `KIND.svg`, `KIND-dark.png`.
+        """Draw a figure and write it in each format: `KIND.png`, `KIND.svg`.
 
         An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
         draw it from. Raises UserError for an unknown kind, and where the disk refuses.
@@ -80,7 +75,7 @@ class FigureSet:
         if plot is None:
             return []
         with writing(place):
-            return save_formats(plot.figure, place / kind, tuple(formats), tuple(themes))
+            return save_formats(plot.figure, place / kind, formats)
 
 
 def general_figures() -> FigureSet:
@@ -113,13 +108,13 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
         return loss_figure(history) if "train/loss" in history else None
 
     def schedule() -> Figure:
-        parts = [(last, spec, plan_run(spec, saved.data())) for last, spec in saved.specs()]
+        plan = plan_run(experiment, saved.data())
+        lr = experiment.optimizer.lr
 
         def rate(step: int) -> float:
-            spec, plan = next((spec, plan) for last, spec, plan in parts if step < last)
-            return learning_rate(spec.schedule, spec.optimizer.lr, step, plan.total_steps, plan.epoch_steps)
+            return learning_rate(experiment.schedule, lr, step, plan.total_steps, plan.epoch_steps)
 
-        return schedule_figure(rate, parts[-1][2].total_steps)
+        return schedule_figure(rate, plan.total_steps)
 
     makers: dict[str, Maker] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.family.static_figures(experiment.model).items():

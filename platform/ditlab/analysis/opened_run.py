@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +37,7 @@ from ditlab.spec.mixture import packing_of
 from ditlab.spec.overrides import Assignment, assign
 from ditlab.spec.plugins import check_installed
 from ditlab.storage.local import writable_folder
-from ditlab.tracking.journal import read_content, recorded_dataset
-from ditlab.tracking.names import SPEC_HASH
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import FoundRun, RunRecord
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 from ditlab.training.export import load_network
@@ -91,19 +89,6 @@ class OpenedRun:
         except UserError:
             return None
         return found if found.content_hash() == spec_hash else None
-
-    def specs(self) -> list[tuple[float, Experiment]]:
-        """The specs by which the run trained, each up to a step, in order: without those of before that are gone."""
-        try:
-            events = read_content(self.folder.journal).events
-        except OSError:
-            events = []
-        past = (
-            (float(event["step"]), self.kept_spec(event["changes"][SPEC_HASH][0]))
-            for event in events
-            if event["kind"] == "resume" and SPEC_HASH in event["changes"]
-        )
-        return [*((last, spec) for last, spec in past if spec), (math.inf, self.experiment)]
 
     def writable_folder(self, name: str) -> Path:
         """A folder below the run's own, made where it is missing. Raises UserError where it cannot be written."""

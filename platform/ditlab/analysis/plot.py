@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -45,13 +43,6 @@ class Plot:
                 if kind != "png" and place.suffix.lower() == f".{kind}":
                     return save_formats(self.figure, place.with_suffix(""), (kind,))[0]
             return save_figure(self.figure, place)
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, str], dict[str, Any]]:
-        """The picture for a notebook, with its alternative text."""
-        png = base64.b64encode(self._repr_png_()).decode()
-        return {"image/png": png}, {"image/png": {"alt": self.figure.alternative_text}}
 
     def _repr_png_(self) -> bytes:
         content = BytesIO()

@@ -62,8 +62,8 @@ class SampleKeywords(TypedDict, total=False):
     """Rows to complete: `held_out`, `train`, or a store by folder or name."""
     batch: int
     """Samples drawn in one batch; lower it where memory is short."""
-    compile: bool | None
-    """Compile the network's blocks. None: where the run's were compiled and that pays (`ditlab.analysis.drawing`)."""
+    compile: bool
+    """Compile the network's blocks first, which takes up to a minute."""
     ema: str | float | None
     """Relative length of an average that is rebuilt from those that the run has kept. None: the checkpoint's own."""
     overrides: Sequence[str]
@@ -93,7 +93,7 @@ class SampleOptions:
     trajectory: bool = False
     data: str | None = None
     batch: int = 256
-    compile: bool | None = None
+    compile: bool = False
     ema: str | None = None
     overrides: Sequence[str] = ()
 

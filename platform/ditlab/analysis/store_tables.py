@@ -22,31 +22,23 @@ CLASSES_SHOWN = 30
 
 
 def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
-    """Tables of a store: its facts, image sizes, columns, names of their entries, class counts and source files."""
+    """Tables of a store: its facts, image sizes, columns, class counts and source files."""
     yield facts_table(_facts(store, place), store.name)
     columns = store.columns
     if isinstance(store, BucketedStore):
         yield _bucket_table(store)
-    yield _shared_above("columns", [_column_row(name, column) for name, column in columns.items()])
+    yield _texts("columns", [_column_row(name, column) for name, column in columns.items()])
     statistics = ("min", "max", "mean", "std")
     values = (
         (name, *(f"{getattr(column.statistics, key):.5g}" for key in statistics)) for name, column in columns.items()
     )
     yield terminal_table({"column": "text"} | dict.fromkeys(statistics, "number"), values, "values")
-    entries = [
-        (name, f"{len(column.names):,}", _first_names(column.names))
-        for name, column in columns.items()
-        if column.names and column.num_classes is None
-    ]
-    if entries:
-        heads = {"column": "text", "number": "number", "names": "text"}
-        yield terminal_table(heads, entries, "names of the last axis", "--json gives all")
     for name, column in columns.items():
         counts = column.statistics.class_counts
         if counts is not None and not column.shape:
             yield _class_table(name, column.names, counts)
     if store.manifest.source.files:
-        yield _shared_above("read from", [*map(_file_row, store.manifest.source.files)])
+        yield _texts("read from", [*map(_file_row, store.manifest.source.files)])
 
 
 def _file_row(file: ImportedFile) -> dict[str, str]:
@@ -67,10 +59,6 @@ def _bucket_table(store: BucketedStore) -> Table:
 def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
     limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
     return {"column": name, "shape": _shape(column), "type": column.dtype, "range": limits, "unit": column.unit}
-
-
-def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(names if len(names) <= 10 else (*names[:8], "...", names[-1]))
 
 
 def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
@@ -128,14 +116,9 @@ def _shape(column: Any) -> str:
     return str(column.shape).replace(str(ANY), "any")
 
 
-def _shared_above(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """Make a table of texts by heading; what all rows of several share is in the title."""
-    first, *heads = rows[0]
-    same = {head for head in heads if len(rows) > 1 and len({row[head] for row in rows}) == 1}
-    listed = ", ".join(f"{head} {rows[0][head]}" for head in heads if head in same and rows[0][head])
-    shown = [first, *(head for head in heads if head not in same)]
-    title = f"{title} (all: {listed})" if listed else title
-    return terminal_table(dict.fromkeys(shown, "text"), ([row[head] for head in shown] for row in rows), title)
+def _texts(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Make a table of texts by heading."""
+    return terminal_table(dict.fromkeys(rows[0], "text"), (list(row.values()) for row in rows), title)
 
 
 def text_line(store: AnyStore) -> str:

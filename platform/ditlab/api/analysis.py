@@ -20,9 +20,9 @@ from ditlab.tracking.records import find_training_run
 if TYPE_CHECKING:
     import torch
 
-    from ditlab.analysis.averages import AverageFrontier
     from ditlab.analysis.comparison import RunComparison
     from ditlab.analysis.drawing import ExportedModel
+    from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
 
 
@@ -32,7 +32,6 @@ _log = logging.getLogger("ditlab")
 def compare(
     *runs: str | Run,
     out: str | Path | None = None,
-    samples: int = 500,
     grid: int = 25,
     seed: int = 0,
     batch: int = 64,
@@ -40,12 +39,12 @@ def compare(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> RunComparison:
-    """Compare two to eight runs: spec differences, parameters, curves, speed, samples and their quality.
+    """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and samples.
 
-    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME).
-    `samples` are drawn from each run for quality metrics (0: none), `grid` are shown, `batch` at once; with `log` the
-    page becomes an artifact of every run. `warn` receives warnings (None: the logger `ditlab`), `on_progress` (task,
-    done, total or None, unit). Raises UserError for runs that cannot be compared.
+    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME). `grid`
+    samples of each run are shown, drawn `batch` at once; with `log` the page becomes an artifact of every run. `warn`
+    receives warnings (None: the logger `ditlab`), `on_progress` (task, done, total or None, unit). Raises UserError for
+    runs that cannot be compared.
     """
     from ditlab.analysis.comparison import compare_runs
 
@@ -54,7 +53,7 @@ def compare(
     with computing_beside_others(warn):
         return compare_runs(
             names, Home.from_environment(), warn, on_progress,
-            out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
+            out=folder, grid=grid, seed=seed, batch=batch, log=log,
         )  # fmt: skip
 
 
@@ -67,11 +66,12 @@ def evaluate_averages(
     overrides: Sequence[str] = (),
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
-) -> AverageFrontier:
-    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept.
+) -> dict[str, CheckpointEvaluation]:
+    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept; return
+    the evaluations by length.
 
     `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
-    `Run.evaluate`. Nothing is added to the run but a figure in its folder. Raises UserError for a run without averages
+    `Run.evaluate`. Nothing is added to the run. Raises UserError for a run without averages
     (`training.averages`), for a length that cannot be rebuilt, and as `Run.evaluate` does.
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 from markupsafe import Markup
@@ -214,20 +214,6 @@ class Run:
 
         return evaluate_run(saved, quality, rows, batch, overrides, None if data is None else str(data))
 
-    def follow(
-        self, *, quality: int | None = None, batch: int | None = None, interval: float = 2.0
-    ) -> Iterator[CheckpointEvaluation]:
-        """Evaluate each checkpoint that is the newest one, and add it to the run, until no process trains the run.
-
-        Yields the results; between two looks for a checkpoint lie `interval` seconds. Raises UserError for a run that
-        is followed already or evaluates asynchronously by itself, and as `evaluate` does.
-        """
-        self.home.check_place()
-        self.wait_as_in_training()
-        from ditlab.analysis.evaluation import follow_checkpoints
-
-        return follow_checkpoints(self._opened(), quality, batch, interval)
-
     def figures(self, seed: int = 0) -> FigureSet:
         """Figures of the run's family from its trained weights; `seed` is that of the samples in them."""
         saved = self._opened().saved()
@@ -310,20 +296,12 @@ class Run:
             command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
             parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
             parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
-        elif record.step:
-            calls = "run.sample(16), run.plot(), run.evaluate(), run.figures().kinds, run.export(folder)"
-            parts.append(paragraph(f"Next: {calls}."))
         with noted("the last samples"):
             parts += _last_samples(self.folder, content)
         metrics = [[name, points.values[-1], points.steps[-1]]
                    for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
         if metrics:
             parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
-        if times := run_time(content):
-            sentences = Markup("").join(map(paragraph, times.sentences()))
-            parts.append(
-                fold(times.heading(), table(["phase", "seconds", "share", "ms a step"], times.rows()) + sentences)
-            )
         with noted("the spec"):
             parts.append(fold("spec", differing_fields(self.spec)))
         parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
@@ -381,14 +359,7 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
 
 
 class FoundRuns(list[Run]):
-    """Runs, the newest first: a list, and a table in a notebook. Its parts, as in `runs[:5]`, are tables as well."""
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> FoundRuns: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> Run | FoundRuns:
-        return FoundRuns(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+    """Runs, the newest first: a list, and a table in a notebook."""
 
     @never_failing
     def _repr_html_(self) -> str:

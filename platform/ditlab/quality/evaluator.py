@@ -58,7 +58,6 @@ from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import Samples
-from ditlab_models.figures import Figure, Heatmap
 from ditlab_models.processes.draws import draw_samples
 
 Classes = Mapping[str, Tensor]
@@ -168,12 +167,6 @@ class QualityReference:
         place = f"{self.basis.data.fingerprint}/{image.name}/{image.shape}"
         return hashlib.sha256(place.encode() + self.real.train.rows_key).hexdigest()
 
-    def recognise(self, samples: Tensor) -> dict[str, Tensor]:
-        """Return the recognised classes of samples, by column, on the CPU; only where agreement is measured."""
-        assert self.agreement_real is not None, "opened without agreement"
-        images = samples.to(self.device, torch.float32).clamp(*RANGE).split(images_per_batch(samples.shape[1:]))
-        return recognised_classes(self.classifiers, images, self.tick)
-
     def features_digest(self) -> str:
         """Return a digest of the networks whose features and classes are compared."""
         digest = hashlib.sha256()
@@ -222,29 +215,6 @@ def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -
     """Return the classes of a view's rows at `indices`."""
     names = [each.label.name for each in fields]
     return {name: view.gather(name, indices).long() for name in names}
-
-
-def confusion_figure(expected: Classes, recognised: Classes, names: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw the confusion matrix of each column, expected class by recognised one; `names`: the classes' by column."""
-    panels, agreements = [], []
-    for column, classes in names.items():
-        counts = np.zeros((len(classes), len(classes)))
-        np.add.at(counts, (expected[column].numpy(), recognised[column].numpy()), 1)
-        with np.errstate(invalid="ignore"):
-            shares = counts / counts.sum(1, keepdims=True)
-        right = float((expected[column] == recognised[column]).double().mean())
-        agreements.append(f"{column}: {right:.1%} of {len(expected[column])} samples agree")
-        panels.append(
-            Heatmap(
-                shares, title=agreements[-1], x_label="recognised",
-                y_label="expected", limits=(0.0, 1.0), x_names=classes, y_names=classes,
-            )
-        )  # fmt: skip
-    alt = (
-        "Confusion matrices, expected class by recognised class; shares on the diagonal are of samples that show what "
-        f"their captions name. {'; '.join(agreements)}."
-    )
-    return Figure(panels, title="Caption agreement: share of the samples of each expected class", alt=alt)
 
 
 def _all_right(expected: Classes, recognised: Classes) -> Tensor:
@@ -408,14 +378,3 @@ class QualityEvaluator(DrawingEvaluator):
     def features_digest(self) -> str:
         """Return the digest of the reference's networks."""
         return self.reference.features_digest()
-
-    def confusion(self, drawn: DrawnSamples) -> Figure | None:
-        """Draw the confusion matrix of caption agreement; None without captions, or where a sample holds NaN."""
-        if not drawn.expected or drawn.images.isnan().any():
-            return None
-        columns = self.basis.data.train.columns
-        names = {
-            name: columns[name].names or [str(number) for number in range(columns[name].num_classes or 0)]
-            for name in drawn.expected
-        }
-        return confusion_figure(drawn.expected, self.reference.recognise(drawn.images), names)

@@ -68,10 +68,6 @@ class QualityFigures(ABC):
     def digest(self) -> str:
         """Return a digest of all that decides the figures beside the samples: a part of the measurement's protocol."""
 
-    def note(self) -> str:
-        """Return a clause that `ditlab evaluate` prints below figures of text; "" for none."""
-        return ""
-
 
 def find_figures(experiment: Experiment, data: DataSplits, home: Home | None = None) -> tuple[QualityFigures, ...]:
     """Return the further figures of an experiment's samples; `home` None: that of DITLAB_HOME.

@@ -166,9 +166,6 @@ class TextQuality(DrawingEvaluator):
             )
         return found
 
-    def confusion(self, drawn: Samples) -> None:
-        """No picture: text has no classes."""
-
     def features_digest(self) -> str:
         """Return the protocol, and digests of further figures."""
         return f"{PROTOCOL} {''.join(each.digest() for each in self.figures)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +23,6 @@ MOST_PLAIN = 160
 MOST_STRETCHES = 200
 _FEWEST_IN_STRETCH = 4
 _MOST_BAD = 100
-_DENSE = 40
-"""Points from which a curve's beginning is the first tenth of its steps; of a shorter one, its first point."""
 _LARGEST = 1e300
 """Values beyond are drawn at it: differences of any two are finite."""
 _SMOOTHED_POINTS = 500
@@ -159,45 +157,27 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
     low, high = float(steps.min()), float(steps.max())
     x = AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
-    y, leaves_out = _y_scale([points for _, points in drawn])
-    num_bad = max(points.num_bad for _, points in thinned)
+    y = _y_scale([points for _, points in drawn])
+    notes = ["log scale"] if y.is_log else []
+    if num_bad := max(points.num_bad for _, points in thinned):
+        notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
     scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
-        note="; ".join(_notes(drawn if leaves_out else [], y.is_log, num_bad)),
-        alternative=f"{shorten(title, _MOST_LABEL)} over steps: {'; '.join(map(_described, drawn))}.",
+        note="; ".join(notes),
+        alternative=f"{shorten(title, _MOST_LABEL)} over steps; last {', '.join(map(_last, drawn))}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
-        curves=[_draw(curve, _without_beginning(points) if leaves_out else points, x, y) for curve, points in drawn],
+        curves=[_draw(curve, points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
         data={"curves": [*map(_data, drawn)], **scales, "log": y.is_log},
     )
 
 
-def _notes(without_beginning: Sequence[_Thinned], is_log: bool, num_bad: int) -> Iterator[str]:
-    """Say what a reader of a chart must know: its scale, curves drawn without their beginning, what is not finite."""
-    if is_log:
-        yield "log scale"
-    if without_beginning:
-        begins = (
-            f"{curve.label} {format_number(float(points.values[0]))} at step {int(points.steps[0]):,}"
-            for curve, points in without_beginning
-        )
-        yield f"without the beginning: {', '.join(begins)}"
-    if num_bad:
-        yield f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}"
-
-
-def _described(drawn: _Thinned) -> str:
-    """Ends and range of a curve, for the chart's alternative text."""
+def _last(drawn: _Thinned) -> str:
     curve, points = drawn
-    ends = (points.values[0], points.last, points.low.min(), points.high.max())
-    first, last, lowest, highest = (format_number(float(value)) for value in ends)
-    return (
-        f"{curve.label} from {first} at step {int(points.steps[0]):,} to {last} at step {int(points.steps[-1]):,}, "
-        f"lowest {lowest}, highest {highest}"
-    )
+    return f"{curve.label} {format_number(points.last)}"
 
 
 def _data(drawn: _Thinned) -> dict[str, Any]:
@@ -210,33 +190,14 @@ def _data(drawn: _Thinned) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _y_scale(curves: Sequence[ThinCurve]) -> tuple[AxisScale, bool]:
-    """Range of all medians, and of all but the wildest hundredth of what they stand for; True where it leaves out the
-    curves' beginnings, which would take more than half of it."""
-    low, high = _value_range(curves)
-    least, most = _value_range([_without_beginning(points) for points in curves])
-    leaves_out = most - least < (high - low) / 2 and least < most
-    if leaves_out:
-        low, high = least, most
-    if low > 0 and high / low > _LOG_RATIO:
-        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True), leaves_out
-    return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05), leaves_out
-
-
-def _value_range(curves: Sequence[ThinCurve]) -> tuple[float, float]:
+def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
+    """Range of all medians, and of all but the wildest hundredth of what they stand for."""
     values = np.concatenate([points.values for points in curves])
-    wide = [end for points in curves for end in (np.quantile(points.low, 0.01), np.quantile(points.high, 0.99))]
-    return float(min(values.min(), *wide)), float(max(values.max(), *wide))
-
-
-def _without_beginning(points: ThinCurve) -> ThinCurve:
-    """A curve from its second point on; a dense one without the first tenth of its steps. One of two points stays."""
-    steps = points.steps
-    first = 1 if len(steps) < _DENSE else int(np.searchsorted(steps, steps[0] + (steps[-1] - steps[0]) / 10))
-    if len(steps) - first < 2:
-        return points
-    kept = {name: getattr(points, name)[first:] for name in ("steps", "values", "low", "high")}
-    return replace(points, **kept, num_points=points.num_points if points.is_thinned else len(steps) - first)
+    low = min(values.min(), *(np.quantile(points.low, 0.01) for points in curves))
+    high = max(values.max(), *(np.quantile(points.high, 0.99) for points in curves))
+    if low > 0 and high / low > _LOG_RATIO:
+        return AxisScale(float(low) / 1.1, float(high) * 1.1, _BOTTOM, _TOP, is_log=True)
+    return linear_scale(float(low), float(high), _BOTTOM, _TOP, margin=0.05)
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:

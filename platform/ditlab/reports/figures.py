@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from ditlab.spec.optimization import (
 )
 from ditlab_models.figures import Bars, Curve, Figure, Lines
 
-MOST_TIMES = 5.0
-"""Largest ratio of the sizes of curves in one panel."""
 MAX_POINTS = 2000
 
 
@@ -33,16 +32,7 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
         for name, series in sorted(history.items())
         if name.startswith("eval/")
     ]
-    # Curves whose values differ much in size are parted: on one axis, a perplexity would flatten all others.
-    groups: list[list[Curve]] = []
-    largest = 0.0  # of the newest group
-    for size, curve in sorted(((float(np.nanmax(np.abs(curve.y), initial=0.0)), curve) for curve in held_out),
-                              key=lambda each: -each[0]):  # fmt: skip
-        if not groups or size * MOST_TIMES < largest:
-            groups.append([])
-            largest = size
-        groups[-1].append(curve)
-    panels += [Lines(sorted(group, key=lambda curve: curve.label), "Held-out metrics", "step") for group in groups]
+    panels += [Lines([replace(curve, label="")], curve.label, "step") for curve in held_out]
     last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
     alt = f"Curves over {int(steps[-1]) if len(steps) else 0:,} steps: training loss, each step and smoothed"
     return Figure(panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}.")

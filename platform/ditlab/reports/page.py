@@ -171,8 +171,6 @@ class NamedPicture:
     name: str
     source: str
     """Address: a data URI in a file."""
-    dark: str = ""
-    """Address of the same picture for dark pages; empty where there is none."""
     about: str = ""
     """Alternative text; empty where the file carries none."""
     sentence: str = ""
@@ -193,11 +191,11 @@ class Pictures:
 
 @dataclass(frozen=True)
 class TimeMark:
-    """An attempt or a moment on a timeline, in percent of its length."""
+    """An attempt on a timeline, in percent of its length."""
 
     left: float
     kind: str
-    """An attempt's status or an event's kind, which decides the colour."""
+    """The attempt's status, which decides the colour."""
     text: str
     width: float = 0.0
 
@@ -219,7 +217,6 @@ class Timeline:
     """Attempts and events of a run as a strip, and as a list."""
 
     bars: Sequence[TimeMark]
-    marks: Sequence[TimeMark]
     ends: tuple[str, str]
     """Times of both ends of the strip."""
     events: Sequence[TimeEvent]

@@ -1,4 +1,4 @@
-"""Axes of a sweep's plots, on which trials have positions from 0 to 1, and the importance of each for the metric."""
+"""Axes of a sweep as numbers, for its plots, and the importance of each for the metric."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Real
-from statistics import quantiles
-from typing import Literal
 
 import numpy as np
 
-from ditlab.reports.charts import AxisScale, number_label
-from ditlab.reports.formatting import describe_value, format_number, shorten
+from ditlab.reports.formatting import describe_value, format_number
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
-from ditlab_models.figures import Tick
 
-_WIDE = 3.0
 _FENCE = 3.0
 """A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section 2D)."""
-_LEAST_REFERENCE = 4
-_MOST_NAMES = 14
-"""Most categories that are all named; of more, evenly spaced ones are."""
-_NAME_CHARACTERS = 22
 MIN_TRIALS = 8
 _SHUFFLES = 400
 _ERROR = 0.05
@@ -40,123 +30,58 @@ METHOD = (
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """Positions of trials on one axis, and its ticks."""
+    """Values of trials on one axis."""
 
     path: str
-    scale: Literal["linear", "log", "category"]
     raw: Mapping[int, float]
-    """Value, its natural logarithm, or its category's index, by trial number; no entry where the axis is unused."""
-    low: float
-    """Value at position 0, in the units of `raw`."""
-    high: float
-    """Value at position 1."""
-    ticks: Sequence[Tick]
+    """Value, or its category's index, by trial number; no entry where the axis is unused."""
     names: Sequence[str] = ()
-    """Names of the categories, in full."""
-
-    def position(self, raw: float) -> float:
-        """Map a value to [0, 1], clipped at the ends; 0.5 where the axis has only one value."""
-        return min(1.0, max(0.0, (raw - self.low) / (self.high - self.low))) if self.high > self.low else 0.5
+    """Names of the categories; empty for numbers."""
+    is_log: bool = False
 
     def text(self, raw: float) -> str:
         """Write a value of `raw` as the sweep has it."""
-        if self.scale == "category":
-            return self.names[int(raw)]
-        return describe_value(float(format_number(math.exp(raw) if self.scale == "log" else raw)))
+        return self.names[int(raw)] if self.names else describe_value(float(format_number(raw).replace(",", "")))
 
-    @cached_property
+    @property
     def positions(self) -> dict[int, float]:
-        """Positions by trial number."""
-        return {key: self.position(value) for key, value in self.raw.items()}
+        """Places of numbers by trial, from 0 at the lowest to 1 at the highest; 0.5 where all are equal."""
+        scaled = {key: math.log(value) if self.is_log else value for key, value in self.raw.items()}
+        low = min(scaled.values(), default=0.0)
+        width = max(scaled.values(), default=0.0) - low
+        return {key: (value - low) / width if width else 0.5 for key, value in scaled.items()}
 
 
 def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
-    """Place trials on an axis: categorical for values that are no numbers, linear where a logarithm has none."""
+    """Put the values of trials on an axis: categories where one is no number."""
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
-    if axis.scale == "category" or not all(map(_is_number, values.values())):
-        return _category_axis(axis.path, values)
-    log = axis.scale == "log" and all(value > 0 for value in values.values())
-    raw = {key: math.log(value) if log else float(value) for key, value in values.items()}
-    low, high = min(raw.values(), default=0.0), max(raw.values(), default=0.0)
-    ticks = _axis_ticks(low, high, log) if raw else []
-    return PlotAxis(axis.path, "log" if log else "linear", raw, low, high, ticks)
+    if axis.scale != "category" and all(map(_is_number, values.values())):
+        raw = {key: float(value) for key, value in values.items()}
+        return PlotAxis(axis.path, raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
+    texts = {key: describe_value(value) for key, value in values.items()}
+    numbers = {texts[key]: float(value) if _is_number(value) else math.inf for key, value in values.items()}
+    names = sorted(numbers, key=lambda name: (numbers[name], name))
+    return PlotAxis(axis.path, {key: float(names.index(text)) for key, text in texts.items()}, names)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _category_axis(path: str, values: Mapping[int, object]) -> PlotAxis:
-    """Place trials by the names of their values, numbers in their order before all other names."""
+def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:
+    """Values of the sweep's metric `index` by trial number, of those that have one.
 
-    def order(item: tuple[str, object]) -> tuple[float, str]:
-        name, value = item
-        return (float(value) if isinstance(value, Real) and math.isfinite(value) else math.inf), name
-
-    texts = {key: describe_value(value) for key, value in values.items()}
-    by_name = {texts[key]: value for key, value in values.items()}
-    names = [name for name, _ in sorted(by_name.items(), key=order)]
-    top = len(names) - 1
-    stride = math.ceil(len(names) / _MOST_NAMES) or 1
-    ticks = [
-        Tick(place / top if top else 0.5, shorten(names[place], _NAME_CHARACTERS))
-        for place in range(0, len(names), stride)
-    ]
-    raw = {key: float(names.index(text)) for key, text in texts.items()}
-    return PlotAxis(path, "category", raw, 0.0, float(top), ticks, names)
-
-
-def metric_axis(summary: SweepSummary, index: int = 0) -> PlotAxis:
-    """Place the trials with a value on an axis of the sweep's metric `index`.
-
-    The axis reaches from the best value to the worst finished one that is not far out, and as far again; worse values
-    lie at its end. Otherwise trials that diverged or were stopped early would compress all others into one line. It is
-    logarithmic for positive values whose upper quartile exceeds 3 times the lower one.
+    A value that is far out stands at the fence: trials that diverged would compress all others into one line.
     """
-    name = summary.metrics[index]
-    worst_is_high = summary.modes[index] == "min"
-    values = {trial.number: at[index] for trial in summary.trials if (at := objectives(summary, trial))}
+    values = {trial.number: found[index] for trial in summary.trials if (found := objectives(summary, trial))}
     if not values:
-        return PlotAxis(name, "linear", values, 0.0, 0.0, [])
-    log = _is_wide(list(values.values()))
-    raw = {key: math.log(value) if log else value for key, value in values.items()}
-    sign = 1.0 if worst_is_high else -1.0
-    losses = {key: sign * value for key, value in raw.items()}
-    most = _far_end(summary, losses)
-    low, high = sorted((sign * min(losses.values()), sign * most))
-    ticks = _axis_ticks(low, high, log)
-    if max(losses.values()) > most:
-        edge, limit = (1.0, high) if worst_is_high else (0.0, low)
-        ticks = [tick for tick in ticks if abs(tick.position - edge) > 0.09]
-        beyond = "\N{GREATER-THAN OR EQUAL TO}" if worst_is_high else "\N{LESS-THAN OR EQUAL TO}"
-        ticks.append(Tick(edge, f"{beyond} {math.exp(limit) if log else limit:.3g}"))
-    return PlotAxis(name, "log" if log else "linear", raw, low, high, ticks)
-
-
-def _is_wide(values: Sequence[float]) -> bool:
-    if len(values) < 2 or min(values) <= 0:
-        return False
-    lower, _, upper = quantiles(values, n=4, method="inclusive")
-    return upper > _WIDE * lower
-
-
-def _far_end(summary: SweepSummary, losses: Mapping[int, float]) -> float:
-    """Loss at which a metric's axis ends."""
-    done = [losses[trial.number] for trial in summary.trials if trial.status == "finished" and trial.number in losses]
-    reference = done if len(done) >= _LEAST_REFERENCE else list(losses.values())
-    worst = max(losses.values())
-    if len(reference) < _LEAST_REFERENCE:
-        return worst
-    lower, _, upper = quantiles(reference, n=4, method="inclusive")
-    least = min(losses.values())
-    last = max(value for value in reference if value <= upper + _FENCE * (upper - lower))
-    return min(worst, 2 * last - least) if last > least else worst
-
-
-def _axis_ticks(low: float, high: float, log: bool) -> list[Tick]:
-    """Ticks at round numbers from `low` to `high`, in the units of `PlotAxis.raw`: logarithms if `log`."""
-    least, most = (math.exp(low), math.exp(high)) if log else (low, high)
-    return AxisScale(least, most, 0.0, 1.0, log).ticks() if high > low else [Tick(0.5, number_label(least))]
+        return {}
+    sign = 1.0 if summary.modes[index] == "min" else -1.0
+    losses = sign * np.array(list(values.values()))
+    lower, upper = np.quantile(losses, (0.25, 0.75))
+    if upper > lower:
+        losses = np.minimum(losses, upper + _FENCE * (upper - lower))
+    return dict(zip(values, (sign * losses).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -242,7 +167,7 @@ def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:
     used = ~np.isnan(raw)
     values = np.unique(raw[used])
     groups = np.full(len(trials), -1)
-    if len(values) <= _GROUPS or axis.scale == "category":
+    if len(values) <= _GROUPS or axis.names:
         groups[used] = np.searchsorted(values, raw[used])
     else:
         edges = np.quantile(raw[used], np.arange(1, _GROUPS) / _GROUPS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ditlab.intervals import Interval, describe_difference, paired_interval, unpaired_interval
+from ditlab.reports.formatting import listed
 from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, rank
 
 CONFIDENCE = 0.95
@@ -71,21 +72,10 @@ def difference_sentence(summary: SweepSummary, difference: ArmDifference, first:
 
 
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
-    """Write a sentence for each arm whose mean is over fewer seeds than another's; one for all where there are many."""
+    """Write a sentence on arms whose mean is over fewer seeds than another's of their status; none without any."""
     arms = [arm for arm in summary.trials if objectives(summary, arm)]
     most = {status: max(arm.num_seeds for arm in arms if arm.status == status) for status in {a.status for a in arms}}
-    fewer = [arm for arm in arms if arm.num_seeds < most[arm.status]]
-    if len(fewer) > 4:
-        return [f"{len(fewer)} arms have values of fewer seeds than others, and are ranked behind those."]
-    return [
-        f"Arm {arm.number} has values of {arm.num_seeds} of {summary.num_seeds} seeds"
-        f"{_why_fewer(arm)}, and is ranked behind arms with {most[arm.status]}."
-        for arm in fewer
-    ]
-
-
-def _why_fewer(arm: Trial) -> str:
-    """Parenthesis with the runs of an arm that gave no value of its status."""
-    left = [run for run in arm.members if run.seed not in arm.by_seed]
-    texts = [f"seed {run.seed} {'has no finite value' if run.status == arm.status else run.status}" for run in left]
-    return f" ({', '.join(texts)})" if texts else ""
+    fewer = [arm.number for arm in arms if arm.num_seeds < most[arm.status]]
+    if not fewer:
+        return []
+    return [f"Arms with values of fewer seeds than others are ranked behind those: {listed(fewer, 8)}."]

@@ -1,10 +1,9 @@
-"""Samples of all trials of a sweep by step: a row a trial, the same noise and condition in a column."""
+"""Newest samples of all trials of a sweep: a row a trial, the same noise and condition in a column."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ditlab.reports.formatting import shorten
-from ditlab.reports.page import Slide, data_uri
+from ditlab.reports.page import Code, ImageFile
 from ditlab.reports.rendering.render import save_figure
 from ditlab.secrets import hide
 from ditlab.storage.files import write_whole
@@ -21,8 +20,9 @@ from ditlab_models.figures import Figure, ImageGrid
 
 COLUMNS = 8
 """Samples of a row."""
-MOST_ROWS, MOST_STEPS = 16, 20
-"""Best trials, and steps, that a page shows."""
+MOST_ROWS = 16
+"""Best trials that a page shows."""
+CAPTION = "A row a trial, the best first; trials of one seed began from the same noise in each column."
 _LONGEST_TITLE, _LONGEST_PASSAGE = 100, 600
 _LARGEST = 32 * MIB
 
@@ -47,59 +47,33 @@ def strip_path(media: Path, step: int) -> Path:
     return media / f"strip-{step:08d}.png"
 
 
-def write_rows(rows: Sequence[tuple[str, Path]], folder: Path) -> dict[int, Path | Slide]:
-    """Write a picture of all trials' samples for each step, `samples-STEP.png` in `folder`; return them by step.
+def write_samples(rows: Sequence[tuple[str, Path]], path: Path) -> ImageFile | Code | None:
+    """Write a picture of all trials' newest samples, and return it as part of a page; texts as such, without a file.
 
-    `rows` are titles and folders of trials' pictures, the best trial first. A step has the rows of the trials that drew
-    samples at it. Texts make a slide and no file. Raises OSError where the disk refuses.
+    `rows` are titles and folders of trials' pictures, the best trial first. None where there are none. Raises OSError
+    where the disk refuses.
     """
-    drawn = [(title, media, {int(path.stem[8:]): path for path in media.glob("samples-????????.png")})
-             for title, media in rows]  # fmt: skip
-    drawn = [each for each in drawn if each[2]][:MOST_ROWS]
-    steps = sorted({step for *_, pictures in drawn for step in pictures})
-    found: dict[int, Path | Slide] = {}
-    for place in np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).round()):
-        step = steps[int(place)]
-        panels = []
-        passages = []
-        last = Path()  # of the last row, which has the captions of the columns
-        for title, media, pictures in (each for each in drawn if step in each[2]):
-            name = shorten(title, _LONGEST_TITLE)
-            with suppress(OSError):
-                text = hide(read_plain(pictures[step].with_suffix(".txt"), _LARGEST).decode(errors="replace"))
-                passages.append(f"{name}\n\n{text[:_LONGEST_PASSAGE].rstrip()}")
-                continue
-            with suppress(OSError, ValueError, SyntaxError):  # a picture that is gone or damaged leaves its row out
-                panels.append(_row(strip_path(media, step), pictures[step], name))
-                last = pictures[step]
-        if passages:
-            found[step] = Slide(f"step {step:,}", alternative=f"Samples of step {step:,}", text="\n\n".join(passages))
-        elif panels:
-            panels[-1] = replace(panels[-1], captions=_captions(last, len(panels[-1].images)))
-            alt = f"Samples of step {step:,}, a row a trial, the same noise in a column"
-            found[step] = save_figure(Figure(panels, columns=1, alt=alt), folder / f"samples-{step:08d}.png")
-    return found
-
-
-def as_slides(pictures: Mapping[int, Path | Slide]) -> Sequence[Slide]:
-    """Turn pictures by step into slides. Raises OSError where one cannot be read."""
-
-    def slide(step: int, made: Path | Slide) -> Slide:
-        if isinstance(made, Slide):
-            return made
-        label = f"step {step:,}"
-        return Slide(label, data_uri(read_plain(made, _LARGEST), made.name), f"Samples of all trials, {label}")
-
-    return [slide(step, made) for step, made in sorted(pictures.items())]
-
-
-def _captions(picture: Path, num: int) -> Sequence[str]:
-    """Return the captions of the first samples of a trial's picture; none where it has none."""
-    with suppress(OSError):
-        lines = read_plain(picture.with_suffix(".captions"), _LARGEST).decode(errors="replace").splitlines()
-        if num == COLUMNS <= len(lines):
-            return [hide(line) for line in lines[:num]]
-    return ()
+    panels: list[ImageGrid] = []
+    passages: list[str] = []
+    for title, media in rows:
+        pictures = sorted(media.glob("samples-????????.png"))
+        if not pictures or len(panels) + len(passages) == MOST_ROWS:
+            continue
+        newest = pictures[-1]
+        step = int(newest.stem[8:])
+        name = shorten(f"{title}, step {step:,}", _LONGEST_TITLE)
+        with suppress(OSError):
+            text = hide(read_plain(newest.with_suffix(".txt"), _LARGEST).decode(errors="replace"))
+            passages.append(f"{name}\n\n{text[:_LONGEST_PASSAGE].rstrip()}")
+            continue
+        with suppress(OSError, ValueError, SyntaxError):  # a picture that is gone or damaged leaves its row out
+            panels.append(_row(strip_path(media, step), newest, name))
+    if passages:
+        return Code("\n\n".join(passages))
+    if not panels:
+        return None
+    alt = "Newest samples, a row a trial, the same noise in a column"
+    return ImageFile(save_figure(Figure(panels, columns=1, alt=alt), path), CAPTION)
 
 
 def _row(strip: Path, picture: Path, name: str) -> ImageGrid:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ditlab.reports.formatting import (
@@ -27,8 +25,6 @@ from ditlab.reports.page import (
     Paragraphs,
     Part,
     Section,
-    Slide,
-    Slides,
     Table,
     write_html,
     write_markdown,
@@ -47,34 +43,24 @@ from ditlab.reports.sweep_differences import (
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
     EFFECTS_CAPTION,
-    PARALLEL_CAPTION,
     curves_figure,
     effects_figure,
     objective_caption,
     objective_figure,
-    parallel_figure,
 )
-from ditlab.reports.sweep_pictures import as_slides
 from ditlab.reports.sweep_records import (
     ENDED,
     SweepSummary,
     Trial,
     best,
     better,
-    comparable,
-    device_hours,
     objectives,
     pareto,
     rank,
-    shared_values,
     why_incomparable,
 )
-from ditlab.storage.files import write_whole
-from ditlab.storage.plain_files import MIB, read_plain
 from ditlab_models.figures import Figure
 
-BEST_SAMPLES = "best-samples.png"
-ALL_SAMPLES = "A row a trial, the best first; trials of one seed began from the same noise in each column. By step"
 _NOTE_CHARACTERS = 600
 _VALUE_CHARACTERS = 120
 _CLOSE = 0.01
@@ -84,75 +70,48 @@ _SETTINGS = 6
 
 
 def write_sweep_report(
-    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str, samples: Path | None = None,
-    all_samples: Mapping[int, Path | Slide] | None = None,
+    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str,
+    samples: ImageFile | Code | None = None, own: Sequence[Section] = (),
 ) -> list[Path]:  # fmt: skip
     """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
 
     `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    is a picture of the best trial's newest samples, which is copied, `all_samples` of all trials' by step. Empty
-    pictures are skipped, which the page mentions. Files are replaced atomically, the pages last. Raises OSError where
-    the disk refuses.
+    are those of all trials; `own` are sections of an add-on's sweep, with its pictures. Files are replaced
+    atomically, the pages last. Raises OSError where the disk refuses.
     """
     known = importance(summary)
     first = best(summary)
-    metric, *others = summary.metrics
     pictures: list[Path] = []
     unit = summary.unit
-    an = "an" if summary.unit == "arm" else "a"
     means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
 
-    def picture(name: str, figure: Figure | None, caption: str) -> Part:
+    def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
         if figure is None:
             (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
-            return Paragraphs("There is nothing to draw: no trial has a value yet.")
+            return []
         pictures.append(save_figure(figure, folder / name))
-        return ImageFile(pictures[-1], caption)
+        return [ImageFile(pictures[-1], caption)]
 
-    leader = _leader(summary, first)
-    result = f"({counts(summary)}). {leader}"
-    names = ", ".join(axis.path for axis in summary.axes)
-    by_trial = f"{others[0]} over {metric}" if others else f"{metric} of each {unit}"
-    by_axis = f"{metric} over each axis, a panel an axis and a mark {an} {unit}: {names}. {leader}"
-    parallel = parallel_figure(summary, f"Parallel coordinates, a line {an} {unit}: {names}, then {metric} {result}")
-    curves = curves_figure(summary, f"{metric} and the training loss over steps, a line {an} {unit} {result}")
-    effects = picture("effects.png", effects_figure(summary, known, by_axis), EFFECTS_CAPTION)
+    effects = picture("effects.png", effects_figure(summary, known), EFFECTS_CAPTION)
     taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
-    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads)]
-    (folder / BEST_SAMPLES).unlink(missing_ok=True)
-    if samples is not None and first is not None:
-        pictures.append(write_whole(folder / BEST_SAMPLES, read_plain(samples, 32 * MIB)))
-        about = f"The newest samples of {unit} {first.number}. `ditlab report {first.run_id}` shows all of it."
-        sections.append(Section(f"Samples of the best {unit}", [ImageFile(pictures[-1], about)]))
-    if all_samples:
-        sections.append(Section(f"Samples of all {unit}s", [Slides("trials", as_slides(all_samples), ALL_SAMPLES)]))
+    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
+    given = [samples, *(part for section in own for part in section.parts)]
+    pictures += [part.path for part in given if isinstance(part, ImageFile)]
+    if samples:
+        sections.append(Section(f"Samples of all {unit}s", [samples]))
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
-        Section("What mattered", [*_importance(known), effects]),
-        Section(f"All {unit}s at once", [picture("parallel-coordinates.png", parallel, PARALLEL_CAPTION)]),
-        Section("Progress", [
-            picture("objective.png", objective_figure(summary, f"{by_trial} {result}"), objective_caption(summary))
-        ]),
-        Section("Learning curves", [picture("curves.png", curves, f"{CURVES_CAPTION}{means}")]),
-        *_notes(summary), _how(summary, heads, resume_command),
+        Section("What mattered", [*_importance(known), *effects]),
+        Section("Progress", picture("objective.png", objective_figure(summary), objective_caption(summary))),
+        Section("Learning curves", picture("curves.png", curves_figure(summary), f"{CURVES_CAPTION}{means}")),
+        _notes(summary), _how(summary, heads, resume_command),
     ]  # fmt: skip
     shown = [section for section in sections if section.parts]
     page = Page(
         f"Sweep: {summary.name}", summary_text(summary, {path: each.spread for path, each in known.items()}), shown
     )
     return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
-
-
-def _leader(summary: SweepSummary, first: Trial | None) -> str:
-    if first is None:
-        return why_incomparable(summary) or "No trial has a value yet."
-    chosen = settings(summary, first, {})
-    return f"Best: {summary.unit} {first.number}, {_metrics(summary, first)}{f', with {chosen}' if chosen else ''}."
-
-
-def _metrics(summary: SweepSummary, trial: Trial) -> str:
-    return ", ".join(f"{name} {format_number(trial.metrics[name])}" for name in summary.metrics)
 
 
 def _importance(found: Mapping[str, Importance]) -> list[Part]:
@@ -197,23 +156,17 @@ def _axis_cell(value: Any) -> Cell:
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     caption = (
         f"Best first: finished {summary.unit}s, then those stopped early, interrupted and running, each by "
-        f"{summary.goals[0]}"
+        f"{summary.goals[0]}; of several metrics inside a front of the non-dominated sorting. An empty cell: not used, "
+        f"or not known. {why_incomparable(summary)}"
     )
-    caption += " inside a front of the non-dominated sorting. " if len(summary.metrics) > 1 else ". "
     if summary.num_seeds > 1:
-        caption += "An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
-        caption += "first of them. "
+        caption += " An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
+        caption += "first of them."
     if has_differences:
         caption += (
-            "To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
+            " To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
+            f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
         )
-        caption += f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
-    totals = {trial.total_steps for trial in summary.trials}
-    if len(totals) == 1:
-        caption += f"A whole trial has {totals.pop():,} steps. "
-    caption += f"An empty cell: not used, or not known. {why_incomparable(summary)}"
-    if hours := device_hours(summary.trials):
-        caption += f" All trials together: {', '.join(f'{hours[each]:.3g} {each} hours' for each in hours)}."
     return caption
 
 
@@ -234,15 +187,14 @@ def _pairing(summary: SweepSummary) -> str:
     return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
 
 
-def _notes(summary: SweepSummary) -> Iterator[Section]:
-    failed = [trial for trial in summary.runs if trial.status == "failed"]
-    others = [trial for trial in summary.runs if trial.status != "failed" and trial.note]
-    for title, trials in (("Failed trials", failed), ("Notes", others)):
-        rows: list[Cells] = [
-            [trial.number, trial.run_id, trial.step, _note(trial, _NOTE_CHARACTERS) or "no reason recorded"]
-            for trial in trials
-        ]
-        yield Section(title, [Table(["trial", "run", "step", "note"], rows)] if rows else [])
+def _notes(summary: SweepSummary) -> Section:
+    """Reasons of failures, and other notes on trials."""
+    rows: list[Cells] = []
+    for trial in summary.runs:
+        if trial.note or trial.status == "failed":
+            note = _note(trial, _NOTE_CHARACTERS) or "no reason recorded"
+            rows.append([trial.number, trial.run_id, trial.status, trial.step, note])
+    return Section("Notes", [Table(["trial", "run", "status", "step", "note"], rows)] if rows else [])
 
 
 def _note(trial: Trial, characters: int) -> str:
@@ -281,7 +233,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     elif first is not None:
         sentences = _verdict(summary, first, shares)
     elif reason := why_incomparable(summary):
-        sentences = [reason, *best_of_groups(summary)]
+        sentences = [reason]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
         why = _note(failed[0], 300) or "no reason was recorded."
@@ -296,17 +248,6 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
         sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
-
-
-def best_of_groups(summary: SweepSummary) -> Iterator[str]:
-    """Write a sentence for the best trial of each group of trials that are measured alike."""
-    for group in comparable(summary):
-        trial = group[0]
-        shared = shared_values(summary, group)
-        values = ", ".join(f"{path} = {shorten(describe_value(shared[path]), _SETTING_CHARACTERS)}" for path in shared)
-        among = f"Of {len(group)} {summary.unit}s" if len(group) > 1 else f"One {summary.unit}"
-        head = f"{among} {f'with {values}' if values else 'measured alike'}"
-        yield f"{head}: {summary.unit} {trial.number} (run {trial.run_id}), {_metrics(summary, trial)}."
 
 
 def is_done(summary: SweepSummary) -> bool:
@@ -399,30 +340,12 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
 
 
 def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
-    """Compare the best trial with the next one and the median, among trials of its status."""
+    """Say how far the next trial of the best one's status is behind it."""
     name = summary.metrics[0]
-    status = first.status
-    peers = [trial for trial in rank(summary) if trial.status == status and objectives(summary, trial)]
+    peers = [trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial)]
     if len(peers) < 2:
         return
-    top = first.metrics[name]
-    values = [trial.metrics[name] for trial in peers]
-    if values[0] == values[-1]:
-        yield f"All {len(peers)} {status} trials reached this value: the axes made no difference, any will do."
-        return
-
-    def distance(value: float) -> str:
-        share = abs(value - top) / abs(top) if top else math.inf
-        if value == top:
-            return f"{format_number(value)} (the same)"
-        worse = f"{100 * share:.2g} % worse" if share < 1 else f"worse by {format_number(abs(value - top))}"
-        return f"{format_number(value)} ({worse})"
-
-    yield (
-        f"The next, trial {peers[1].number}, is at {distance(values[1])}; the median {status} trial is at "
-        f"{distance(median(values))}."
-    )
-    close = sum(abs(value - top) <= _CLOSE * abs(top) for value in values[1:])
-    if close:
-        others = f"Trial {peers[1].number} is" if close == 1 else f"{close} others are"
-        yield f"{others} within 1 % of it: repeat these with other seeds (`seeds: 3`) before you rely on the order."
+    top, following = peers[0].metrics[name], peers[1].metrics[name]
+    yield f"The next, trial {peers[1].number}, is at {format_number(following)}."
+    if abs(following - top) <= _CLOSE * abs(top):
+        yield "That is within 1 %: repeat both with other seeds (`seeds: 3`) before you rely on the order."

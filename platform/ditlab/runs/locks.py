@@ -60,14 +60,6 @@ def lock_journal(
 
 
 @contextmanager
-def lock_evaluation(folder: RunFolder) -> Iterator[None]:
-    """Hold the lock of the one process that follows a run's checkpoints with evaluations. Raises UserError for two."""
-    refusal = UserError(f"run {folder.run_id} is followed by another `ditlab evaluate --watch`; end that one first.")
-    with _locked(folder.path / "evaluate.lock", 0.0, "", None, refusal):
-        yield
-
-
-@contextmanager
 def _locked(path: Path, timeout: float, waiting: str, warn: Warn | None, refusal: Exception) -> Iterator[None]:
     """Hold a lock. Raises `refusal` after `timeout` seconds."""
     start = time.monotonic()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from ditlab.reports import page as html
 from ditlab.reports.charts import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, shorten
 from ditlab.reports.page import render_html, write_text
-from ditlab.reports.time_summary import FIGURES_TIME, time_summary
+from ditlab.reports.time_summary import time_summary
 from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
@@ -57,10 +56,9 @@ MOST_CHARTS = 40
 _THINNED = (
     "Lines of many points: the median of each stretch of steps; the area around it: its lowest to its highest value."
 )
-_MOST_EVENTS, _MOST_MARKS, _MOST_CHARACTERS = 240, 400, 1000
+_MOST_EVENTS, _MOST_CHARACTERS = 240, 1000
 _LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
 """Kinds of events that are listed before all others where there are too many to list all."""
-_MARKED = frozenset({"evaluation", "checkpoint", "failure", "recovery"})
 _QUARTER = re.compile(r"_t[0-3]$")
 """Ending of held-out metrics of a quarter of the times."""
 _LONGEST_VALUE = 4000  # characters of a field of the spec
@@ -142,7 +140,7 @@ class RunContent:
         if ended:
             self.events.append(RunEvent(now, "end", f"ended: {ended}"))
         self.spec = _text(folder.spec, notes)
-        self.changes = spec_changes(home, self.record, experiment, self.facts.params, notes)
+        self.changes = spec_changes(home, self.record, experiment, notes)
 
     def _read_metrics(self, journal: JournalContent) -> None:
         """Read what the journal has of metrics, parameters and tags."""
@@ -183,14 +181,6 @@ class RunContent:
     def last(self, metric: str) -> str:
         """Last value of a metric, as text."""
         return format_number(float(self.metrics[metric].values[-1]))
-
-    def same(self, one: str, other: str) -> bool:
-        """Return True if two metrics have the same values."""
-        return (
-            one in self.metrics
-            and other in self.metrics
-            and np.array_equal(self.metrics[one].values, self.metrics[other].values, equal_nan=True)
-        )
 
     def compared(self, metric: str) -> str:
         """Name what a result compares with, where that was measured: `; untrained 1.721; bigram 2.1`."""
@@ -255,10 +245,8 @@ def _past_attempt(begin: int, own: Sequence[Mapping[str, Any]], logged: np.ndarr
     return RunAttempt(begin, int(last), "failed" if has_failed else "killed")
 
 
-def spec_changes(
-    home: Home, record: RunRecord, experiment: Experiment | None, logged: Mapping[str, str], notes: list[str]
-) -> list[html.Part]:
-    """Differences of a run's spec, the nearest parent first. `logged` are the parameters of its first start."""
+def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, notes: list[str]) -> list[html.Part]:
+    """Differences of a run's spec, the nearest parent first."""
     if experiment is None:
         return []
     now = flatten(experiment.to_dict())
@@ -271,9 +259,6 @@ def spec_changes(
             notes.append(f"{what} cannot be read ({first_line(error)}).")
         return {}
 
-    first = {path: value for path, value in logged.items() if not path.startswith(("parameters.", "spec_hash"))}
-    if changed := _differences(now, first):
-        found.append(_changes("its first start", ("changed by a resume", "now", "at the first start"), changed))
     if start := experiment.start:
         parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
         rows = [row for row in _differences(now, parent, whole=True) if not row[0].startswith("start")]
@@ -331,7 +316,6 @@ def run_page(run: RunContent) -> html.Page:
         _result(run), html.Section("Samples", run.samples[1:], "samples"), _curves(run), _quality(run),
         _evaluated(run),
         html.Section("Spec", run.changes, "spec", whole_spec), _speed(run), _timeline(run),
-        html.Section("Next commands", [html.Code(_commands(run), "shell")], "commands"),
         html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"),
         _parameters(run), _data(run),
         html.Section("Software and machine", [], "software", software),
@@ -353,23 +337,9 @@ def _summary(run: RunContent) -> str:
     ]
     if run.record.message and not run.is_live:
         sentences.append(f"Reason: {hide(run.record.message)}")
+    if run.status in ("failed", "interrupted", "running") and not run.is_live:
+        sentences.append(f"To go on: {run.folder.resume_command}")
     return " ".join(sentences)
-
-
-def _commands(run: RunContent) -> str:
-    name = shlex.quote(run.folder.run_id)
-    commands = {
-        "draw samples": f"ditlab sample {name} --num 16",
-        "whether its records can be relied on": f"ditlab verify {name}",
-        "measure on held-out data": f"ditlab evaluate {name}",
-        "figures of the family": f"ditlab figures {name}",
-        "weights as safetensors": f"ditlab export {name} --out export-{name}",
-    }
-    if run.status in ("failed", "interrupted", "running"):
-        commands = {"go on from the last checkpoint": run.folder.resume_command, **commands}
-    if run.is_live:
-        commands = {"this page, live": f"ditlab watch {name}", "its events": f"ditlab runs log {name} --follow"}
-    return "\n".join(f"{command}   # {purpose}" for purpose, command in commands.items())
 
 
 def _result(run: RunContent) -> html.Section:
@@ -438,7 +408,9 @@ def _curves(run: RunContent) -> html.Section:
     held_out = run.names_under(HELD_OUT)
     of_parts = [name for name in held_out if "/" in name]  # `NAME/velocity`, of one part of a mixture
     quarters = sorted(name for name in held_out if _QUARTER.search(name))
-    shown = {*trained, *held_out} - {*of_parts, *quarters, *_skipped(run)}
+    elsewhere = (*_OPTIMISER, SPEED, _DATA_WAIT, run.main_metric or TRAIN_LOSS)
+    drawn = {name.removeprefix(HELD_OUT).removeprefix(TRAIN) for name in elsewhere}
+    shown = {*trained, *held_out} - {*of_parts, *quarters, *drawn}
     names = dict.fromkeys(["loss", *run.components, *trained, *held_out])
     curves = {name: _pair(name) for name in names if name in shown}
     for name in quarters:
@@ -454,14 +426,6 @@ def _curves(run: RunContent) -> html.Section:
     folded = [("Held-out samples of each part", by_part), ("Optimiser", _plain_charts(run, "optimiser", _OPTIMISER)),
               ("Load of the machine", _plain_charts(run, "machine", run.named("system/")))]  # fmt: skip
     return html.Section("Curves", parts, "curves", [each for each in folded if each[1]])
-
-
-def _skipped(run: RunContent) -> Iterator[str]:
-    """Names that have no chart of their own here: those drawn elsewhere, and a loss that is its only component."""
-    for name in (*_OPTIMISER, SPEED, _DATA_WAIT, run.main_metric or TRAIN_LOSS):
-        yield name.removeprefix(HELD_OUT).removeprefix(TRAIN)
-    if len(run.components) == 1 and run.same(TRAIN_LOSS, f"{TRAIN}{run.components[0]}"):
-        yield "loss"
 
 
 def _quality(run: RunContent) -> html.Section:
@@ -515,9 +479,8 @@ def _speed(run: RunContent) -> html.Section:
         caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
         parts.append(html.Table(["phase", "seconds", "share", "ms a step"], times.rows(), caption))
     parts += _plain_charts(run, "speed", [SPEED, _DATA_WAIT])
-    phases = [name for name in run.named("time/") if name != FIGURES_TIME]
     folded = [("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
-              ("Seconds a step by phase", _plain_charts(run, "phases", phases))]  # fmt: skip
+              ("Seconds a step by phase", _plain_charts(run, "phases", run.named("time/")))]  # fmt: skip
     return html.Section("Speed", parts, "speed", [each for each in folded if each[1]])
 
 
@@ -562,16 +525,12 @@ def _timeline(run: RunContent) -> html.Section:
         duration = format_duration((attempt.end - attempt.begin) / 1000)
         texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
         bars.append(html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0)))
-    marked = sorted((each for each in run.events if each.kind in _MARKED), key=lambda each: each.kind in _LISTED)
-    marks = [html.TimeMark(place(event.time), event.kind, shorten(event.text, 200)) for event in marked[-_MOST_MARKS:]]
     newest = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))[-_MOST_EVENTS:]
     listed = []
     for event in sorted(newest, key=lambda event: event.time):
         iso = datetime.fromtimestamp(event.time / 1000, UTC).isoformat(timespec="seconds")
         listed.append(html.TimeEvent(_moment(event.time), iso, event.kind, shorten(event.text, _MOST_CHARACTERS)))
-    caption = (
-        "Bars: attempts. Marks: evaluations below, checkpoints that are kept above, failures and recoveries across."
-    )
+    caption = "Bars: attempts."
     if left_out := len(run.events) - len(listed):
         caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
     num = {kind: sum(event.kind == kind for event in run.events) for kind in ("failure", "recovery")}
@@ -579,7 +538,7 @@ def _timeline(run: RunContent) -> html.Section:
         f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps with NaN or infinity"
     )
     about = f"{len(run.attempts)} attempts: {'; '.join(texts)}."
-    timeline = html.Timeline(bars, marks, (_moment(begin), _moment(end)), listed, about, caption)
+    timeline = html.Timeline(bars, (_moment(begin), _moment(end)), listed, about, caption)
     return html.Section("Timeline", [timeline], "timeline")
 
 

@@ -141,15 +141,13 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
     paths.sort(key=lambda path: order.index(path.stem) if path.stem in order else len(order))
     found, share = [], BUDGET // (4 * max(1, len(paths)))
     for path in paths:
-        dark = path.with_stem(f"{path.stem}-dark")
-        if path.stem.endswith("-dark") or (path.suffix == ".png" and path.with_suffix(".gif") in paths):
-            continue  # shown with its light form, or with its animation
+        if path.suffix == ".png" and path.with_suffix(".gif") in paths:
+            continue  # shown with its animation
         try:
             source = pictures.address(path, share)
-            of_dark = pictures.address(dark, share) if dark in paths else ""
             about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
             sentence = SENTENCES.get(path.stem) or shorten(about, _LONGEST_SENTENCE)
-            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, of_dark, about, sentence))
+            found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, about, sentence))
         except OSError as error:
             notes.append(f"The figure {path.name} cannot be shown ({first_line(error)}).")
     return found

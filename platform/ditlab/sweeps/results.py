@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.receipts.records import TAG_PREFIX
 from ditlab.reports.sweep_differences import differences_to_best, mean_interval, not_told_apart
-from ditlab.reports.sweep_pictures import write_rows
+from ditlab.reports.sweep_pictures import write_samples
 from ditlab.reports.sweep_records import (
     ENDED,
     AxisInfo,
@@ -31,12 +31,13 @@ from ditlab.reports.sweep_records import (
     why_incomparable,
 )
 from ditlab.reports.sweep_report import settings, write_sweep_report
+from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep import Pbt, Sweep
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.sweep_space import unshared_axes
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
-from ditlab.sweeps.folder import current_values, find_record, read_takeovers, sweep_arms, trial_experiment
+from ditlab.sweeps.folder import SweepFolder, current_values, find_record, read_takeovers, sweep_arms, trial_experiment
 from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
@@ -193,23 +194,32 @@ class ParentRun:
     Use as a context manager, whose end waits a bounded time for MLflow.
     """
 
-    def __init__(self, started: StartedSweep) -> None:
-        self._started = started
-        self._metrics = started.sweep.metrics
-        uri = started.prepared.base.tracking.uri
-        self._tracker = RunTracker(started.folder.folder, uri, started.home, budget=None)
+    def __init__(
+        self, folder: SweepFolder, home: Home, sweep: Any, base: Experiment, tags: Mapping[str, str] | None = None
+    ) -> None:
+        """`sweep` is a `Sweep`, or the spec of an add-on's sweep with the same properties; `tags` are added."""
+        self._folder = folder
+        self._sweep = sweep
+        self._base = base
+        self._tags = tags or {}
+        self._metrics = sweep.metrics
+        self._tracker = RunTracker(folder.folder, base.tracking.uri, home, budget=None)
         self._num_logged = -1
         self._has_ended = False
 
     def __enter__(self) -> ParentRun:
-        base, sweep, tracker = self._started.prepared.base, self._started.sweep, self._tracker
+        base = self._base
+        sweep = self._sweep
+        tracker = self._tracker
         stored = sweep.to_dict()
-        parameters = flatten({key: stored[key] for key in ("search", "scheduler", "trials", "seeds", "seed", "fixed")})
+        kept = ("search", "scheduler", "trials", "samples", "seeds", "seed", "fixed")
+        parameters = flatten({key: stored[key] for key in kept if key in stored})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
         tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running", MAIN_TAG: sweep.metrics[0]}
+        tags |= self._tags
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
-        tracker.log_artifact(self._started.folder.spec)
+        tracker.log_artifact(self._folder.spec)
         self._log_note("running")
         return self
 
@@ -230,12 +240,10 @@ class ParentRun:
         values = {f"best/{name}": final[name] for name in self._metrics if name in final}
         self._tracker.journal.log_metrics(len(ended), {**counts, **values})
 
-    def log_samples(self, step: int, picture: Path) -> None:
-        """Log a picture of all trials' samples at a step of theirs."""
-        self._tracker.log_image("samples", step, picture)
-
-    def end(self, status: str, summary: SweepSummary, files: Sequence[Path]) -> None:
-        """Log the ranking, the best trial and the report's files, and end the run."""
+    def end(
+        self, status: str, summary: SweepSummary, files: Sequence[Path], spec: Mapping[str, Any] | None = None
+    ) -> None:
+        """Log the ranking, the best trial with its `spec`, and the report's files, and end the run."""
         tracker = self._tracker
         if summary.trials:
             tracker.log_table(ranking_table(summary), "ranking.json")
@@ -247,21 +255,23 @@ class ParentRun:
         for file in files:
             tracker.log_artifact(file, REPORT_FOLDER)
         tracker.set_tags({STATUS_TAG: status})
-        self._log_note(status, summary, files)
+        self._log_note(status, summary, files, spec)
         tracker.end(status if status in ("failed", "interrupted") else "finished")  # type: ignore[arg-type]
         self._has_ended = True
 
-    def _log_note(self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = ()) -> None:
+    def _log_note(
+        self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = (),
+        spec: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
-        sweep, found = self._started.sweep, best(summary) if summary else None
-        spec = trial_experiment(sweep, found).to_dict() if found else {}
+        sweep, found = self._sweep, best(summary) if summary else None
         names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
         note = SweepNote(
-            self._started.folder.folder.run_id, sweep.name, status, sweep.metrics, sweep.modes,
-            summary.total_trials if summary else (sweep.trials or 0) * len(sweep.first_seeds),
+            self._folder.sweep_id, sweep.name, status, sweep.metrics, sweep.modes,
+            summary.total_trials if summary else 0,
             ranking_table(summary) if summary and summary.trials else {},
             f"{summary.unit} {found.number} (run {found.run_id})" if summary and found else "",
-            flatten(spec),
+            flatten(spec or {}),
             [name for name in names if name.endswith(".png")],
             next((name for name in names if name.endswith(".html")), ""),
         )  # fmt: skip
@@ -373,15 +383,11 @@ def finish_sweep(
     files = []
     try:
         spec = best_spec(started.sweep, summary)
-        drawn = sorted(home.run(found.run_id).media.glob("samples-*.png")) if (found := best(summary)) else []
         resume = f"ditlab tune --resume {summary.sweep_id}"
         rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
-        pictures = write_rows(rows, folder.folder.media)
-        for step, picture in pictures.items():
-            if isinstance(picture, Path) and status == "finished":  # MLflow keeps the first picture of a step
-                parent.log_samples(step, picture)
-        files = write_sweep_report(summary, folder.report, spec, resume, drawn[-1] if drawn else None, pictures)
+        samples = write_samples(rows, folder.report / "samples.png")
+        files = write_sweep_report(summary, folder.report, spec, resume, samples)
         if spec:
             files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
     except OSError as error:  # the result is known without it
@@ -397,6 +403,7 @@ def finish_sweep(
         )
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
-    parent.end(status, summary, files)
+    leader = best(summary)
+    parent.end(status, summary, files, trial_experiment(started.sweep, leader).to_dict() if leader else None)
     reason = reason if status == "stopped" else ""
     return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html", reason)

@@ -89,7 +89,8 @@ class SweepSession:
         Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can then be resumed.
         """
         started, folder = self._started, self._folder.folder
-        with lock_run(folder), self._observers, ParentRun(started) as parent:
+        tracked = ParentRun(started.folder, started.home, started.sweep, started.prepared.base)
+        with lock_run(folder), self._observers, tracked as parent:
             num_trials = started.num_trials
             update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
             self._channel.clear()

@@ -4,7 +4,7 @@ from ditlab.parts import Parts
 
 ADDON = Parts(
     subcommands={"data statistics": "ditlab_addons.figures.commands:statistics"},
-    results="ditlab_addons.figures.results:RESULTS",
+    results="ditlab_addons.figures.commands:RESULTS",
     functions={"harness_model": "ditlab_addons.figures.harness:harness_model"},
     quality_figures={
         "evaluation.features": "ditlab_addons.figures.images.published:PublishedFigures",

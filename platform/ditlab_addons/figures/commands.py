@@ -7,8 +7,21 @@ from pathlib import Path
 import click
 
 from ditlab.cli import options, output
+from ditlab.cli.output_types import FilesOutput, Numbers
 from ditlab.errors import UserError
 from ditlab.home import Home
+
+
+class StatisticsOutput(FilesOutput):
+    """`ditlab data statistics`."""
+
+    images: int
+    figures: Numbers
+    """Figures against the other set, and the ends of their intervals (`fid_low`); empty without one."""
+
+
+RESULTS = {"data statistics": StatisticsOutput}
+"""Type of the object of each command."""
 
 
 @click.command()
@@ -38,10 +51,9 @@ def statistics(place: str, against: str | None, out: Path | None, as_json: bool,
             write_durably(out, found.statistics.to_npz())
         except OSError as error:
             raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
-    figures = {name: {"value": each.mean, "low": each.low, "high": each.high} for name, each in found.figures.items()}
-    for name, each in found.figures.items():
-        output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
-    output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
+    for name, value in found.figures.items():
+        output.say(f"{name} {value:.5g}")
+    output.emit({"images": found.num, "figures": found.figures, "files": [str(out)] if out else []}, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

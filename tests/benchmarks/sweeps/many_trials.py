@@ -235,7 +235,7 @@ def measure_written(num: int, few: int, rounds: int, page_rounds: int) -> None:
         poll_seconds(started, num - 1, 1)  # all have ended
         took, again = seconds(lambda: resume(started))
         report(f"resume of {num:,} trials over {WITHIN['resume']:g} s", [took / WITHIN["resume"]], Measured(took))
-        with ParentRun(again) as parent:
+        with ParentRun(again.folder, again.home, again.sweep, again.prepared.base) as parent:
             took, _ = seconds(lambda: finish_sweep(again, "finished", 1.0, parent, print))
             report(f"report of {num:,} trials over {WITHIN['report']:g} s", [took / WITHIN["report"]], Measured(took))
         if page_rounds:

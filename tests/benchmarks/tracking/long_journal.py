@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
-from ditlab.reports.comparison import run_curve, smoothed, training_clock
+from ditlab.reports.comparison import RunCurve, smoothed, training_seconds
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
@@ -51,10 +51,10 @@ def open_for_resume(folder: RunFolder) -> None:
 
 def open_for_comparison(folder: RunFolder) -> None:
     history = metric_history(folder)
-    loss = history["train/loss"]
-    clock = training_clock(loss.steps, loss.times, evaluated=history["eval/velocity"].steps)
-    for series in (loss, history["eval/velocity"]):
-        smoothed(run_curve(series.steps, series.values, 128, clock))
+    speed = history["train/samples_per_second"]
+    for series in (history["train/loss"], history["eval/velocity"]):
+        spent = training_seconds(series.steps, speed.steps, speed.values, 128)
+        smoothed(RunCurve(series.steps.astype(float), spent, series.values))
 
 
 def command(home: Home, *arguments: str) -> float:

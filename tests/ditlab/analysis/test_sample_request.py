@@ -8,11 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ditlab.analysis.drawing import class_number, compiling_pays, folder_name, num_samples, sample_request
+from ditlab.analysis.drawing import class_number, folder_name, num_samples, sample_request
 from ditlab.analysis.sample_options import SampleKeywords, SampleOptions, sampling_changes
 from ditlab.errors import UserError
-from ditlab.spec.compiling import missing_to_compile
-from ditlab.spec.files import load_experiment
 from ditlab_models.contract import Prompt, SampleRequest
 from support.special_files import KINDS, put
 from support.watchdog import watchdog
@@ -168,18 +166,3 @@ def test_a_class_by_its_number_or_name():
         class_number("x", ())
     with pytest.raises(UserError, match=r"--label dog: an export knows no names of classes; give"):
         request_for(label="dog")
-
-
-@pytest.mark.skipif(missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python")
-def test_long_draws_of_compiled_runs_are_compiled():
-    """By the spec and the number of samples alone: digits/dit takes 0.7 GFLOP a sample of 25 steps."""
-    digits = Path(__file__).parents[3] / "experiments/digits/dit.yaml"
-    eager, compiled, auto, guided = (
-        load_experiment(digits, [f"engine.compile={value}", *changes])
-        for value, changes in (
-            ("false", []), ("true", []), ("auto", []), ("true", ["model.num_classes=10", "sampling.guidance=2.0"])
-        )
-    )  # fmt: skip
-    assert [compiling_pays(each, 4000, "cpu") for each in (eager, compiled, auto, guided)] == [False] * 3 + [True]
-    assert [compiling_pays(each, 8000, "cpu") for each in (eager, compiled, auto, guided)] == [False] + [True] * 3
-    assert not compiling_pays(guided, 8000, "cuda")

@@ -1,7 +1,6 @@
 """`evaluate`, `sample`, `export` with `--ema`, and what `plan`, `runs show` and `runs rm` say of kept averages."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,27 +30,18 @@ def ema(averaged_home, monkeypatch):
     return lambda *arguments: run_inside(*arguments, home=averaged_home.root)
 
 
-def test_the_frontier_of_a_run(averaged_home, finished, ema, monkeypatch):
-    """A table that fits into 80 columns, JSON, a figure; weights that are at rest are rebuilt exactly."""
-    monkeypatch.setenv("COLUMNS", "80")
+def test_metrics_by_length(averaged_home, finished, ema):
+    """Weights that are at rest are rebuilt exactly."""
     journal = averaged_home.run(finished.run_id).journal
     before = journal.read_bytes()
     said = ema("evaluate", "small", "--rows", "32", "--ema", ",".join((*LENGTHS, "decay=0.9")), "--json")
     assert said.code == 0, said.err
-    assert journal.read_bytes() == before
-    assert (said.json["run_id"], said.json["step"], said.json["snapshots"]) == (finished.run_id, 4, 3)
+    assert journal.read_bytes() == before and said.json["run_id"] == finished.run_id
     assert [each["profile"] for each in said.json["averages"]] == [*LENGTHS, "decay=0.9"]
-    errors = {each["profile"]: each["profile_error"] for each in said.json["averages"]}
-    assert errors["0.05"] < 1e-9 and errors["0.1"] < 1e-9
     first, *rest = (each["metrics"] for each in said.json["averages"])
     assert {"eval/velocity", "eval/direction"} <= first.keys()
     assert all(each == pytest.approx(first, rel=1e-4) for each in rest)
-    (figure,) = said.json["files"]
-    assert Path(figure).read_bytes().startswith(b"\x89PNG")
-    lines = [line for line in said.err.splitlines() if line != figure]
-    assert max(map(len, lines)) <= 80
-    assert sum("eval/velocity_t0" in line for line in lines) == 1
-    assert sum("exact" in line for line in lines) == 1 and sum("approximate" in line for line in lines) == 1
+    assert sum("eval/velocity_t0" in line for line in said.err.splitlines()) == 1 and "it is approximate" in said.err
 
 
 def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_path):
@@ -70,7 +60,7 @@ def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_p
     trained = package.load_export(tmp_path / "own", device="cpu").sample(2).values
     torch.testing.assert_close(drawn, trained, rtol=1e-3, atol=1e-3)
     found = package.evaluate_averages("small", 0.1, rows=32)
-    assert [point.profile.label for point in found.points] == ["0.1"] and found.files == [] and found.plot is None
+    assert list(found) == ["0.1"] and "eval/velocity" in found["0.1"].metrics
 
 
 def test_bad_input_is_one_sentence(ema, with_run, tmp_path):

@@ -14,7 +14,6 @@ import torch
 from ditlab.analysis.comparison import draw, open_groups, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
-from ditlab.quality import classifier as classifiers
 from ditlab.receipts.records import Measurement
 from ditlab.storage.files import add_checksum, without_checksum
 from ditlab_models.figures import Figure, Text
@@ -66,23 +65,20 @@ class Compared:
 
 @pytest.fixture(scope="module")
 def compared(both, tmp_path_factory) -> Compared:
-    """Both runs compared with all there is, by a classifier of few steps. Read it only."""
+    """Both runs compared with all there is. Read it only."""
     folder = tmp_path_factory.mktemp("compared")
     home = copied(both, folder / "home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classifiers, "STEPS", 20)
-        said = run_inside("compare", "small", "second", "--samples", "100", "--json", home=home, cwd=folder)
+    said = run_inside("compare", "small", "second", "--json", home=home, cwd=folder)
     assert said.code == 0, said.err
     return Compared(home, said)
 
 
 @pytest.fixture
 def compare(mine, capfd, monkeypatch) -> Callable[..., Said]:
-    """`ditlab compare ...` without quality metrics unless they are asked for."""
+    """`ditlab compare ...`"""
 
     def call(*arguments: str | Path) -> Said:
-        few = [] if "--samples" in arguments else ["--samples", "0"]
-        return run_here(capfd, monkeypatch, "compare", *arguments, *few)
+        return run_here(capfd, monkeypatch, "compare", *arguments)
 
     return call
 
@@ -119,16 +115,15 @@ def test_two_runs_become_a_page(compared):
     first, second = said.json["runs"]
     files = {Path(file).name: Path(file) for file in said.json["files"]}
     assert files["comparison.html"].parent == compared.home / "comparisons" / f"{first['run_id']}-{second['run_id']}"
-    assert {"comparison.html", "comparison.md", "training-loss.png", "held-out-velocity.png", "samples.png"} <= set(
-        files
-    )
+    assert {"comparison.html", "comparison.md", "training-loss.png", "held-out.png"} <= set(files)
+    assert {f"samples-{run['run_id']}.png" for run in (first, second)} <= set(files)
     assert (first["family"], second["family"]) == ("dit", "unet")
     for run in (first, second):
         assert run["status"] == "finished" and run["step"] == 4 and run["samples"] == 128
         assert run["seconds"] > 0 and run["samples_per_second"] > 0 and set(ALL) <= set(run["metrics"])
     text = page(said)
     assert f"| total | {first['parameters']:,} | {second['parameters']:,} |" in text
-    assert "| steps | 4 steps |" in text and "| network evaluations a sample | 4 | 4 |" in text
+    assert "| steps | 4 steps |" in text and "| samples | 25 | 25 |" in text
     assert "| model.width | 32 | 8 |" in text and "tracking." not in text
     html = files["comparison.html"].read_text()
     assert not re.findall(r'src="(?!data:)', html) and html.count("<img") == text.count("![")
@@ -153,18 +148,12 @@ def test_the_page_is_an_artifact_of_every_run(compared):
         assert kept.name == "comparison.html" and kept.exists()
 
 
-def test_quality_is_measured_on_equally_many_samples(compared):
-    assert all(run["metrics"]["quality/frechet"] > 0 for run in compared.said.json["runs"])
-    text = page(compared.said)
-    assert "| samples | 100 | 100 |" in text and "never with published FID" in text
-
-
 def test_figures_of_one_name_are_one_measurement(compared):
     first, second = (run["measurements"] for run in compared.said.json["runs"])
-    assert first == second and set(first) == {"eval", "quality"}
-    assert set(first["quality"]["parts"]) >= {"sampler", "seed", "features", "held-out samples"}
-    rows = [line.split(" | ") for line in page(compared.said).splitlines() if line.startswith("| measurement |")]
-    assert len(rows) == 2 and all(row[1] == row[2].removesuffix(" |") for row in rows)
+    assert first == second and set(first) == {"eval"}
+    (line,) = [line for line in page(compared.said).splitlines() if line.startswith("| measurement of eval |")]
+    _, one, other = line.removesuffix(" |").split(" | ")
+    assert one == other
     assert "is measured in" not in compared.said.err
 
 
@@ -194,11 +183,10 @@ def test_samples_are_drawn_in_chunks_and_are_those_of_one_chunk(mine, monkeypatc
     monkeypatch.setattr(SavedRun, "network", watched)
     small = open_groups(["small", "second"], Home(mine), print)[0].runs[0]
     saved = small.saved()
-    drawn = [draw(saved, 0, 9, 3, batch, torch.device("cpu")) for batch in (4, 64)]
+    drawn = [draw(saved, 9, 3, batch) for batch in (4, 64)]
     assert set(sizes) == {4, 1, 9}
     images = [drawing.grid.panels[0].images for drawing in drawn]
     assert images[0] == pytest.approx(images[1], abs=1e-5)
-    assert [drawing.evaluations for drawing in drawn] == [4, 4]
 
 
 def records_of(journal):
@@ -230,7 +218,7 @@ def test_a_resumed_run_counts_its_own_steps_alone(mine):
 def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
     shutil.rmtree(another(mine, "bare", status="running", step=0) / "checkpoints")
     text = page(compare("small", "bare", "--no-log", "--json"))
-    assert "bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
+    assert "No samples of bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
     assert "| steps | 4 steps |" in text  # its journal is whole
 
 
@@ -265,17 +253,16 @@ def test_other_held_out_samples_are_not_compared(compare, mine):
         assert change[0] in original
         spec.write_text(original.replace(*change))
         text = page(compare("small", "other", "--no-log", "--json", "--grid", "0"))
-        assert "the runs differ in their data" in text and "lower" not in text.split("##")[0]
+        assert "the runs differ in their data" in text and "lowest" not in text.split("##")[0]
 
 
 MISTAKES = [
-    ([], "RUN names no run: a comparison needs two"),
-    (["small"], "RUN names 1 run: a comparison needs two"),
+    ([], "RUN names 0 runs: a comparison takes 2 to 8"),
+    (["small"], "RUN names 1 runs: a comparison takes 2 to 8"),
     (["small", "small"], "is named already"),
     (["small", "nope"], "run 'nope' is unknown"),
-    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison shows at most 8"),
+    (["a", "b", "c", "d", "e", "f", "g", "h", "i"], "RUN names 9 runs: a comparison takes 2 to 8"),
     (["small", "swept"], "run 'swept' is a sweep of 3 trials; none of its trials has begun"),
-    (["small", "second", "--samples", "5"], "--samples 5 are too few for quality metrics"),
     (["small", "second", "--out", "small.yaml/below"], "--out small.yaml/below cannot be written"),
 ]
 

@@ -239,11 +239,11 @@ def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeyp
     assert "loss_by_time.png" not in names
 
 
-def test_formats_and_themes(blank_pictures, ditlab, tmp_path):
-    words = ("figures", "--kind", "schedules", "--out", tmp_path, "--theme", "both", "--json")
+def test_formats(blank_pictures, ditlab, tmp_path):
+    words = ("figures", "--kind", "schedules", "--out", tmp_path, "--json")
     said = ditlab(*words, "--format", "svg", "--format", "png")
     names = [Path(file).name for file in said.json["files"]]
-    assert names == ["schedules.svg", "schedules.png", "schedules-dark.svg", "schedules-dark.png"]
+    assert names == ["schedules.svg", "schedules.png"]
     assert ditlab(*words, "--format", "gif").code == 2
 
 

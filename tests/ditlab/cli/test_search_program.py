@@ -43,6 +43,6 @@ def test_a_program_searches_until_the_budget_refuses_the_next_run(spec, home, mo
     values = {row["run_id"]: row["main_value"] for row in listed["runs"] if row["status"] == "finished"}
     assert found["best"] == min(values, key=values.__getitem__)
     two = list(values)[:2]
-    compared = run_inside("compare", *two, "--samples", "0", "--grid", "0", "--no-log", "--json", home=home).json
+    compared = run_inside("compare", *two, "--grid", "0", "--no-log", "--json", home=home).json
     metric = listed["runs"][0]["main_metric"]
     assert {run["run_id"]: run["metrics"][metric] for run in compared["runs"]} == {each: values[each] for each in two}

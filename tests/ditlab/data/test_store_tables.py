@@ -70,7 +70,7 @@ def test_a_store_of_regions(genome):
     assert genome.fingerprint in words_of(text)
     for column in genome.columns.values():
         assert f"{column.statistics.mean:.5g}" in words_of(text)
-    assert {"(900,", "283)", "accessibility", "chr10"} <= words_of(text)
+    assert {"(900,", "283)", "chr10"} <= words_of(text)
 
 
 def test_a_store_of_text_and_one_of_buckets(tmp_path):
@@ -88,18 +88,15 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
     assert "uint8" in words_of(text) and "float16" in words_of(text) and "1,234" in words_of(text)
 
 
-def test_what_all_rows_share_stands_above_them(tmp_path):
+def test_files_and_columns_have_a_row_each(tmp_path):
     files = tuple(
         ImportedFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
         for name, letter in (("train-images-idx3-ubyte.gz", "a"), ("train-labels-idx1-ubyte.gz", "b"))
     )
     columns = {name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"}
     text = text_of(plain(tmp_path / "s", columns, source=Source(kind="mnist", files=files)))
-    assert "read from (all: check md5, from https://mirror.example/data/mnist/)" in text
-    assert re.search(r"train-labels-idx1-ubyte\.gz +b{32}\s", text) and "md5" not in text.partition("MD5")[2]
-    assert "columns (all: shape (), type uint8, range 0 to 255, unit pixel intensity)" in " ".join(text.split())
-    one = text_of(plain(tmp_path / "one", {"a": columns["a"]}))
-    assert re.search(r"column +shape +type +range +unit", one), "one row shares nothing"
+    assert "b" * 32 in text and "mirror.example" in text
+    assert re.search(r"column +shape +type +range +unit", text)
 
 
 @pytest.mark.parametrize("classes", [10, 1000])

@@ -170,10 +170,10 @@ def test_evaluation_is_added_to_the_run_once(mine):
 def test_runs_are_compared(mine):
     other = mine.folder.path.with_name("1" * 8)
     shutil.copytree(mine.folder.path, other)
-    found = ditlab.compare(mine, ditlab.open_run(other.name), samples=0, grid=2, out="page", log=False)
+    found = ditlab.compare(mine, ditlab.open_run(other.name), grid=2, out="page", log=False)
     assert [run.run_id for run in found.runs] == [mine.id, other.name] and found.summary
     assert found.files[0] == Path("page/comparison.html") and all(file.stat().st_size for file in found.files)
-    with pytest.raises(ditlab.UserError, match="a comparison needs two"):
+    with pytest.raises(ditlab.UserError, match="a comparison takes 2 to 8"):
         ditlab.compare(mine)
 
 

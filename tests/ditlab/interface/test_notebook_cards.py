@@ -13,7 +13,6 @@ from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
 from ditlab.sweeps.results import SweepResult
 from support.homes import settled
 from support.plain_html import PlainHtml
-from support.trainings.family_specs import smallest
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -48,7 +47,7 @@ def change_record(run: ditlab.Run, **values: Any) -> ditlab.Run:
 def test_a_finished_run_is_shown(mine):
     page = page_of(mine)
     assert page.text.startswith(f"small : run {mine.id} of the family dit")
-    assert "finished, step 4 of 4" in page.text and "run.sample(16)" in page.text and "--resume" not in page.text
+    assert "finished, step 4 of 4" in page.text and "--resume" not in page.text
     assert "eval/velocity" in page.text and "train/loss" in page.text and "model.depth 1 6" in page.text
     assert [picture["alt"] for picture in page.pictures] == [f"samples of run {mine.id} at step 4"]
 
@@ -132,7 +131,7 @@ def test_runs_are_a_list_and_a_table(mine):
     page = page_of(runs)
     assert page.text.startswith("Runs : 2 runs") and f"{MARKUP} 00000000 dit" in page.text and "failed" in page.text
     assert f"small {mine.id} dit" in page.text and page.text.count(" velocity ") == 2
-    assert runs[0].id == mine.id and other.name not in page_of(runs[:1]).text
+    assert runs[0].id == mine.id
     assert page_of(ditlab.find_runs(name="nothing")).text == "Runs : 0 runs"
     (other / "journal.jsonl").write_bytes(b"\xff" * 1000)
     assert f"{MARKUP} 00000000 dit" in page_of(runs).text
@@ -144,30 +143,6 @@ def test_long_lists_and_names_are_cut(mine):
     many = ditlab.find_runs() * 80
     page = page_of(type(ditlab.find_runs())(many))
     assert page.text.count(mine.id) == MOST_RUNS and "50 older ones not shown" in page.text
-
-
-def trained(family: str, **changes: Any) -> ditlab.Run:
-    """A run of one step in DITLAB_HOME."""
-    return ditlab.train(smallest(family, training__steps=1, schedule__warmup=0, **changes), local=True).run
-
-
-def test_pictures_have_captions(own_home):
-    drawn = trained("pixelhdm", model__text_length=64).sample(1, seed=3, prompts=["a red seven", MARKUP])
-    page = page_of(drawn)
-    assert page.text.startswith("2 samples : run ") and MARKUP in page.text and "a red seven" in page.text
-    assert [picture["alt"] for picture in page.pictures] == ["sample 0: a red seven", f"sample 1: {MARKUP}"]
-
-
-def test_texts_are_text(own_home):
-    drawn = trained("dlm").sample(2, seed=3)
-    drawn.plot.figure.panels[0].passages[0] = MARKUP + "y" * 10_000
-    page = page_of(drawn)
-    assert MARKUP in page.text and "y" * 5000 not in page.text and not page.pictures
-
-
-def test_completed_rows_are_a_picture(own_home):
-    page = page_of(trained("region").sample(2, seed=3))
-    assert "the completed rows are in .table" in page.text and page.pictures
 
 
 def test_a_sweep_s_result_is_a_ranked_table(tmp_path):

@@ -13,7 +13,7 @@ from ditlab.reports.rendering.charts import draw_lines
 from ditlab.reports.rendering.image_grid import GridLayout
 from ditlab.reports.rendering.panels import draw_panel
 from ditlab.reports.rendering.render import draw_canvas, save_figure, save_formats, to_image
-from ditlab.reports.rendering.theme import LIGHT, PanelSize, wrap
+from ditlab.reports.rendering.theme import PanelSize, wrap
 from ditlab.tracking.history import Series
 from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Text
 
@@ -23,7 +23,7 @@ ABOUT = 'Loss <b>"falls"</b> & 2 > 1 → ∞'
 def ticks(panel: Lines, axis: str) -> list[str]:
     canvas = Canvas()
     axes = canvas.add_subplot()
-    draw_lines(panel, axes, LIGHT)
+    draw_lines(panel, axes)
     canvas.draw_without_rendering()
     return [label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")(which="both") if label.get_text()]
 
@@ -93,7 +93,7 @@ def test_short_names_of_columns_stand_upright() -> None:
     canvas = Canvas()
     for names, turned in ((["1", "12"], 0.0), (["red", "green"], 90.0)):
         axes = canvas.add_subplot()
-        draw_panel(Heatmap(np.eye(2), x_names=names), axes, PanelSize(4, 2, 0), LIGHT)
+        draw_panel(Heatmap(np.eye(2), x_names=names), axes, PanelSize(4, 2, 0))
         assert {label.get_rotation() for label in axes.get_xticklabels()} == {turned}
 
 

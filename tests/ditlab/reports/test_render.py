@@ -11,7 +11,6 @@ from PIL import Image
 
 from ditlab.reports.rendering.image_grid import MARGIN, GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
-from ditlab.reports.rendering.theme import LIGHT
 from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text, grid_columns
 
 RNG = np.random.default_rng(0)
@@ -87,7 +86,7 @@ def test_small_images_are_enlarged_by_a_whole_factor() -> None:
     images = RNG.random((5, 8, 8))
     layout = GridLayout(ImageGrid(images, columns=3))
     assert layout.tile_height >= 80
-    picture = layout.draw(LIGHT)
+    picture = layout.draw()
     top, left = layout.corner(4)
     tile = picture[top : top + layout.tile_height, left : left + layout.tile_width, 0]
     blocks = tile.reshape(8, layout.scale, 8, layout.scale)
@@ -99,7 +98,7 @@ def test_values_outside_the_range_are_clipped_and_nan_is_magenta() -> None:
     images = np.array([[[-1.0, 2.0], [np.nan, 0.5]]])
     layout = GridLayout(ImageGrid(images))
     top, left = layout.corner(0)
-    picture = layout.draw(LIGHT)[top :: layout.scale, left :: layout.scale][:2, :2].tolist()
+    picture = layout.draw()[top :: layout.scale, left :: layout.scale][:2, :2].tolist()
     assert picture == [[[0, 0, 0], [255, 255, 255]], [[255, 0, 255], [128, 128, 128]]]
 
 

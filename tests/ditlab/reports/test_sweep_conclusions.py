@@ -40,9 +40,8 @@ def test_without_effects_spreads_are_those_of_chance():
     assert 0.95 < np.mean([each.spread for each in flat]) / np.mean([each.by_chance for each in flat]) < 1.05
 
 
-def test_best_trials_at_the_end_of_an_axis_ask_for_a_wider_one_and_early_ranks_are_compared():
+def test_best_trials_at_the_end_of_an_axis_ask_for_a_wider_one():
     text = " ".join(conclusions(_sweep(2, lambda lr, *_: lr)))
     assert "lie at the low end of optimizer.lr (from 0.0001" in text
-    assert "of 48 finished trials" in text and "at 50 % of the steps 0.9" in text
     assert "Which axes matter is not known: 5 trials" in conclusions(_sweep(3, lambda lr, *_: lr, 5))[0]
     assert "so spreads are a hint only" in conclusions(_sweep(4, lambda lr, *_: lr, search="optuna"))[0]

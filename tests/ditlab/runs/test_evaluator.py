@@ -3,22 +3,15 @@ much."""
 
 import pytest
 
-from ditlab.analysis.evaluation import follow_checkpoints
-from ditlab.api.run import open_run
-from ditlab.api.training import train
 from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs import evaluator
 from ditlab.runs.evaluator import async_evaluator
 from ditlab.runs.launch import Launch
-from ditlab.runs.locks import lock_evaluation
 from ditlab.runs.prepare import check_launch
-from ditlab.tracking.history import JournalFacts, metric_history
-from ditlab.tracking.journal import read_content
 from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from support.clusters.faults import wait_until
-from support.command import run_here
 from support.trainings.workers import tiny
 
 ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
@@ -79,38 +72,3 @@ def test_reserved_resources():
         left(cpus=1, custom={"dear": 1})
     with pytest.raises(UserError, match=r"cpus: 9"):
         left(cpus=9)
-
-
-def test_a_second_terminal_follows(run_home):
-    """The newest checkpoint of a run that is over is evaluated once; two do not follow one run."""
-    run = open_run(next(each.name for each in run_home.runs.iterdir()))
-    with lock_evaluation(run.folder), pytest.raises(UserError, match="followed by another"):
-        next(iter(run.follow()))
-    (found,) = run.follow()
-    assert found.step == 2 and not list(run.folder.checkpoints.glob("*/fork-*"))
-    history = metric_history(run.folder)["eval/velocity"]
-    assert history.steps.tolist().count(2) == 1
-    (again,) = run.follow()
-    assert again.metrics == found.metrics
-    assert metric_history(run.folder)["eval/velocity"].steps.tolist() == history.steps.tolist()
-    refused = open_run(run.id)._opened()
-    object.__setattr__(refused, "experiment", tiny(evaluation=ASYNC))
-    with pytest.raises(UserError, match="leave --watch out"):
-        next(follow_checkpoints(refused, None, None))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["inline", "async"])
-def test_an_early_stop_is_replayed_and_verified_to_the_bit(mode, run_home, capfd, monkeypatch):
-    """The loss falls, so that a run which wants it to rise ends at its first due evaluations."""
-    stop = {"metric": "eval/velocity", "mode": "max", "patience": 1}
-    evaluation = {**ASYNC, "mode": mode}
-    spec = tiny(training__steps=3000, training__stop=stop, evaluation=evaluation, checkpoint={"every": None})
-    result = train(spec, local=True)
-    assert result.status == "finished" and 2 <= result.step < 3000
-    folder = run_home.run(result.run_id)
-    assert JournalFacts.of(read_content(folder.journal)).tags["ditlab.early_stop"].startswith(f"{result.step}: ")
-    to = str(min(40, result.step))
-    for check in (("replay", result.run_id, "--step", "1", "--to", to, "--check"), ("verify", result.run_id)):
-        said = run_here(capfd, monkeypatch, *check, "--json")
-        assert said.code == 0, said.err

@@ -22,7 +22,7 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
     """The commands that read the file of a case; the first is the most telling one."""
     run = one.first.run_id
     sample = ("sample", run, "--num", "1", "--out", out / "samples")
-    compare = ("compare", run, OTHER, "--samples", "0", "--grid", "0", "--no-log", "--out", out / "compared")
+    compare = ("compare", run, OTHER, "--grid", "0", "--no-log", "--out", out / "compared")
     sweep = ("tune", "--resume", one.sweep.sweep_id, "--dry-run")
     shown = (("runs",), ("runs", "show", run), ("runs", "log", run))
     match case:

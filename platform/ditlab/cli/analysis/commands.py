@@ -68,9 +68,9 @@ from ditlab.parts import OWN_FORMATS
 )  # fmt: skip
 @options.batch(256)
 @click.option(
-    "--compile/--no-compile", default=None,
+    "--compile", is_flag=True,
     help="Compile the network's blocks first, for some seconds to a minute: faster passes, whose samples differ by "
-    "rounding [default: where the run's blocks were compiled, and the draw is long enough for that to pay].",
+    "rounding.",
 )  # fmt: skip
 @options.ema
 @options.overrides
@@ -141,14 +141,9 @@ class SampleNumber(click.IntRange):
 @click.option(
     "--ema", "averages", metavar="LENGTHS",
     help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
-    "table and a figure of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
+    "table of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
     "approximately.",
 )  # fmt: skip
-@click.option(
-    "--watch", is_flag=True,
-    help="Follow a run that trains: evaluate each checkpoint that is the newest one, until the run is over.",
-)  # fmt: skip
-@click.option("--protocol", is_flag=True, help="Also show what the figures are measured with, part by part.")
 @click.option(
     "--data", metavar="ROWS", help="Rows in place of the held-out ones: `train`, or all of a store, by folder or name "
     "(a bound on other text, a cell type or chromosome of another store); nothing is added to the run."
@@ -158,7 +153,7 @@ class SampleNumber(click.IntRange):
 @options.as_json
 def evaluate(
     run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, data: str | None,
-    protocol: bool, watch: bool, overrides: tuple[str, ...], anyway: bool, as_json: bool,
+    overrides: tuple[str, ...], anyway: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
 
@@ -175,31 +170,20 @@ def evaluate(
     settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
     if averages is not None and data is not None:
         raise UserError(f"--data {data} is not taken with --ema; leave one of them out.")
-    if averages is not None and not watch:
+    if averages is not None:
         with options.opened_run(run, anyway) as (opened, _):
+            from ditlab.analysis.averages import averages_table
             from ditlab.api.analysis import evaluate_averages
 
-            frontier = evaluate_averages(opened, *averages.split(","), **settings)
-        output.console(as_json).print(*frontier.terminal_tables())
-        output.emit(frontier.to_dict(), as_json, frontier.files)
-        output.hint(as_json, "figures", frontier.run_id)
-        return
-    if watch:
-        if rows or overrides or averages or data:
-            raise UserError(
-                "--watch adds each evaluation to the run; leave --rows, --ema, --data and --set out, or --watch."
-            )
-        with options.opened_run(run, anyway) as (opened, _):
-            evaluations = []
-            for found in opened.follow(quality=quality, batch=batch):
-                output.console(as_json).print(*found.terminal_tables())
-                evaluations.append(found.to_dict())
-        output.emit({"run_id": opened.id, "evaluations": evaluations}, as_json)
+            by_length = evaluate_averages(opened, *averages.split(","), **settings)
+        output.console(as_json).print(averages_table(by_length))
+        listed = [{"profile": label, "metrics": each.metrics} for label, each in by_length.items()]
+        output.emit({"run_id": opened.id, "averages": listed}, as_json)
         output.hint(as_json, "figures", opened.id)
         return
     with options.opened_run(run, anyway) as (opened, _):
         found = opened.evaluate(**settings, data=data)
-    output.console(as_json).print(*found.terminal_tables(), *([found.protocol_table()] if protocol else []))
+    output.console(as_json).print(*found.terminal_tables())
     if found.num_unsent is not None:
         output.say_delivery("metrics", found.run_id, found.num_unsent)
     output.emit(found.to_dict(), as_json, found.files)
@@ -210,10 +194,6 @@ def evaluate(
 @click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=options.complete_run)
 @click.option("--out", type=options.NewPath(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
-    "--samples", metavar="NUM", default=500, show_default=True, type=click.IntRange(0, 50_000),
-    help="Samples of each run for quality metrics (at least 100), where its data give any; 0: no quality metrics.",
-)  # fmt: skip
-@click.option(
     "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of every run's samples.")
@@ -221,7 +201,7 @@ def evaluate(
 @click.option("--log/--no-log", default=True, show_default=True, help="Add the page to every run, as an artifact.")
 @options.as_json
 def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
-    """Compare runs: spec differences, parameters, curves over steps and time, speed, samples and their quality.
+    """Compare runs: spec differences, parameters, curves over steps and time, speed, measured metrics and samples.
 
     RUN is an id, a prefix of one, or a name; of a group of seeds (`ditlab train --seeds`), or SWEEP.ARM of a sweep with
     `seeds`, its runs are one line, compared by pairs of one seed. Writes comparison.html (one file), comparison.md and
@@ -257,16 +237,12 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
     help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
 )  # fmt: skip
-@click.option(
-    "--theme", type=click.Choice(["light", "dark", "both"]), default="light", show_default=True,
-    help="Page that the pictures are for; dark ones are KIND-dark.png.",
-)  # fmt: skip
 @options.as_json
 def figures(
     run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None,
-    formats: tuple[Any, ...], theme: Any, as_json: bool,
+    formats: tuple[Any, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """Draw the figures of RUN's family from its trained weights, and log them (light, as PNG) to the run.
+    """Draw the figures of RUN's family from its trained weights, and log them (as PNG) to the run.
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
     """
@@ -284,13 +260,12 @@ def figures(
             opened.home.check_place()
         found = opened.figures(seed) if opened else general_figures()
         found.check(kinds)
-        themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
         files: list[Path] = []
         chosen = [] if only_list else kinds or found.kinds
         with computing_beside_others(progress.say) if chosen else nullcontext():
             for number, kind in enumerate(chosen):
                 progress("drawing figures", number, len(chosen), "figures")
-                drawn = found.save_formats(kind, out, formats, themes)
+                drawn = found.save_formats(kind, out, formats)
                 files += drawn
                 for file in drawn:
                     output.print_line(file, as_json)
@@ -298,7 +273,7 @@ def figures(
                     raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
                 if not drawn:
                     progress.say(f"no {kind}: the run has nothing to draw it from.")
-        logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
+        logged = [file for file in files if file.suffix in (".png", ".gif")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")
             num_unsent = log_files(opened.home, opened.folder, logged, opened.warn, "figures")

@@ -34,7 +34,7 @@ PARTS = Parts(
             target="ditlab.cli.analysis.commands:compare",
             examples=(
                 "ditlab compare digits-dit digits-unet",
-                "ditlab compare 1a2b3c4d 5e6f7a8b --samples 0 --out comparison",
+                "ditlab compare 1a2b3c4d 5e6f7a8b --grid 0 --out comparison",
             ),
             position=100,
         ),

@@ -44,24 +44,13 @@ class EvaluationOutput(TypedDict):
     files: NotRequired[list[str]]
 
 
-class FollowedOutput(TypedDict):
-    """`ditlab evaluate --watch`."""
-
-    run_id: str
-    evaluations: list[EvaluationOutput]
+AveragePointOutput = TypedDict("AveragePointOutput", {"profile": str, "metrics": Numbers})
 
 
-AveragePointOutput = TypedDict("AveragePointOutput", {
-    "profile": str, "profile_error": float, "evaluation": str, "metrics": Numbers,
-})  # fmt: skip
-
-
-class AveragesOutput(FilesOutput):
+class AveragesOutput(TypedDict):
     """`ditlab evaluate --ema`."""
 
     run_id: str
-    step: int
-    snapshots: int
     averages: list[AveragePointOutput]
 
 
@@ -84,7 +73,7 @@ KindsOutput = TypedDict("KindsOutput", {"kinds": list[str]})
 
 RESULTS = {
     "sample": StepFilesOutput,
-    "evaluate": EvaluationOutput | AveragesOutput | FollowedOutput,
+    "evaluate": EvaluationOutput | AveragesOutput,
     "compare": CompareOutput,
     "figures": FilesOutput | KindsOutput,
     "export": StepFilesOutput,

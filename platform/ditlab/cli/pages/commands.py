@@ -29,15 +29,14 @@ _ELSEWHERE = (
 @click.option(
     "--out", metavar="FILE", type=options.NewPath(path_type=Path), help="Default: report.html in RUN's folder."
 )
-@click.option("--log", is_flag=True, help="Add the page to the run, as an artifact in MLflow.")
 @options.as_json
-def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
+def report(run: str, out: Path | None, as_json: bool) -> None:
     """Write RUN's page: one HTML file with curves, samples, speed, failures, spec, parameters and data.
 
     RUN is an id, a prefix of one, or a name; for a sweep, the path of its own page is printed. The file needs no
     network, no server and no other file. Training writes it at the end (tracking.report).
     """
-    from ditlab.api.pages import log_files, write_report
+    from ditlab.api.pages import write_report
 
     home, found = Home.from_environment(), options.find_noted(run)
     if found.record.is_group:
@@ -54,12 +53,6 @@ def report(run: str, out: Path | None, log: bool, as_json: bool) -> None:
             )
     else:
         path = write_report(home, found.folder, out)
-    if log and not found.record.trials:
-        from ditlab.cli.progress import ProgressBars
-
-        with ProgressBars("sending the page to MLflow") as progress:
-            num_unsent = log_files(home, found.folder, [path], progress.say)
-        output.say_delivery("the page is", found.record.run_id, num_unsent)
     output.print_line(output.short_path(path), as_json)
     output.emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
     is_live = not found.record.trials and found.record.status == "running"

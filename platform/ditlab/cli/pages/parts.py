@@ -10,7 +10,7 @@ PARTS = Parts(
             target="ditlab.cli.pages.commands:report",
             examples=(
                 "ditlab report digits-dit",
-                "ditlab report 1a2b3c4d --out digits.html --log",
+                "ditlab report 1a2b3c4d --out digits.html",
             ),
             position=110,
         ),

@@ -143,9 +143,7 @@ def summary_lines(result: SweepResult) -> list[str]:
         else:
             lines.append(f"  best: {where}")
     if reason := why_incomparable(summary):
-        from ditlab.reports.sweep_report import best_of_groups
-
-        lines += [f"  {sentence}" for sentence in (reason, *best_of_groups(summary))]
+        lines.append(f"  {reason}")
     if result.report.is_file():
         lines.append(f"  report: {output.short_path(result.report)}")
     for trial in summary.runs:

@@ -1,4 +1,4 @@
-"""Drawing of curves, bars, points and parallel axes. Logarithmic axes have few ticks, written plainly."""
+"""Drawing of curves, bars and points. Logarithmic axes have few ticks, written plainly."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis, XAxis
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -20,12 +19,12 @@ from ditlab.reports.rendering.theme import (
     LABEL_POINTS,
     LINE_WIDTH,
     NAME_CHARACTERS,
+    THEME,
     TICK_POINTS,
-    Theme,
     one_line,
     style_axes,
 )
-from ditlab_models.figures import Bars, ColourScale, Curve, Lines, Parallel, PointGroup, Points, Tick
+from ditlab_models.figures import Bars, Curve, Lines, PointGroup, Points, Tick
 
 MOST_INSIDE = 6
 """Labels of a legend that is drawn over the curves; one of more is beside them."""
@@ -48,30 +47,32 @@ _WEIGHTS: dict[str, dict[str, Any]] = {
 }
 _PALEST = 0.9
 """Cut-off of the colour scale of curves: its last colour, a bright yellow, is invisible on white."""
-_BELOW = -0.13
-"""Place of a curve on a parallel axis on which it has no value."""
-MANY_AXES = 7
-"""Parallel axes of a picture that is shown smaller, so that its text is larger and every second name is higher."""
 
 
-def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
+def draw_lines(panel: Lines, axes: Axes) -> None:
     """Draw curves, their bands and a legend."""
     for index, curve in enumerate(panel.curves):
-        colour = _draw_curve(curve, index, axes, theme)
+        colour = _draw_curve(curve, index, axes)
         if curve.band is not None:
             x, y, band = (np.asarray(each, dtype=float) for each in (curve.x, curve.y, curve.band))
             axes.fill_between(x, y - band, y + band, color=colour, alpha=0.18, linewidth=0)
-    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y), theme)
+    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y))
     # whole numbers stay whole: there is no layer 1.5 on the axis
     xs, ys = ([np.asarray(getattr(curve, name), dtype=float) for curve in panel.curves] for name in "xy")
     are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
-    for name, is_log, parts in (("x", panel.log_x, xs), ("y", panel.log_y, ys)):
+    if panel.curves:
+        _set_logs(panel, axes, np.concatenate(xs), np.concatenate(ys))
+    _legend(axes, [curve.label for curve in panel.curves])
+
+
+def _set_logs(panel: Lines | Points, axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
+    """Make the axes logarithmic that are to be, with few ticks, written plainly; `x` and `y` are all values."""
+    for name, is_log, values in (("x", panel.log_x, x), ("y", panel.log_y, y)):
         if not is_log:
             continue
         axes.set(**{f"{name}scale": "log"})
-        values = np.concatenate(parts)
         values = values[np.isfinite(values)]
         ratio = float(values.max() / values.min()) if len(values) else 1.0
         ticks = next((each for most, each in TICKS.items() if ratio < most), (1,))
@@ -79,8 +80,6 @@ def draw_lines(panel: Lines, axes: Axes, theme: Theme) -> None:
         axis.set_major_locator(LogLocator(subs=ticks))
         axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
         axis.set_minor_locator(NullLocator())
-    _legend(axes, [curve.label for curve in panel.curves], theme)
-    _draw_scale(panel.scale, axes, theme)
 
 
 def _axis_label(label: str, is_log: bool) -> str:
@@ -90,19 +89,19 @@ def _axis_label(label: str, is_log: bool) -> str:
     return f"{label} (log scale)" if label else "log scale"
 
 
-def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
+def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
     """Draw a curve's line, a dot at each of few points, and return its colour. A gap stands for what is not finite."""
     if curve.shade is None:
         number = index if curve.colour is None else curve.colour
-        colour: Any = theme.curves[number % len(theme.curves)]
+        colour: Any = THEME.curves[number % len(THEME.curves)]
         style = {"linestyle": ("-", "--", ":", "-.")[number // _ALIKE % 4], **_WEIGHTS[curve.weight]}
     else:
-        colour = theme.muted if np.isnan(curve.shade) else theme.sequential(_PALEST * curve.shade)
+        colour = THEME.muted if np.isnan(curve.shade) else THEME.sequential(_PALEST * curve.shade)
         style = {**_WEIGHTS[curve.weight]}
         if curve.weight == "plain":
             style |= {"linewidth": 1.2, "alpha": 0.8}
     if curve.weight == "strong":
-        style["path_effects"] = [Stroke(linewidth=style["linewidth"] + 1.8, foreground=theme.background), Normal()]
+        style["path_effects"] = [Stroke(linewidth=style["linewidth"] + 1.8, foreground=THEME.background), Normal()]
     x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
     # A line of a single point would be invisible.
     marker = "o" if curve.marked or len(x) == 1 else ""
@@ -115,63 +114,56 @@ def _draw_curve(curve: Curve, index: int, axes: Axes, theme: Theme) -> Any:
     return colour
 
 
-def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str, theme: Theme) -> Axes:
+def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> Axes:
     """Draw a colour bar beside `axes`, and return its own axes."""
     # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
     bar = axes.figure.colorbar(colours, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
-    bar.ax.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
-    bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
+    bar.ax.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
+    bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
     bar.outline.set_visible(False)
     return bar.ax
 
 
-def _draw_scale(scale: ColourScale | None, axes: Axes, theme: Theme) -> None:
-    if scale:
-        colours = ListedColormap(theme.sequential(np.linspace(0, _PALEST, 256)))
-        bar = draw_colour_bar(axes, ScalarMappable(Normalize(0, 1), colours), scale.label, theme)
-        _set_ticks(bar.yaxis, scale.ticks)
-
-
 def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
-    """Set labelled ticks; labels that would meet are slanted on a horizontal axis."""
+    """Set labelled ticks; labels that would meet are slanted."""
     names = [one_line(tick.label, NAME_CHARACTERS) for tick in ticks]
-    is_slanted = isinstance(axis, XAxis) and max(map(len, names), default=0) * len(names) > 38
+    is_slanted = max(map(len, names)) * len(names) > 38
     style: dict[str, Any] = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
     axis.set_ticks([tick.position for tick in ticks], names, parse_math=False, **style)
     axis.set_ticks([], minor=True)
 
 
-def draw_bars(panel: Bars, axes: Axes, theme: Theme) -> None:
+def draw_bars(panel: Bars, axes: Axes) -> None:
     """Draw horizontal bars, the first on top, with their texts."""
     places = np.arange(len(panel.names))
     values = np.asarray(panel.values, dtype=float)
-    axes.barh(places, values, color=theme.curves[0], height=0.72)
+    axes.barh(places, values, color=THEME.curves[0], height=0.72)
     axes.set_yticks(places, [_label(name) or "" for name in panel.names], parse_math=False)
     axes.invert_yaxis()
     texts = [one_line(text, NAME_CHARACTERS) for text in panel.texts]
     for place, (end, text) in enumerate(zip(values, texts, strict=False)):
         axes.annotate(
             text, (end, place), xytext=(4, 0), textcoords="offset points", va="center",
-            fontsize=TICK_POINTS, color=theme.text, parse_math=False,
+            fontsize=TICK_POINTS, color=THEME.text, parse_math=False,
         )  # fmt: skip
     if texts and len(values):
         longest = max(map(len, texts))
         most = float(values.max()) or 1.0
         axes.set_xlim(min(0.0, float(values.min())), most * (1 + 0.02 * (longest + 2)))
-    style_axes(axes, panel.x_label, panel.y_label, theme, grid="x")
+    style_axes(axes, panel.x_label, panel.y_label, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
     )
 
 
-def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
+def draw_points(panel: Points, axes: Axes) -> None:
     """Draw groups of points in a colour and a marker each, or their texts in place of dots, and lines among them."""
     markers = "osD^vP*Xh<>p"
     for index, group in enumerate(panel.groups):
         is_ring = group.weight == "ring"
-        colour = theme.mark if is_ring else theme.curves[index % len(theme.curves)]
-        style = _point_style(group, markers[index % len(markers)], colour, theme)
+        colour = THEME.mark if is_ring else THEME.curves[index % len(THEME.curves)]
+        style = _point_style(group, markers[index % len(markers)], colour)
         axes.scatter(group.x, group.y, label=None if style["s"] == 0 else _label(group.label), **style)
         for x, y, text in zip(group.x, group.y, group.texts, strict=False):
             axes.annotate(
@@ -180,76 +172,40 @@ def draw_points(panel: Points, axes: Axes, theme: Theme) -> None:
                 parse_math=False, annotation_clip=True,
             )  # fmt: skip
     for curve in panel.curves:
-        axes.plot(curve.x, curve.y, color=theme.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
-    style_axes(axes, panel.x_label, panel.y_label, theme)
-    for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
-        if ticks:
-            _set_ticks(axis, ticks)
+        axes.plot(curve.x, curve.y, color=THEME.mark, label=_label(curve.label), zorder=2, **_WEIGHTS[curve.weight])
+    style_axes(axes, _axis_label(panel.x_label, panel.log_x), _axis_label(panel.y_label, panel.log_y))
+    if panel.x_ticks:
+        _set_ticks(axes.xaxis, panel.x_ticks)
+    if panel.groups:
+        x, y = (np.concatenate([np.asarray(getattr(group, name)) for group in panel.groups]) for name in "xy")
+        _set_logs(panel, axes, x, y)
     labels = [group.label for group in panel.groups] + [curve.label for curve in panel.curves]
-    _legend(axes, labels, theme, is_above=bool(panel.curves))
+    _legend(axes, labels, is_above=bool(panel.curves))
     if panel.curves:
         axes.margins(0.04, 0.12)
 
 
-def _point_style(group: PointGroup, marker: str, colour: Any, theme: Theme) -> dict[str, Any]:
+def _point_style(group: PointGroup, marker: str, colour: Any) -> dict[str, Any]:
     if group.weight == "ring":
         return {"s": 100, "facecolors": "none", "edgecolors": colour, "linewidths": 2.0, "zorder": 5}
     if group.texts:
         return {"s": 0}  # makes room
-    style = {"marker": marker, "linewidths": 0.4, "s": 26, "zorder": 3, "edgecolors": theme.background, "color": colour}
+    style = {"marker": marker, "linewidths": 0.4, "s": 26, "zorder": 3, "edgecolors": THEME.background, "color": colour}
     if group.weight == "faint":
-        style |= {"color": theme.muted, "s": 18, "alpha": 0.6}
+        style |= {"color": THEME.muted, "s": 18, "alpha": 0.6}
     return style
 
 
-def draw_parallel(panel: Parallel, axes: Axes, theme: Theme) -> None:
-    """Draw the curves, and over them the axes with their ticks and names, every second one higher where many meet."""
-    for index, curve in enumerate(panel.curves):
-        y = np.where(np.isnan(curve.y), _BELOW, curve.y)
-        _draw_curve(Curve(curve.x, y, shade=curve.shade, weight=curve.weight), index, axes, theme)
-        if curve.label:
-            _write(axes, curve.label, len(panel.axes) - 0.95, float(y[-1]), theme, "left", fontweight="bold")
-    last = len(panel.axes) - 1
-    is_wide = len(panel.axes) > MANY_AXES
-    larger = 1.3 if is_wide else 1.0
-    for place, axis in enumerate(panel.axes):
-        has_gaps = any(np.isnan(curve.y[place]) for curve in panel.curves)
-        axes.plot([place, place], [0.0, 1.0], color=theme.text, linewidth=1.1, zorder=8)
-        absent = [Tick(_BELOW, "(no value)" if place == last else "(not used)")] if has_gaps else []
-        for tick in (*axis.ticks, *absent):
-            axes.plot([place - 0.03, place], [tick.position] * 2, color=theme.text, linewidth=1.0, zorder=8)
-            name = one_line(tick.label, 11 if is_wide else 18)
-            _write(axes, name, place - 0.05, tick.position, theme, "right", fontsize=larger * TICK_POINTS)
-        section, dot, name = one_line(axis.name, 60).rpartition("/" if "/" in axis.name else ".")
-        for text, above, weight in ((section + dot, 14, "normal"), (name, 0, "bold")):
-            axes.annotate(
-                one_line(text, 22), (place, 1.0), (0, 12 + larger * above + (36 if is_wide and place % 2 else 0)),
-                textcoords="offset points", ha="center", fontsize=larger * LABEL_POINTS, fontweight=weight,
-                color=theme.text if weight == "bold" else theme.muted, parse_math=False, annotation_clip=False,
-            )  # fmt: skip
-    axes.set_xlim(-0.25, last + 0.85)
-    axes.set_ylim(_BELOW - 0.06, 1.04)
-    axes.set_axis_off()
-    _draw_scale(panel.scale, axes, theme)
-
-
-def _write(axes: Axes, text: str, x: float, y: float, theme: Theme, align: str, **style: Any) -> None:
-    """Write a short text beside a place, on ground that keeps it legible over curves."""
-    ground = {"facecolor": theme.background, "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
-    style = {"fontsize": TICK_POINTS, **style}
-    axes.text(x, y, text, ha=align, va="center", color=theme.text, parse_math=False, bbox=ground, zorder=9, **style)
-
-
-def _legend(axes: Axes, labels: Sequence[str], theme: Theme, is_above: bool = False) -> None:
+def _legend(axes: Axes, labels: Sequence[str], is_above: bool = False) -> None:
     if not any(labels):
         return
-    place: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none", "facecolor": theme.background, "loc": "best"}
+    place: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none", "facecolor": THEME.background, "loc": "best"}
     if is_above:  # where it covers no point
         place = {"frameon": False, "loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(labels),
                  "columnspacing": 1.2, "borderaxespad": 0.1}  # fmt: skip
     elif sum(map(bool, labels)) > MOST_INSIDE:
         place = {"frameon": False, "loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    for text in axes.legend(fontsize=TICK_POINTS, labelcolor=theme.text, **place).get_texts():
+    for text in axes.legend(fontsize=TICK_POINTS, labelcolor=THEME.text, **place).get_texts():
         text.set_parse_math(False)
 
 

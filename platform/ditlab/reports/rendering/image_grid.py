@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, Theme, printable
+from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, THEME, printable
 from ditlab_models.figures import ImageGrid, grid_columns
 
 _LEGIBLE_PIXELS = 88
@@ -60,10 +60,10 @@ class GridLayout:
         top = MARGIN + row * (self.tile_height + self.caption_height + MARGIN)
         return top, MARGIN + column * (self.tile_width + MARGIN)
 
-    def draw(self, theme: Theme) -> np.ndarray:
+    def draw(self) -> np.ndarray:
         """Draw the picture, (height, width, 3) uint8, with the page's colour between the tiles."""
         background, outline = (
-            np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) for colour in (theme.background, theme.blank)
+            np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) for colour in (THEME.background, THEME.blank)
         )
         picture = np.tile(background, (self.height, self.width, 1))
         for index, image in enumerate(self.grid.images):

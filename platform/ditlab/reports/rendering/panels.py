@@ -14,12 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ditlab.reports.rendering.charts import (
     BAR_INCHES,
-    MANY_AXES,
     MOST_INSIDE,
     draw_bars,
     draw_colour_bar,
     draw_lines,
-    draw_parallel,
     draw_points,
 )
 from ditlab.reports.rendering.image_grid import GridLayout
@@ -30,16 +28,16 @@ from ditlab.reports.rendering.theme import (
     NAME_CHARACTERS,
     PANEL_TITLE_POINTS,
     TEXT_POINTS,
+    THEME,
     TITLE_CHARACTERS,
     PanelSize,
-    Theme,
     one_line,
     printable,
     style_axes,
     text_on,
     wrap,
 )
-from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Parallel, Points, Text
+from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
 
 _COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
 _BOX_INCHES = (2.75, 0.5)
@@ -63,11 +61,10 @@ _PASSAGE_LINES = 40
 """Most lines shown of one text; the text file holds all of it."""
 _PANEL_LINES = 240
 _LEGEND_INCHES = 1.8
-_SCALE_INCHES = 0.9
 _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
-def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
+def draw_diagram(panel: Diagram, axes: Axes) -> None:
     """Draw the boxes, then the arrows from border to border: of the facing sides, below and above in one column."""
     axes.set_axis_off()
     columns, rows = _last_places(panel)
@@ -75,7 +72,7 @@ def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
     axes.set_ylim(rows + 0.5, -0.5)
     width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
     for box in panel.boxes:
-        fill, border = theme.boxes[box.kind]
+        fill, border = THEME.boxes[box.kind]
         axes.add_patch(
             FancyBboxPatch(
                 (box.column - width / 2, box.row - height / 2), width, height, facecolor=fill, edgecolor=border,
@@ -89,7 +86,7 @@ def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
         ):
             line = one_line(text, _CHARACTERS)
             axes.text(
-                box.column, box.row + down, line, ha="center", va="center", fontweight=weight, color=theme.text,
+                box.column, box.row + down, line, ha="center", va="center", fontweight=weight, color=THEME.text,
                 fontsize=size * min(1.0, whole / max(1, len(line))), parse_math=False,
             )  # fmt: skip
     for arrow in panel.arrows:
@@ -100,14 +97,14 @@ def draw_diagram(panel: Diagram, axes: Axes, theme: Theme) -> None:
         head = (end.column - half[0], end.row - half[1])
         axes.add_patch(
             FancyArrowPatch(
-                tail, head, arrowstyle="-|>", mutation_scale=11, color=theme.muted, linewidth=1.2, shrinkA=0, shrinkB=0
+                tail, head, arrowstyle="-|>", mutation_scale=11, color=THEME.muted, linewidth=1.2, shrinkA=0, shrinkB=0
             )
         )
         if arrow.text:
             middle = ((tail[0] + head[0]) / 2, (tail[1] + head[1]) / 2)
             axes.annotate(
                 one_line(arrow.text, 30), middle, xytext=(4, 0), textcoords="offset points", va="center",
-                fontsize=CAPTION_POINTS, color=theme.muted, parse_math=False,
+                fontsize=CAPTION_POINTS, color=THEME.muted, parse_math=False,
             )  # fmt: skip
 
 
@@ -117,14 +114,14 @@ def _last_places(panel: Diagram) -> tuple[float, float]:
     return max((box.column for box in boxes), default=0.0), max((box.row for box in boxes), default=0.0)
 
 
-def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
+def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
     """Draw a heat map with a colour bar, its mark and its cells' texts."""
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
     low, high = _colour_range(panel, values.compressed())
-    style_axes(axes, panel.x_label, panel.y_label, theme, grid=None)
+    style_axes(axes, panel.x_label, panel.y_label, grid=None)
     image = axes.imshow(
         values,
-        cmap=theme.diverging if panel.diverging else theme.sequential,
+        cmap=THEME.diverging if panel.diverging else THEME.sequential,
         vmin=low,
         vmax=high,
         extent=panel.extent,
@@ -132,7 +129,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
         aspect="equal" if _has_square_cells(panel) and not panel.cell_texts else "auto",
         origin="upper",
     )
-    axes.set_facecolor(theme.blank)
+    axes.set_facecolor(THEME.blank)
     if panel.extent is None:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
@@ -148,7 +145,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
         width, height = (right - left) / columns, (bottom - top) / rows
         row, column = panel.mark
         corner = (left + column * width, top + row * height)
-        for colour, line in (("white", 3.5), (theme.mark, 2.0)):
+        for colour, line in (("white", 3.5), (THEME.mark, 2.0)):
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
     colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
     for row, texts in enumerate(_cell_texts(panel)):
@@ -158,7 +155,7 @@ def draw_heatmap(panel: Heatmap, axes: Axes, theme: Theme) -> None:
                 column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
                 color=text_on(red, green, blue), parse_math=False, clip_on=True,
             )  # fmt: skip
-    draw_colour_bar(axes, image, panel.unit, theme)
+    draw_colour_bar(axes, image, panel.unit)
 
 
 def _colour_range(panel: Heatmap, values: np.ndarray) -> tuple[float, float]:
@@ -184,7 +181,7 @@ def _cell_texts(panel: Heatmap) -> list[list[str]]:
     return [[one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts]
 
 
-def draw_text(panel: Text, axes: Axes, theme: Theme) -> None:
+def draw_text(panel: Text, axes: Axes) -> None:
     """Draw the texts from top to bottom on alternating bands, in inches of the axes."""
     axes.set_axis_off()
     passages = _text_lines(panel)
@@ -192,14 +189,14 @@ def draw_text(panel: Text, axes: Axes, theme: Theme) -> None:
     top = 1.0
     for number, lines in enumerate(passages):
         height = _text_inches([lines]) / total
-        band = theme.band if number % 2 == 0 else theme.background
+        band = THEME.band if number % 2 == 0 else THEME.background
         axes.add_patch(
             Rectangle((0, top - height), 1, height, transform=axes.transAxes, facecolor=band, edgecolor="none")
         )
         text = axes.annotate(
             "\n".join(lines), (0, top - _GAP_INCHES / total), xycoords="axes fraction", xytext=(6, 0),
             textcoords="offset points", ha="left", va="top", fontsize=TEXT_POINTS, family=_FONT,
-            linespacing=_LINE_SPACING, parse_math=False, color=theme.text,
+            linespacing=_LINE_SPACING, parse_math=False, color=THEME.text,
         )  # fmt: skip
         text.set_in_layout(False)  # the panel's size has counted it
         top -= height
@@ -247,10 +244,6 @@ def panel_size(panel: Panel) -> PanelSize:
             size = PanelSize(4.4 + 0.075 * longest, height, 0.9)
         case Points():
             size = PanelSize(*panel.size, 0.9)
-        case Parallel():
-            num = len(panel.axes)
-            distance, height = (1.1, 6.4) if num > MANY_AXES else (1.75 - 0.06 * num, 4.9)
-            size = PanelSize(2.2 + distance * num + (_SCALE_INCHES if panel.scale else 0.0), height)
         case Diagram():
             columns, rows = _last_places(panel)
             size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
@@ -280,9 +273,9 @@ def _heatmap_size(panel: Heatmap) -> PanelSize:
 
 def _lines_size(panel: Lines) -> PanelSize:
     width, height = panel.size
-    beside = _SCALE_INCHES if panel.scale else 0.0
+    beside = 0.0
     if sum(bool(curve.label) for curve in panel.curves) > MOST_INSIDE:
-        beside += _LEGEND_INCHES
+        beside = _LEGEND_INCHES
         height = max(height, 0.6 + 0.185 * len(panel.curves))
     return PanelSize(width + beside, height, 0.9 + beside)
 
@@ -294,32 +287,30 @@ def _text_size(panel: Text) -> PanelSize:
     return PanelSize(width, max(0.5, _text_inches(passages)) + 0.1)
 
 
-def draw_panel(panel: Panel, axes: Axes, size: PanelSize, theme: Theme) -> None:
+def draw_panel(panel: Panel, axes: Axes, size: PanelSize) -> None:
     """Draw a panel into its axes."""
     match panel:
         case ImageGrid():
             layout = GridLayout(panel)
-            axes.imshow(layout.draw(theme), interpolation="none", aspect="equal", origin="upper")
-            style: dict[str, Any] = {"ha": "center", "va": "baseline", "fontsize": CAPTION_POINTS, "color": theme.muted}
+            axes.imshow(layout.draw(), interpolation="none", aspect="equal", origin="upper")
+            style: dict[str, Any] = {"ha": "center", "va": "baseline", "fontsize": CAPTION_POINTS, "color": THEME.muted}
             for x, y, text in layout.captions():
                 axes.text(x, y, text, parse_math=False, **style)
             axes.set_axis_off()
         case Heatmap():
-            draw_heatmap(panel, axes, theme)
+            draw_heatmap(panel, axes)
         case Lines():
-            draw_lines(panel, axes, theme)
+            draw_lines(panel, axes)
         case Bars():
-            draw_bars(panel, axes, theme)
+            draw_bars(panel, axes)
         case Points():
-            draw_points(panel, axes, theme)
-        case Parallel():
-            draw_parallel(panel, axes, theme)
+            draw_points(panel, axes)
         case Diagram():
-            draw_diagram(panel, axes, theme)
+            draw_diagram(panel, axes)
         case Text():
-            draw_text(panel, axes, theme)
+            draw_text(panel, axes)
     if title := _title(panel, size.inner):
-        axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=theme.text, parse_math=False)
+        axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=THEME.text, parse_math=False)
 
 
 def _title(panel: Panel, width: float) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -24,13 +23,10 @@ from PIL.PngImagePlugin import PngInfo
 from ditlab.reports.rendering.panels import draw_panel, panel_size
 from ditlab.reports.rendering.theme import (
     DPI,
-    LIGHT,
-    THEMES,
+    THEME,
     TITLE_CHARACTERS,
     TITLE_POINTS,
     PanelSize,
-    Theme,
-    ThemeName,
     one_line,
     wrap,
 )
@@ -48,12 +44,13 @@ _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 PictureFormat = Literal["png", "svg", "pdf"]
 FORMATS: tuple[PictureFormat, ...] = ("png", "svg", "pdf")
-_SETTINGS = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
+_SETTINGS: Any = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
 _lock = threading.Lock()
+"""Held while the vector formats read matplotlib's global settings."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Write the picture and return its path.
 
     A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which
@@ -62,8 +59,8 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
     still = stem.with_name(stem.name + ".png")
     content = BytesIO()
-    drawn = {id(frame): Image.fromarray(to_image(frame, theme)) for frame in figure.frames}
-    last = Image.fromarray(to_image(figure, theme)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
+    drawn = {id(frame): Image.fromarray(to_image(frame)) for frame in figure.frames}
+    last = Image.fromarray(to_image(figure)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
     texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
     last.save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +71,7 @@ def save_figure(figure: Figure, path: Path, theme: Theme = LIGHT) -> Path:
     width, height = (max(frame.size[side] for frame in drawn.values()) for side in (0, 1))
     pages = []
     for frame in figure.frames:
-        page = Image.new("RGB", (width, height), theme.background)
+        page = Image.new("RGB", (width, height), THEME.background)
         page.paste(drawn[id(frame)])
         pages.append(page)
     durations = [round(1000 * figure.seconds_per_frame)] * len(pages)
@@ -92,14 +89,14 @@ def png_texts(title: str, description: str) -> PngInfo:
     return texts
 
 
-def to_image(figure: Figure, theme: Theme = LIGHT) -> np.ndarray:
+def to_image(figure: Figure) -> np.ndarray:
     """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
-    agg = FigureCanvasAgg(draw_canvas(figure, theme))
+    agg = FigureCanvasAgg(draw_canvas(figure))
     agg.draw()
     return np.ascontiguousarray(np.asarray(agg.buffer_rgba())[..., :3])
 
 
-def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
+def draw_canvas(figure: Figure) -> Canvas:
     """Lay panels out in rows of `figure.columns`, as wide as a column's largest; without panels, the last frame."""
     if figure.frames and not figure.panels:
         figure = figure.frames[-1]
@@ -120,13 +117,13 @@ def draw_canvas(figure: Figure, theme: Theme = LIGHT) -> Canvas:
     width += (gap - 2 * _PAD) * num_columns
     layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=0.06, wspace=gap * num_columns / width)  # inches; a share
     canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout)
-    canvas.set_facecolor(theme.background)
+    canvas.set_facecolor(THEME.background)
     if title:
-        canvas.suptitle(title, fontsize=TITLE_POINTS, fontweight="bold", color=theme.text, parse_math=False)
+        canvas.suptitle(title, fontsize=TITLE_POINTS, fontweight="bold", color=THEME.text, parse_math=False)
     grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=inner, height_ratios=heights)
     for index, panel in enumerate(figure.panels):
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
-        draw_panel(panel, axes, sizes[index], theme)
+        draw_panel(panel, axes, sizes[index])
     return canvas
 
 
@@ -135,37 +132,28 @@ def _largest(groups: list[list[PanelSize]], name: str) -> list[float]:
     return [max(getattr(size, name) for size in group) for group in groups]
 
 
-def save_formats(
-    figure: Figure,
-    stem: Path,
-    formats: tuple[PictureFormat, ...] = ("png",),
-    themes: tuple[ThemeName, ...] = ("light",),
-) -> list[Path]:
-    """Write the figure in each format and theme, `STEM.png` and `STEM-dark.png`; return the paths, in this order.
+def save_formats(figure: Figure, stem: Path, formats: Sequence[PictureFormat] = ("png",)) -> list[Path]:
+    """Write the figure in each format, `STEM.png`; return the paths, in this order.
 
     An animation's `png` is a GIF with a still PNG beside it; its other formats hold the still. Makes folders as needed
     and replaces files atomically.
     """
     files = []
-    for name in themes:
-        theme = THEMES[name]
-        place = stem if theme is LIGHT else stem.with_name(f"{stem.name}-{theme.name}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for kind in formats:
-            path = place.with_name(f"{place.name}.{kind}")
-            if kind == "png":
-                files.append(save_figure(figure, path, theme))
-            else:
-                content = to_svg(figure, theme).encode() if kind == "svg" else to_pdf(figure, theme)
-                files.append(write_whole(path, content))
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        if kind == "png":
+            files.append(save_figure(figure, path))
+        else:
+            files.append(write_whole(path, to_svg(figure).encode() if kind == "svg" else to_pdf(figure)))
     return files
 
 
-def to_svg(figure: Figure, theme: Theme = LIGHT) -> str:
+def to_svg(figure: Figure) -> str:
     """Draw the figure as an SVG document, with its title and its alternative text."""
     content = BytesIO()
-    with _settings():
-        FigureCanvasSVG(draw_canvas(figure, theme)).print_svg(content, metadata={"Date": None})
+    with _lock, matplotlib.rc_context(_SETTINGS):
+        FigureCanvasSVG(draw_canvas(figure)).print_svg(content, metadata={"Date": None})
     drawing = content.getvalue().decode()
     title = _as_xml(one_line(figure.title, TITLE_CHARACTERS))
     start = drawing.index("<svg")
@@ -177,28 +165,15 @@ def to_svg(figure: Figure, theme: Theme = LIGHT) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{drawing[start:end]} role="img">{heading}{description}{body}'
 
 
-def to_pdf(figure: Figure, theme: Theme = LIGHT) -> bytes:
+def to_pdf(figure: Figure) -> bytes:
     """Draw the figure as a PDF of one page."""
     content = BytesIO()
     metadata = {"Creator": None, "Producer": None, "CreationDate": None, "Title": one_line(figure.title, 100) or None}
-    with _settings():
-        FigureCanvasPdf(draw_canvas(figure, theme)).print_pdf(content, metadata=metadata)
+    with _lock, matplotlib.rc_context(_SETTINGS):
+        FigureCanvasPdf(draw_canvas(figure)).print_pdf(content, metadata=metadata)
     return content.getvalue()
 
 
 def _as_xml(text: str) -> str:
     """Escape markup and drop characters that no XML document may hold."""
     return escape(_NOT_XML.sub("", text))
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Set what the vector formats read from matplotlib's global settings; one thread at a time, others keep theirs."""
-    settings: Any = matplotlib.rcParams  # typed by its keys, one by one
-    with _lock:
-        before = {name: settings[name] for name in _SETTINGS}
-        settings.update(_SETTINGS)
-        try:
-            yield
-        finally:
-            settings.update(before)

@@ -1,4 +1,4 @@
-"""Style of every figure: colours on light and dark pages, sizes, and people's text as printable text without markup."""
+"""Style of every figure: colours, sizes, and people's text as printable text without markup."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.font_manager import FontProperties, findfont, get_font
-
-ThemeName = Literal["light", "dark"]
 
 DPI = 120
 """Pixels per inch of every picture."""
@@ -34,9 +32,8 @@ _GAPS = re.compile(r"(?<!=)\s+(?!=)")
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of figures on one kind of page."""
+    """Colours of figures."""
 
-    name: ThemeName
     background: str
     text: str
     muted: str
@@ -58,8 +55,7 @@ class Theme:
         return self.curves[1]
 
 
-LIGHT = Theme(
-    name="light",
+THEME = Theme(
     background="#ffffff",
     text="#1d2329",
     muted="#4a545e",
@@ -73,38 +69,20 @@ LIGHT = Theme(
         "blue-white-orange", ["#053d6b", "#1f78b4", "#9ccae6", "#f7f7f7", "#fdbb84", "#d95f0e", "#7f2704"]
     ),
 )
-DARK = Theme(
-    name="dark",
-    background="#14181d",
-    text="#e8ecf0",
-    muted="#b3bcc6",
-    grid="#2f363e",
-    blank="#3d454e",
-    band="#1e242b",
-    curves=("#56B4E9", "#FF9147", "#2CC79A", "#E796C2", "#F0C43F", "#8CA8FF", "#C79BE0", "#C4C9CF"),
-    boxes={"data": ("#232a32", "#b3bcc6"), "layer": ("#16324a", "#56B4E9"), "condition": ("#46290f", "#FF9147")},
-    sequential=matplotlib.colormaps["viridis"],
-    diverging=LinearSegmentedColormap.from_list(
-        "blue-black-orange", ["#b5e2ff", "#56b4e9", "#1d567d", "#14181d", "#7d3c0c", "#ff9147", "#ffdcbf"]
-    ),
-)
-THEMES: dict[ThemeName, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}
 
 
-def style_axes(
-    axes: Axes, x_label: str, y_label: str, theme: Theme, grid: Literal["both", "x"] | None = "both"
-) -> None:
+def style_axes(axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"] | None = "both") -> None:
     """Colour axes and label them; with a grid behind the data there is no border at the top and the right."""
-    axes.set_facecolor(theme.background)
-    axes.tick_params(labelsize=TICK_POINTS, color=theme.muted, labelcolor=theme.text)
+    axes.set_facecolor(THEME.background)
+    axes.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
     for side, spine in axes.spines.items():
-        spine.set_color(theme.muted)
+        spine.set_color(THEME.muted)
         spine.set_visible(not grid or side in ("left", "bottom"))
     if grid:
-        axes.grid(True, axis=grid, color=theme.grid, linewidth=0.8)
+        axes.grid(True, axis=grid, color=THEME.grid, linewidth=0.8)
         axes.set_axisbelow(True)
     for label, place in ((x_label, axes.set_xlabel), (y_label, axes.set_ylabel)):
-        place(one_line(label, _LABEL_CHARACTERS), fontsize=LABEL_POINTS, color=theme.text, parse_math=False)
+        place(one_line(label, _LABEL_CHARACTERS), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
 
 
 def text_on(red: float, green: float, blue: float) -> str:

@@ -45,7 +45,11 @@ FIGURES = {
     "clip": ("cmmd",),
 }
 """Figures by kind of features, the Frechet distance first."""
+NEIGHBOURS = ("precision", "recall", "density", "coverage")
+"""Figures without an interval."""
 CLIP_SCORE = "clip_score"
+ENDS = ("_low", "_high")
+"""Endings of the names of an interval's ends."""
 ARRAYS = ("mu", "sigma", "features", "arr_0")
 """Arrays of an .npz file of statistics, and that of images."""
 LARGEST_ROWS = 5_000
@@ -108,36 +112,32 @@ def features_named(fields: Mapping[str, str]) -> ImageFeatures:
         raise UserError(f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it.") from None
 
 
-def npz_shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays `mu`, `sigma` and `features`, and of `arr_0`, images (num, H, W, 3) uint8, that
-    an .npz file holds, by its headers alone: ADM's files of images take gigabytes.
-
-    Raises UserError, naming the file as `name`, for one that is damaged or holds neither.
-    """
-    dtypes, shapes = dict[str, np.dtype](), dict[str, tuple[int, ...]]()
+def npz_arrays(path: Path, name: str) -> list[str]:
+    """Return which of `ARRAYS` an .npz file holds; none is read. Raises UserError, naming the file as `name`."""
     with _opened(path, name) as content:
-        for key in (key for key in ARRAYS if key in content.files):
-            with content.zip.open(f"{key}.npy") as file:
-                major, _ = np.lib.format.read_magic(file)
-                shapes[key], _, dtypes[key] = getattr(np.lib.format, f"read_array_header_{major}_0")(file)
-    images, mu, sigma = (shapes.get(key) for key in ("arr_0", "mu", "sigma"))
-    if images is not None and (dtypes["arr_0"] != np.uint8 or len(images) != 4 or images[3] not in (1, 3)):
-        raise UserError(
-            f"{name} holds arr_0 of {dtypes['arr_0']} {images}, and images are uint8 (num, height, width, 3); "
-            "write them so."
-        )
-    if images is None and (mu is None or sigma is None):
+        found = [key for key in ARRAYS if key in content.files]
+    if "arr_0" not in found and not {"mu", "sigma"} <= set(found):
         raise UserError(f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that does.")
-    if mu is not None and (len(mu) != 1 or sigma != 2 * mu):
-        raise UserError(f"{name} holds mu of {mu} and sigma of {sigma}, which do not fit; name a whole file.")
-    return shapes
+    return found
 
 
 def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file that `npz_shapes` names, and raise as it does. Nothing is unpickled."""
-    shapes = npz_shapes(path, name)
+    """Read the arrays of an .npz file that `npz_arrays` names, and raise as it does. Nothing is unpickled."""
+    names = npz_arrays(path, name)
     with _opened(path, name) as content:
-        return {key: content[key] for key in shapes}
+        found = {key: content[key] for key in names}
+    images = found.get("arr_0")
+    if images is not None and (images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3)):
+        raise UserError(
+            f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, height, width, 3); write "
+            "them so."
+        )
+    mu = found.get("mu")
+    if mu is not None and (mu.ndim != 1 or found["sigma"].shape != 2 * mu.shape):
+        raise UserError(
+            f"{name} holds mu of {mu.shape} and sigma of {found['sigma'].shape}, which do not fit; name a whole file."
+        )
+    return found
 
 
 @contextmanager
@@ -196,7 +196,7 @@ class PublishedFigures(QualityFigures):
     @cached_property
     def arrays(self) -> Collection[str]:
         """Names of the arrays of `given`, by its headers alone. Raises UserError for a file that cannot be used."""
-        return npz_shapes(self.given.paths[0], self.given.option) if self.given else ()
+        return npz_arrays(self.given.paths[0], self.given.option) if self.given else ()
 
     def check(self) -> None:
         """Raise UserError for weights or a reference that cannot be used; the network itself is not opened."""
@@ -209,13 +209,17 @@ class PublishedFigures(QualityFigures):
             )
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
+        """Names of the metrics, each followed by the ends of its interval, if it has one; CLIP score for images with
+        captions."""
         figures = FIGURES[self.spec.kind]
         if self.arrays and "arr_0" not in self.arrays:
             figures = figures[:1] if self.spec.kind != "clip" else ()
         if self.spec.kind == "clip" and has_captions:
             figures = (*figures, CLIP_SCORE)
-        return tuple(f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high"))
+        names = []
+        for figure in figures:
+            names += [f"quality/{figure}{end}" for end in ("", *(() if figure in NEIGHBOURS else ENDS))]
+        return tuple(names)
 
     @cached_property
     def network_digest(self) -> str:
@@ -292,42 +296,44 @@ class PublishedFigures(QualityFigures):
         frechet = FIGURES[self.spec.kind][0]
         if is_first and self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
             other = FIGURES[self.spec.kind][1]
-            beside = f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
+            beside = f"; quality/{other}={found[other]:.4g} is unbiased" if other in found else ""
             samples.warn(
-                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is biased upwards (fewer "
+                f"quality/{frechet}={found[frechet]:.4g} of {len(generated):,} images is biased upwards (fewer "
                 f"than {UNBIASED_FROM} for each of {generated.shape[1]:,} features): compare it at equal numbers "
                 f"alone{beside}."
             )
         captions = samples.captions
         if self.spec.kind == "clip" and captions:
             texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
-            found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
-        return {
-            f"quality/{name}{end}": value
-            for name, each in found.items()
-            for end, value in (("", each.mean), ("_low", each.low), ("_high", each.high))
-        }
+            found |= _named(CLIP_SCORE, estimates.clip_score(generated, torch.cat(texts)))
+        return {f"quality/{name}": value for name, value in found.items()}
 
-    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
-        """Return the figures that compare features (num, width) with a reference. Raises as `measure` does."""
+    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, float]:
+        """Return the figures that compare features (num, width) with a reference, and the ends of their intervals.
+        Raises as `measure` does."""
         kind, real = self.spec.kind, reference.features.to(generated.device)
         if reference.mu.shape[0] != generated.shape[1]:
             raise UserError(
                 f"evaluation.features: reference={self.spec.reference} is of {reference.mu.shape[0]} features, and "
                 f"kind={kind} gives {generated.shape[1]}; name a reference of the same network."
             )
-        names = [name.removeprefix("quality/") for name in self.names()[::3]]
+        names = [name.removeprefix("quality/") for name in self.names() if not name.endswith(ENDS)]
         estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
         if len(names) > 1 or kind == "clip":
             estimates.check_number(len(real), f"quality/{names[-1]}", "reference")
         if kind == "clip":
-            return {"cmmd": estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE)}
-        found = {names[0]: estimates.frechet((reference.mu, reference.sigma), generated)}
+            return _named("cmmd", estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE))
+        found = _named(names[0], estimates.frechet((reference.mu, reference.sigma), generated))
         if len(names) > 1:
-            found[names[1]] = estimates.mmd(real, generated)
+            found |= _named(names[1], estimates.mmd(real, generated))
         if len(names) > 2:
             found |= estimates.neighbour_figures(real, generated)
         return found
+
+
+def _named(name: str, figure: Interval) -> dict[str, float]:
+    """A figure and the ends of its interval, by name."""
+    return {name: figure.mean, f"{name}_low": figure.low, f"{name}_high": figure.high}
 
 
 def _kept(path: Path) -> Statistics | None:

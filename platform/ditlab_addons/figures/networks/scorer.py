@@ -117,10 +117,6 @@ class CausalScorer(QualityFigures):
         """Return the hash of the scorer's files."""
         return self.sha256
 
-    def note(self) -> str:
-        """Return the hash of the scorer's files, in words."""
-        return f"scorer of SHA-256 {self.sha256}"
-
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the lines that `sha256sum` prints of the configuration, tokeniser and weights, sorted by name."""

@@ -9,12 +9,12 @@ from rich.table import Table
 from typing_extensions import TypedDict
 
 from ditlab.cli import output
-from ditlab.cli.output_types import IntervalOutput, Numbers
 from ditlab.cli.progress import ProgressBars
+from ditlab.cli.sweeps.commands import summary_lines
+from ditlab.cli.sweeps.results import SweepOutput
 from ditlab.cli.terminal import escape_line
-from ditlab.reports.formatting import format_duration, terminal_table
+from ditlab.reports.formatting import format_cell, terminal_table
 from ditlab.spec.sweep_space import written
-from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
     from ditlab_addons.race.samples.functions import SamplingPlan
@@ -23,29 +23,13 @@ if TYPE_CHECKING:
 MOST_ROWS = 24
 
 
-class PointOutput(TypedDict):
-    """A point of a sweep over samples, by the means over its seeds."""
+class SamplesSweepOutput(SweepOutput):
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its arms points."""
 
-    number: int
-    values: dict[str, Any]
-    metrics: Numbers
-    options: list[str]
-    """Options of `ditlab sample` that draw so."""
-    frontier: bool
-    interval: IntervalOutput | None
-
-
-class SamplesSweepOutput(TypedDict):
-    """`ditlab tune` of a sweep whose base is `{run: RUN}`."""
-
-    run_id: str
-    status: Literal["finished", "interrupted"]
     of: str
     """The run whose samples were drawn."""
-    points: list[PointOutput]
-    best: int | None
-    not_told_apart: list[int]
-    report: str
+    options: list[str]
+    """Options of `ditlab sample` that draw as the best point does."""
 
 
 class PlannedPointOutput(TypedDict):
@@ -66,8 +50,6 @@ class SamplesDryRunOutput(TypedDict):
     seeds: list[int]
     draws: int
     evaluations: float
-    seconds: float
-    bytes: int
 
 
 RESULTS = {"tune": SamplesSweepOutput | SamplesDryRunOutput}
@@ -93,8 +75,7 @@ def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
     sweep = plan.session.sweep
     output.print_line(
         f"{forecast.num_draws:,} draws of {sweep.samples:,} samples ({sweep.describe()}, {sweep.seeds:,} seeds): "
-        f"{forecast.total:,.0f} network evaluations, about {format_duration(forecast.seconds)} beside measuring, "
-        f"{format_bytes(forecast.num_bytes)} of samples",
+        f"{forecast.total:,.0f} network evaluations",
         as_json,
     )
     output.emit(plan.to_dict(), as_json)
@@ -103,15 +84,18 @@ def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
 
 
 def _print_result(result: SamplingResult, as_json: bool) -> int:
-    output.console(as_json).print(*result.terminal_tables())
-    output.print_line(f"sweep {result.sweep_id} {result.status}; report: {output.short_path(result.report)}", as_json)
-    if result.num_unsent:
-        output.say_delivery("the sweep is", result.sweep_id, result.num_unsent)
+    from ditlab_addons.race.samples.report import cost_table
+
+    table = cost_table(result.summary)
+    rows = [list(map(format_cell, row)) for row in table.rows[:MOST_ROWS]]
+    output.console(as_json).print(terminal_table(dict.fromkeys(table.columns, "number"), rows))
+    for line in summary_lines(result):
+        output.print_line(line, as_json)
     output.emit(result.to_dict(), as_json)
     if result.status != "finished":
         output.hint(False, "tune", "--resume", result.sweep_id)
-    elif result.best:
-        output.hint(as_json, "sample", result.summary.run_id, *result.best.options)
+    elif result.options:
+        output.hint(as_json, "sample", result.run_id, *result.options)
     return result.exit_code
 
 

@@ -47,8 +47,6 @@ class SamplingPlan:
             "seeds": sweep.noise_seeds(),
             "draws": found.num_draws,
             "evaluations": found.total,
-            "seconds": found.seconds,
-            "bytes": found.num_bytes,
         }
 
 
@@ -88,7 +86,7 @@ def plan_samples(
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
     with computing_beside_others(warn):
-        return SamplingPlan(session, session.forecast(folder.read() if folder else {}))
+        return SamplingPlan(session, session.forecast(folder.draws() if folder else {}))
 
 
 def _open(

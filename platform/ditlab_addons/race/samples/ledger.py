@@ -1,73 +1,51 @@
-"""Folder of a sweep over samples: its spec, the samples of each point and seed, and a ledger to resume by.
+"""Folder of a sweep over samples: that of any sweep, with the samples of each point and seed.
 
 A draw's samples are on the disk before its line of the ledger, so what a killed sweep leaves is whole draws, and files
-that the next one replaces. Only the sweep's own process writes here.
+that the next one replaces.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor
 
 from ditlab.errors import UserError
 from ditlab.home import Below, Home
+from ditlab.reports.sweep_records import Trial
 from ditlab.spec.files import load_recorded, read_with_parents
 from ditlab.spec.overrides import changed_values
 from ditlab.spec.values import format_value
-from ditlab.storage.files import append_json_line, read_json_lines, write_durably
+from ditlab.storage.files import append_json_line, write_durably
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.records import find_run, list_runs
 from ditlab_addons.race.samples.spec import SamplingSweep, load_sampling_sweep
 
 
-@dataclass(frozen=True)
-class PointDraw:
-    """One line of the ledger: a point's samples from one seed of the noise."""
-
-    number: int
-    """The point's."""
-    seed: int
-    step: int
-    """Optimiser step of the weights."""
-    values: Mapping[str, Any]
-    """Value by axis path."""
-    metrics: Mapping[str, float | None]
-    """Metrics and costs; None for what is not finite."""
-
-    def value(self, name: str) -> float:
-        """A metric; NaN for what is not finite."""
-        found = self.metrics.get(name)
-        return math.nan if found is None else found
-
-
 class SampledFolder(SweepFolder):
     """Paths of a sweep over samples in its run's folder, and access to its files."""
 
-    draws = Below("points.jsonl")
-    """One line a draw (JSON)."""
+    ledger = Below("points.jsonl")
+    """One line a draw (JSON), a trial without a run of its own; `arm` is the point."""
 
-    def samples(self, number: int, seed: int) -> Path:
+    def samples(self, point: int, seed: int) -> Path:
         """File of a draw: as `samples.safetensors` of `ditlab sample`."""
-        return self.path / "points" / f"{number:04d}" / f"seed{seed}.safetensors"
+        return self.path / "points" / f"{point:04d}" / f"seed{seed}.safetensors"
 
-    def add(self, drawn: PointDraw, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, drawn: Trial, tensors: Mapping[str, Tensor]) -> None:
         """Write a draw's samples, then its line. Raises OSError where the disk refuses."""
-        path = self.samples(drawn.number, drawn.seed)
+        path = self.samples(drawn.arm, drawn.seed or 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, save(dict(tensors)))
-        append_json_line(self.draws, asdict(drawn))
+        more = {name: getattr(drawn, name) for name in ("status", "step", "total_steps", "seconds", "metrics")}
+        append_json_line(self.ledger, {**drawn.to_dict(), **more})
 
-    def read(self) -> dict[tuple[int, int], PointDraw]:
+    def draws(self) -> dict[tuple[int, int], Trial]:
         """Whole draws by point and seed, without a torn line."""
-        draws = [PointDraw(**record) for record in read_json_lines(self.draws).records]
-        return {(drawn.number, drawn.seed): drawn for drawn in draws}
+        return {(drawn.arm, drawn.seed or 0): drawn for drawn in self.planned_trials()}
 
     def stored(self) -> SamplingSweep | None:
         """The spec; None in the folder of another run or sweep."""

@@ -25,16 +25,17 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, classes_of
 from ditlab.quality.text import quality_names, samples_evaluator, samples_measure, samples_names, text_figures
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, arms_of, rank
 from ditlab.spec.experiment import Experiment
-from ditlab_addons.race.samples.ledger import PointDraw, SampledFolder
-from ditlab_addons.race.samples.report import COSTS, EVALUATIONS, SECONDS, PointResult, SamplingSummary
+from ditlab_addons.race.samples.ledger import SampledFolder
+from ditlab_addons.race.samples.report import COSTS, EVALUATIONS, SECONDS
 from ditlab_addons.race.samples.spec import Point, SamplingSweep, point_experiments
 from ditlab_models.contract import Samples, SamplesEvaluator
 from ditlab_models.figures import Figure, Panel
 
 COLUMNS, ROWS = 8, 12
 """Samples of a point, and points, in the picture."""
-Done = dict[tuple[int, int], PointDraw]
+Done = dict[tuple[int, int], Trial]
 """Draws by point and seed."""
 
 
@@ -56,10 +57,6 @@ class SamplingForecast:
     """Network evaluations a sample, by point: exact, from one sample of each."""
     total: float
     """Network evaluations of all draws that are left."""
-    seconds: float
-    """Duration of these draws, by one batch of the cheapest point; measuring comes on top."""
-    num_bytes: int
-    """Size of the samples on the disk."""
     num_draws: int
     """Draws that are left."""
 
@@ -132,26 +129,22 @@ class SamplingSession:
                     yield point, seed
 
     def forecast(self, done: Done) -> SamplingForecast:
-        """Count the evaluations of one sample of each point, and time a batch of the cheapest."""
+        """Count the evaluations of one sample of each point."""
         sweep = self.sweep
         evaluations: dict[int, float] = {}
         for number, point in enumerate(self.points):
             self.saved.progress("counting network evaluations", number, len(self.points), "points")
             evaluations[point.number] = self.draw(point, sweep.seed, 1)[1]
-        cheapest = min(self.points, key=lambda point: evaluations[point.number])
-        drawn, each = self.draw(cheapest, sweep.seed, min(sweep.batch, sweep.samples))
         left = list(self.left(done))
         total = sum(evaluations[point.number] for point, _ in left) * sweep.samples
-        seconds = total * drawn.seconds / (each * len(drawn))
-        size = sum(tensor.nbytes for tensor in drawn.numbers.values()) // len(drawn)
-        return SamplingForecast(evaluations, total, seconds, size * sweep.samples * len(left), len(left))
+        return SamplingForecast(evaluations, total, len(left))
 
     def run(self, folder: SampledFolder, finished: Callable[[Done], None]) -> Done:
-        """Draw and measure what is left; `finished` is called with all draws whenever a point has all its seeds.
+        """Draw and measure what is left; `finished` is called with all draws after each.
 
         Raises UserError where earlier draws were of other weights.
         """
-        done = folder.read()
+        done = folder.draws()
         for drawn in done.values():
             if drawn.step != self.saved.step:
                 raise UserError(
@@ -165,50 +158,57 @@ class SamplingSession:
             self.saved.progress(f"{name}: measuring", 0, None, "")
             found = self._measure.measure(samples)
             found |= {EVALUATIONS: evaluations, SECONDS: samples.seconds / len(samples)}
-            metrics = {name: value if math.isfinite(value) else None for name, value in found.items()}
-            drawn = PointDraw(point.number, seed, self.saved.step, dict(point.values), metrics)
+            drawn = replace(
+                self._waiting(len(done), point, seed),
+                status="finished",
+                seconds=samples.seconds,
+                metrics={name: value for name, value in found.items() if math.isfinite(value)},
+            )
             folder.add(drawn, samples.numbers)
             done[point.number, seed] = drawn
-            if all((point.number, each) in done for each in self.sweep.noise_seeds()):
-                finished(done)
+            finished(done)
         return done
+
+    def _waiting(self, number: int, point: Point, seed: int) -> Trial:
+        """A draw that is not made yet: a trial of a point, without a run of its own."""
+        step = self.saved.step
+        run_id = self.saved.folder.run_id
+        return Trial(number, run_id, dict(point.values), step=step, total_steps=step, arm=point.number, seed=seed)
 
     def _named(self, name: str) -> Progress:
         """The progress of a draw, under its name."""
         return lambda what, *amounts: self.saved.progress(f"{name}: {what}", *amounts)
 
-    def summary(self, sweep_id: str, done: Done) -> SamplingSummary:
+    def summary(self, sweep_id: str, done: Done) -> SweepSummary:
         """All that the report shows, in its present state."""
         sweep = self.sweep
-        seeds = sweep.noise_seeds()
-        points = []
+        draws = []
         for point in self.points:
-            draws = [done[point.number, seed] for seed in seeds if (point.number, seed) in done]
-            names = draws[0].metrics if len(draws) == len(seeds) else ()
-            by_seed = {name: [each.value(name) for each in draws] for name in names}
-            points.append(PointResult(point.number, point.values, by_seed, point.arguments()))
-        return SamplingSummary(
+            for seed in sweep.noise_seeds():
+                draws.append(done.get((point.number, seed)) or self._waiting(len(done), point, seed))
+        trials = arms_of(draws, sweep.metrics)
+        return SweepSummary(
             sweep_id=sweep_id,
             name=sweep.name,
-            run_id=self.saved.folder.run_id,
-            run_name=self.saved.record.name,
-            step=self.saved.step,
-            metric=sweep.metric,
-            mode=sweep.mode,
-            axes=list(sweep.space),
-            points=points,
-            samples=sweep.samples,
-            seeds=seeds,
+            metrics=sweep.metrics,
+            modes=sweep.modes,
+            axes=[AxisInfo(path, "linear") for path in sweep.space],
+            trials=trials,
+            search="grid",
+            scheduler="none",
+            seconds=sum(trial.seconds for trial in trials),
+            total_trials=len(draws),
+            base=f"samples of run {self.saved.folder.run_id} ({self.saved.record.name}), step {self.saved.step:,}",
+            num_seeds=sweep.seeds,
         )
 
-    def grid(self, folder: SampledFolder, numbers: Sequence[int]) -> Figure | None:
-        """Samples of points in rows, the first ones of the first seed, so that a column shares noise and condition."""
-        shown = numbers[:ROWS]
+    def grid(self, folder: SampledFolder, summary: SweepSummary) -> Figure | None:
+        """Samples in rows, the best point first: those of the first seed, so that a column shares its noise."""
+        shown = [trial.number for trial in rank(summary) if (trial.number, self.sweep.seed) in folder.draws()][:ROWS]
         panels = [panel for number in shown for panel in self._row(folder, number)]
         if not panels:
             return None
-        listed = ", ".join(map(str, shown))
-        about = f"Samples of {len(shown)} points, a row each, from the same noise: points {listed}."
+        about = f"Samples of {len(shown)} points, a row each, from the same noise."
         return Figure(panels, columns=len(panels) // len(shown), alt=about)
 
     def _row(self, folder: SampledFolder, number: int) -> list[Panel]:

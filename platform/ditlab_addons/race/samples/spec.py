@@ -73,6 +73,16 @@ class SamplingSweep(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric, as other sweeps have several."""
+        return (self.metric,)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The mode."""
+        return (self.mode,)
+
     def describe(self) -> str:
         """Phrase on its size: `4 points`."""
         return f"{len(self.points()):,} points"

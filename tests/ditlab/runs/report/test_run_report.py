@@ -103,8 +103,8 @@ def test_every_family_has_its_page(home, place, text):
     found = page_of(MadeRun(Home(home), folder))
     for component in family_spec(place).objective.weights.model_dump():
         assert component in found.text
-    for expected in ("finished at step 40 of 40", "Samples by step", "Next commands", "Parameters by component",
-                     "Differences against the defaults", f"ditlab sample {folder.run_id}"):  # fmt: skip
+    for expected in ("finished at step 40 of 40", "Samples by step", "Parameters by component",
+                     "Differences against the defaults"):  # fmt: skip
         assert expected in found.text, expected
     assert ("def main():" in found.text) == bool(text)
     assert len(found.all("img")) == (0 if text else 3)
@@ -137,14 +137,13 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
     assert "1 failures, 1 recoveries, 2 steps with NaN or infinity" in (strip["aria-label"] or "")
 
 
-def test_the_spec_stands_against_its_first_start_its_sweep_and_the_defaults(home):
+def test_the_spec_stands_against_its_sweep_and_the_defaults(home):
     sweep = JournaledRun(home, name="sweep", trials=2)
     (sweep.folder.path / "sweep.yaml").write_text("base: {name: base, optimizer: {lr: 0.125}, seed: 0}\n")
     trial = JournaledRun(home, parent=sweep.folder.run_id, trial=1)
-    trial.start(seed="7")
+    trial.start()
     trial.end()
     found = page_of(trial)
-    assert "Differences against its first start" in found.text and "seed 0 7" in found.text
     assert "Differences against the base of its sweep" in found.text and "optimizer.lr 0.001 0.125" in found.text
     assert "model.depth 4 6" in found.text and "training.steps 2,400 null" in found.text
 
@@ -210,7 +209,7 @@ def test_runs_that_were_killed_that_train_and_that_end_now(run):
     assert "not evaluated on held-out samples" in found.text and "has drawn no samples yet" in found.text
     with lock_run(run.folder):
         found = page_of(run)
-    assert "is training at step 10 of 40" in found.text and f"ditlab watch {run.folder.run_id}" in found.text
+    assert "is training at step 10 of 40" in found.text and "--resume" not in found.text
     assert found.all("progress")[0]["value"] == "0.2500"
     found = page_of(run, ended="interrupted")
     assert "was interrupted at step 10" in found.text and "ended: interrupted" in found.text
@@ -266,7 +265,7 @@ def test_one_screen_answers_and_figures_are_small(run):
     )
     assert "GPU hours 1.0" in found.text and "price 2.5" in found.text
     places = [found.text.index(each) for each in ("held-out velocity", "GPU hours", "Samples by step", "train 0.3162",
-              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts", "ditlab sample",
+              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts",
               "What the trained network draws.", "Held-out loss by time", "How time scales", "zeal in words.",
               "component parameters")]  # fmt: skip
     assert places == sorted(places)

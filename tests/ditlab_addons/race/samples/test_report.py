@@ -1,41 +1,31 @@
-"""Reports of sweeps over samples: the frontier, what is told apart, and what that makes the sentences say."""
+"""Reports of sweeps over samples: the sweep's page, with a picture and a table of quality over cost."""
 
 import math
-from dataclasses import replace
-
-import numpy as np
 
 from ditlab.quality.text import ENTROPY
-from ditlab_addons.race.samples.report import (
-    PointResult,
-    SamplingSummary,
-    frontier_figure,
-    rows_of,
-    verdict,
-    write_sampling_report,
-)
+from ditlab.reports.sweep_differences import differences_to_best
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, arms_of, best, pareto
+from ditlab_addons.race.samples.report import cost_table, with_cost, write_sampling_report
+
+METRIC = "quality/frechet"
 
 
-def summary(*points, mode="min", num_seeds=4):
+def summary(*points, mode="min", num_seeds=4, **more):
     """Points of (network evaluations a sample, values by seed); None for a point that is not measured."""
-    results = []
+    draws = []
     for number, point in enumerate(points):
-        by_seed = {}
-        if point is not None:
-            cost, values = point
-            by_seed = {
-                "quality/frechet": values,
-                "cost/evaluations": [cost] * num_seeds,
-                "cost/seconds": [1e-3] * num_seeds,
-            }
-        results.append(
-            PointResult(number, {"sampling.steps": number + 1}, by_seed, ("--set", f"sampling.steps={number + 1}"))
-        )
-    axes = ["sampling.steps"]
-    seeds = range(0, 100 * num_seeds, 100)
-    return SamplingSummary(
-        "5eed5eed", "settings", "1a2b3c4d", "digits", 400, "quality/frechet", mode, axes, results, 100, seeds
-    )
+        for seed in range(num_seeds):
+            metrics = {}
+            if point is not None and math.isfinite(point[1][seed]):
+                metrics = {METRIC: point[1][seed], "cost/evaluations": point[0], "cost/seconds": 1e-3}
+                metrics |= {name: values[number] for name, values in more.items()}
+            status = "waiting" if point is None else "finished"
+            values = {"sampling.steps": number + 1}
+            draws.append(Trial(len(draws), "1a2b3c4d", values, status, 400, 400, 1.0, metrics, arm=number, seed=seed))
+    return SweepSummary(
+        "5eed5eed", "settings", (METRIC,), (mode,), [AxisInfo("sampling.steps", "linear")], arms_of(draws, (METRIC,)),
+        "grid", "none", 1.0, len(draws), "samples of run 1a2b3c4d", num_seeds,
+    )  # fmt: skip
 
 
 SHARED = (0.0, 0.5, -0.4, 0.2)
@@ -46,67 +36,37 @@ def about(mean, *own):
     return [mean + shared + each for shared, each in zip(SHARED, own or (0.0,) * 4, strict=True)]
 
 
-def test_points_are_told_apart_by_pairs_though_their_intervals_overlap():
+def page(tmp_path, found):
+    options = {number: ["--set", f"sampling.steps={number + 1}"] for number in range(len(found.trials))}
+    files = write_sampling_report(found, tmp_path, None, "1a2b3c4d", options)
+    return files[1].read_text(), [file.name for file in files]
+
+
+def test_points_are_compared_by_pairs_and_by_cost(tmp_path, blank_pictures):
     found = summary(
-        (10, about(2.0)), (20, about(1.9, 0.01, -0.01, 0.01, 0.0)), (40, about(1.9, 0.05, -0.05, 0.05, -0.04))
+        (10, about(2.0)), (20, about(1.9, 0.01, -0.01, 0.01, 0.0)), (40, about(1.95, 0.05, -0.05, 0.05, -0.04))
     )
-    one, two, three = found.points
-    assert one.interval("quality/frechet").high > two.interval("quality/frechet").mean
-    assert found.difference(one, two).excludes_zero and found.best is two
-    assert found.close_to_best() == [three] and found.frontier == [two, one] and found.rival(three) is two
-    columns, rows = rows_of(found)
-    told = {row[columns.index("point")]: row[columns.index("told apart")] for row in rows}
-    assert [row[0] for row in rows] == [1, 0, 2] and told == {0: None, 1: "yes", 2: "no"}
-    assert "It is not told apart from 1 other: 2." in verdict(found)
+    differences = {each.arm.number: each.interval for each in differences_to_best(found)}
+    assert best(found).number == 1 and differences[0].excludes_zero and not differences[0].num_other
+    assert [each.number for each in pareto(with_cost(found))] == [1, 0]
+    assert [row[0] for row in cost_table(found).rows] == [1, 0, 2]
+    text, names = page(tmp_path, found)
+    assert "frontier.png" in names and "ditlab sample 1a2b3c4d --set sampling.steps=2" in text
+    assert best(summary((10, about(2.0)), (40, about(1.0)), mode="max")).number == 0
 
 
-def test_the_cheapest_point_that_is_not_told_apart_is_named():
-    found = summary((10, about(2.0, 0.1, -0.1, 0.1, -0.1)), (40, about(1.99)), mode="min")
-    text = " ".join(verdict(found))
-    assert "The cheapest of them is point 0, 10 evaluations a sample" in text
-    assert found.best.number == 1 and summary((10, about(2.0)), (40, about(1.0)), mode="max").best.number == 0
+def test_missing_and_infinite_values_are_not_best(tmp_path, blank_pictures):
+    found = summary((10, about(2.0)), (20, [math.nan] * 4), None)
+    assert best(found).number == 0 and [row[0] for row in cost_table(found).rows] == [0]
+    text, _ = page(tmp_path, found)
+    assert "8 of 12 trials have ended" in text and "ditlab tune --resume 5eed5eed" in text
+    assert "nothing can be ranked" in page(tmp_path / "none", summary(None))[0]
 
 
-def test_one_seed_tells_nothing_apart():
-    found = summary((10, [2.0]), (20, [1.0]), num_seeds=1)
-    assert "One seed of the noise tells nothing of others" in " ".join(verdict(found))
-    assert found.best.number == 1 and [each.number for each in found.close_to_best()] == [0]
-
-
-def test_missing_and_infinite_values_are_neither_best_nor_ranked(tmp_path, blank_pictures):
-    found = summary((10, about(2.0)), (20, [math.nan, 1.0, 1.0, 1.0]), None)
-    assert found.best.number == 0 and [each.number for each in found.measured] == [0] and not found.is_done
-    page = write_sampling_report(found, tmp_path, None)[1].read_text()
-    assert "2 of 3 points are measured" in page and "ditlab tune --resume 5eed5eed" in page
-    assert verdict(summary(None)) == [
-        "No point has a finite value of quality/frechet yet.",
-    ]
-
-
-def test_of_points_that_are_alike_one_in_twenty_sweeps_tells_some_apart_at_most():
-    generator = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(300):
-        shared = generator.normal(size=5)
-        found = summary(*((10, list(shared + generator.normal(size=5))) for _ in range(4)), num_seeds=5)
-        wrong += len(found.close_to_best()) < 3
-    assert wrong <= 24  # 5 % and 2.4 standard deviations
-
-
-def test_the_figure_has_a_bar_a_point_and_rings_the_frontier():
-    (panel,) = frontier_figure(summary((10, about(2.0)), (20, about(2.5)), (40, about(1.0))), "About.").panels
-    marks, ring = panel.groups
-    assert (len(marks.x), ring.texts, len(panel.curves)) == (3, ["2", "0"], 3)
-    assert frontier_figure(summary(None), "About.") is None
-
-
-def test_a_point_whose_entropy_fell_is_named():
+def test_a_point_whose_entropy_fell_is_named(tmp_path, blank_pictures):
     """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below by more."""
-    found = summary(*[(10, about(2.0))] * 3)
-    points = []
-    for point, entropy in zip(found.points, (5.15, 4.0, 4.9), strict=True):
-        known = {"": entropy, "_high": entropy + 0.05, "_held_out": 5.1, "_held_out_low": 5.0}
-        of_text = {f"{ENTROPY}{end}": [value] * 4 for end, value in known.items()}
-        points.append(replace(point, by_seed={**point.by_seed, **of_text}))
-    text = " ".join(verdict(replace(found, points=points)))
-    assert "Entropy fell more than 5% below held-out text's, point 1: text there" in text
+    entropies = (5.15, 4.0, 4.9)
+    of_text = {ENTROPY: entropies, f"{ENTROPY}_high": [each + 0.05 for each in entropies]}
+    of_text |= {f"{ENTROPY}_held_out": [5.1] * 3, f"{ENTROPY}_held_out_low": [5.0] * 3}
+    text, _ = page(tmp_path, summary(*[(10, about(2.0))] * 3, **of_text))
+    assert "Entropy fell more than 5% below held-out text's with 1: text there" in text
