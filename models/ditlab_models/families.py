@@ -4,12 +4,15 @@ A family is a folder `ditlab_models/NAME/` on the Python path whose `family.py` 
 of the group `ditlab.families` in any installed package, which names such an object.
 """
 
+import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ditlab_models
 from ditlab_models.contract import Family, ModelSpec
-from ditlab_models.plugins import BUILT_IN, PluginGroup, plugins_in_folders
+from ditlab_models.plugins import BUILT_IN, PluginGroup, plugins_in_folders, warn_of_former_part
 
 AnyFamily = Family[Any, Any, Any]
 
@@ -26,7 +29,20 @@ def family_names() -> list[str]:
 
 def find_family(name: str) -> AnyFamily | None:
     """Return the family of a name; None where there is none. Raises PluginError where its code cannot be used."""
-    return FAMILIES.load(name)
+    family = FAMILIES.load(name)
+    if family is None:
+        _warn_of_former_folder(name)
+    return family
+
+
+def _warn_of_former_folder(name: str) -> None:
+    """Warn of a folder `denoisers/NAME` on the Python path, where families lay before."""
+    for place in sys.path:
+        folder = Path(place) / "denoisers" / name
+        with suppress(OSError, ValueError):  # a name that no file can have
+            if (folder / "family.py").is_file():
+                message = f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/{name}"
+                warn_of_former_part(str(folder), message)
 
 
 def family_of(model: ModelSpec) -> AnyFamily:

@@ -26,8 +26,14 @@ LISTING_TIMEOUT = 5.0
 """Seconds that the import of a part may take when all parts are listed. A part that is named has no limit."""
 BUILT_IN = "ditlab"
 """The distribution that this package belongs to."""
-PREFIX = b"ditlab."
-"""Beginning of the names of groups of entry points."""
+PREFIXES = (b"ditlab.", b"denoisers.")
+"""Beginnings of the names of groups of entry points, former ones as well."""
+RENAMED = {
+    "denoisers.families": "ditlab.families",
+    "denoisers.loss_components": "ditlab.loss_components",
+    "denoisers.time_densities": "ditlab.time_densities",
+}
+"""Groups of entry points by their former names, which are not read."""
 
 PartT = TypeVar("PartT")
 
@@ -121,6 +127,7 @@ class PluginGroup(Generic[PartT]):
         """Parts by name; more than one under a name that is used twice. A built-in part hides others of its name."""
         found: dict[str, list[Plugin]] = {}
         reserved = self._reserved()
+        _warn_of_former_groups(tuple(sys.path))
         for plugin in self._folders(None):
             found.setdefault(plugin.name, []).append(plugin)
         for plugin in _offers(self.group, tuple(sys.path)):
@@ -229,7 +236,7 @@ def _names_a_group(file: str) -> bool:
             text = opened.read()
     except OSError:  # none, or of a package that importlib.metadata cannot read either
         return False
-    return b"[" + PREFIX in text
+    return any(b"[" + prefix in text for prefix in PREFIXES)
 
 
 @cache
@@ -239,3 +246,32 @@ def _entry_points(path: tuple[str, ...]) -> EntryPoints:
 
     found: Any = entry_points()  # of all groups; mypy takes it for Python 3.10's mapping
     return found
+
+
+_former_parts: set[str] = set()
+"""Packages and folders of former names that were warned of in this process."""
+
+
+@cache
+def _warn_of_former_groups(path: tuple[str, ...]) -> None:
+    """Warn once a process of each package with parts in groups of former names that it has in no present one."""
+    groups: dict[str, list[str]] = {}
+    for former, present in RENAMED.items():
+        known = {(plugin.package, plugin.name) for plugin in _offers(present, path)}
+        for plugin in _offers(former, path):
+            found = groups.setdefault(f"{plugin.package} {plugin.version}", [])
+            if (plugin.package, plugin.name) not in known and former not in found:
+                found.append(former)
+    for package, names in groups.items():
+        if names:
+            renamed = " and ".join(RENAMED[name] for name in names)
+            reason = f"parts of package {package} are not read, as it names them in {' and '.join(names)}"
+            warn_of_former_part(package, f"{reason}; name them in {renamed}")
+
+
+def warn_of_former_part(origin: str, message: str) -> None:
+    """Warn once a process of a package or folder that was made for former names."""
+    if origin not in _former_parts:
+        _former_parts.add(origin)
+        text = f"{message}, and import ditlab_models in place of denoisers."
+        warnings.warn(text, PluginWarning, stacklevel=3)

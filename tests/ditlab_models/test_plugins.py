@@ -199,6 +199,49 @@ def test_a_component_cannot_have_the_name_of_another_metric_or_of_no_field(packa
         LOSS_COMPONENTS.load(name)
 
 
+@pytest.fixture
+def forget(monkeypatch):
+    """No package or folder was warned of before."""
+    monkeypatch.setattr(plugins, "_former_parts", set())
+
+
+def test_a_package_with_groups_of_former_names_is_one_warning_whatever_is_looked_up(package, forget):
+    package("waves", {"denoisers.families": {"wave": "family:FAMILY", "ripple": "family:FAMILY"},
+            "denoisers.time_densities": {"edges": "times:Edges"}, "other.group": {"x": "y:Z"}},
+            family=FAMILY.format(name="wave"), times=DENSITY)  # fmt: skip
+    names, messages = listed()
+    assert "wave" not in names and messages == [
+        "parts of package waves 1.2 are not read, as it names them in denoisers.families and denoisers.time_densities; "
+        "name them in ditlab.families and ditlab.time_densities, and import ditlab_models in place of denoisers."
+    ]
+    assert listed()[1] == listed(LOSS_COMPONENTS)[1] == listed(TIME_DENSITIES)[1] == []
+    package("waves2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp"))
+    assert listed(LOSS_COMPONENTS)[1] == []  # another state of the Python path, the same process
+    assert not [name for name in sys.modules if name.startswith("waves_")]
+
+
+def test_a_package_that_names_its_parts_in_both_groups_is_no_warning(package, forget):
+    both = {group: {"wave": "family:FAMILY"} for group in ("denoisers.families", "ditlab.families")}
+    package("waves3", both, family=FAMILY.format(name="wave"))
+    names, messages = listed()
+    assert "wave" in names and messages == []
+
+
+def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_found(tmp_path, monkeypatch, forget):
+    folder = tmp_path / "denoisers" / "wave"
+    folder.mkdir(parents=True)
+    (folder / "family.py").write_text("raise RuntimeError('never imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert find_family("dit") and find_family("other") is None and not caught
+        assert find_family("wave") is None and find_family("wave") is None
+    assert [str(each.message) for each in caught] == [
+        f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/wave, and import "
+        "ditlab_models in place of denoisers."
+    ]
+
+
 def test_a_package_that_cannot_be_read_hinders_no_others(package, tmp_path, monkeypatch):
     (tmp_path / "torn" / "torn-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)  # reading it is an error
     monkeypatch.syspath_prepend(tmp_path / "torn")
