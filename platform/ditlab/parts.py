@@ -95,6 +95,8 @@ class Importer(NamedTuple):
     """Function of a request (`ditlab.data.importing.ImportRequest`) that returns the store or stores it has written."""
     by_blocks: bool = False
     """True where a cluster can share the work (`ditlab.data.import_blocks`)."""
+    has_dry_run: bool = False
+    """True for one by blocks that takes the limit of a dry run (`ImportRequest.limit`)."""
     is_fixed: bool = False
     """True for data that never change, whose store's folder has its plain name."""
     library: str = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.cluster.session import cluster_address
+from ditlab.data.import_blocks import BeginningExecutor
 from ditlab.data.importing import ImportRequest, find_importer, run_import
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
@@ -20,6 +21,8 @@ from ditlab.storage.files import folder_size, writing_into
 from ditlab.tracking.records import scan_runs
 from ditlab_models.contract import Spec
 
+FIRST = 1000
+"""Records of the beginning of a source that a dry run imports."""
 STAGING = ".importing"
 """Folder below that of the stores in which an import is written, and goes on after a kill."""
 MOST_TOKENS = 512
@@ -49,6 +52,16 @@ def import_data(
         written = run_import(kind, request)
         place = source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
         return _published(written, request, replace, warn, place)
+
+
+def import_beginning(
+    kind: str, options: Spec, folder: Path, progress: Progress = ignore_progress
+) -> list[WrittenStore]:
+    """Import about the first 1,000 records of a source into a folder, by an importer that `has_dry_run`.
+
+    Raises UserError as the importer does for this beginning.
+    """
+    return run_import(kind, ImportRequest(folder, folder, options, progress, BeginningExecutor(FIRST), FIRST))
 
 
 def encode_store(

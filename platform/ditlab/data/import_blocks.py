@@ -233,6 +233,23 @@ class ProcessExecutor:
         yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
 
 
+@dataclass(frozen=True)
+class BeginningExecutor:
+    """Execution in this process, of the first blocks alone: until they have given `limit` records, used or left out."""
+
+    limit: int
+
+    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+        """Yield the receipts of the first blocks in their order."""
+        found = 0
+        for block in blocks:
+            receipt = work(block)
+            yield receipt
+            found += receipt.rows + sum(receipt.left_out.values())
+            if found >= self.limit:
+                return
+
+
 class RefusedSource(UserError):
     """A source that an importer's options refuse: another source or another option begins anew."""
 

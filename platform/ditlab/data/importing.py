@@ -38,6 +38,8 @@ class ImportRequest(Generic[Options]):
     progress: Progress = ignore_progress
     executor: BlockExecutor | None = None
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
+    limit: int | None = None
+    """Records, or rows of text, of each block with which a dry run ends (`import_beginning`); None: all."""
 
 
 def find_importer(name: str) -> Importer:

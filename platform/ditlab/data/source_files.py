@@ -1,4 +1,4 @@
-"""Files of an import's source: a file, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
+"""Files of an import's source: a file, a zip, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import stat
 import tarfile
 import time
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from ditlab.spec.uris import is_uri
 from ditlab.storage.plain_files import MIB
 from ditlab.storage.remote import HUB, RemoteFiles, split_uri
 
+ZIP = ".zip"
+"""Ending of archives whose members are listed as the files of a folder."""
 SHOWN_ENDINGS = 6
 """Endings of files that a sentence lists."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
@@ -37,7 +40,7 @@ CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, csv.Error, tarfile.TarError,
-    zlib.error, pa.ArrowException,
+    zipfile.BadZipFile, zlib.error, pa.ArrowException,
 )  # fmt: skip
 """Errors of the libraries that read files of a source."""
 _PATTERN = re.compile(r"[*?\[]")
@@ -76,11 +79,18 @@ class SourceFile:
     """Size in bytes; 0 for a link that leads nowhere."""
     stamp: str
     """Time of its last change, which another content does not share."""
+    in_zip: bool = False
+    """True for a member of the zip that `root` names."""
 
     @property
     def is_remote(self) -> bool:
         """True below a URI."""
         return is_uri(self.root)
+
+    @property
+    def has_path(self) -> bool:
+        """True for a file of this machine that lies in no zip."""
+        return not self.is_remote and not self.in_zip
 
     @property
     def set_aside(self) -> str:
@@ -122,8 +132,8 @@ class SourceFile:
 
     @property
     def path(self) -> Path:
-        """Path of a file of this machine."""
-        assert not self.is_remote, self.root
+        """Path of a file of this machine that lies in no zip."""
+        assert self.has_path, self.root
         return Path(os.path.join(self.root, self.name))  # noqa: PTH118  pathlib takes three times as long
 
 
@@ -142,8 +152,9 @@ def endings(listing: Sequence[SourceFile]) -> str:
 def list_source(source: str) -> list[SourceFile]:
     """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in the order of names.
 
-    Links are followed, a folder that was seen before never. Raises UserError where there is nothing of that name or
-    nothing that may be listed, and Unreachable where a URI does not answer.
+    A zip is listed as the folder that it would unpack to. Links are followed, a folder that was seen before never.
+    Raises UserError where there is nothing of that name or nothing that may be listed, and Unreachable where a URI does
+    not answer.
     """
     if is_uri(source):
         head, inside, query = split_uri(source)
@@ -158,6 +169,8 @@ def list_source(source: str) -> list[SourceFile]:
             files = list(filter(None, [_listed(os.path.abspath(path.parent), path.name)]))  # noqa: PTH100
         else:
             raise UserError(f"--source={source}: there is no such file or folder{nearest_file(path)}; correct it.")
+    if len(files) == 1 and not pattern and files[0].suffix == ZIP:
+        files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
     if pattern:
         files = [file for file in files if _matches(file.name.split("/"), pattern.split("/"))]
@@ -210,6 +223,27 @@ def _listed(root: str, name: str) -> SourceFile | None:
     return SourceFile(root, name, status.st_size, str(status.st_mtime_ns)) if stat.S_ISREG(status.st_mode) else None
 
 
+def _zip_members(file: SourceFile) -> list[SourceFile]:
+    """List the files of a zip. Raises UserError for one behind a URI, and for one that cannot be read."""
+    if file.is_remote:
+        raise UserError(f"--source={file.place} is a zip behind a URI, which is not read; copy it here, or unpack it.")
+    try:
+        members = _opened_zip(file.place, file.stamp).infolist()
+    except UNREADABLE as error:
+        raise UserError(
+            f"--source={file.place} is no zip that can be read ({first_line(error)}); copy it again."
+        ) from error
+    # as unpacking does it, the last member of a name replaces the others
+    last = {member.filename: member for member in members if not member.is_dir()}
+    return [SourceFile(file.place, name, member.file_size, file.stamp, in_zip=True) for name, member in last.items()]
+
+
+@lru_cache(maxsize=4)
+def _opened_zip(path: str, stamp: str) -> zipfile.ZipFile:
+    """Open a zip, once as long as its time of change is this one."""
+    return zipfile.ZipFile(path)
+
+
 def _list_uri(source: str, root: str) -> list[SourceFile]:
     """List the files at the URI `root`, a file or a folder."""
     from pyarrow.fs import FileSelector, FileType
@@ -257,6 +291,8 @@ def open_source(file: SourceFile, buffer: int = READ_BYTES) -> IO[bytes]:
 
     Raises Unreachable for a file behind a URI that cannot be read, and errors of `UNREADABLE`.
     """
+    if file.in_zip:
+        return _opened_zip(file.root, file.stamp).open(file.name)
     if not file.is_remote:
         return file.path.open("rb")
     return io.BufferedReader(RemoteStream(file), buffer)

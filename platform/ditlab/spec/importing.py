@@ -28,7 +28,7 @@ SourcePlace = Annotated[
     BeforeValidator(lambda source: str(source) if isinstance(source, Path) else source),
     AfterValidator(partial(refuse_storage, "--source")),
 ]
-"""File, folder, pattern such as `shards/*.tar`, or URI of one of them."""
+"""File, zip, folder, pattern such as `shards/*.tar`, or URI of one of them."""
 
 
 class DigitsOptions(Spec):
@@ -51,18 +51,19 @@ class MnistOptions(Spec):
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From .png, .jpg, .webp, .tif and .bmp files, WebDataset tars, or Parquet with image bytes. Captions come from .txt
-    files of the same stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a column, unless
-    --caption-from says otherwise; a folder of class folders is imported with --label-from folder. Each image is scaled
-    down to the size that suits it best, as --fit says; none is enlarged. Transparency turns white, EXIF's orientation
-    is applied, and colours are converted to sRGB. A receipt says of every file, member and row whether it was used, and
-    why not. An import that was killed goes on from its whole blocks when the same command is given.
+    From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, or Parquet with image bytes. Captions
+    come from .txt files of the same stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a
+    column, unless --caption-from says otherwise; a folder of class folders is imported with --label-from folder. Each
+    image is scaled down to the size that suits it best, as --fit says; none is enlarged. Transparency turns white,
+    EXIF's orientation is applied, and colours are converted to sRGB. A receipt says of every file, member and row
+    whether it was used, and why not. An import that was killed goes on from its whole blocks when the same command is
+    given.
     """
 
     source: SourcePlace
     """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
     (s3://bucket/photos, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are
-    searched to their depth and read in the order of the paths."""
+    searched to their depth and read in the order of the paths; a zip of this machine is read as a folder."""
     caption_from: Literal["txt", "metadata", "column", "none"] | None = None
     """Origin of captions. `txt`: the file of the same stem. `metadata`: metadata.jsonl, .csv or .parquet beside the
     images, whose lines are {"file_name": "a/b.png", "caption": "..."}. `column`: Parquet's. `none` [default: metadata
@@ -141,7 +142,7 @@ class TextOptions(Spec):
     source: SourcePlace
     """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web,
     hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are searched to their depth
-    and read in the order of the paths."""
+    and read in the order of the paths; a zip of this machine is read as a folder."""
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
     a folder that holds one, or a tokeniser's name on the Hugging Face hub."""

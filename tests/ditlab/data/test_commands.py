@@ -1,6 +1,7 @@
 """Commands `ditlab data import` and `ditlab data inspect`: output, files, exit codes."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,46 @@ def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
     with StoreWriter(tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")) as writer:
         writer.append({"tokens": np.zeros((3, 6), np.int64)})
     assert last_line(ditlab("inspect", "tokens", "--json"))["picture"] is None
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
+def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, monkeypatch, packed):
+    monkeypatch.setattr("ditlab.api.imports.FIRST", 4)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    files = {f"{kind}/{n}.png": (smooth(8 * (n % 3), 16, n) if n % 3 else b"", None) for kind in "ab" for n in range(6)}
+    captioned_folder(tmp_path / "pets", files)
+    (tmp_path / "pets" / "x.heic").touch()
+    source = "pets"
+    if packed:
+        source = Path(shutil.make_archive(str(tmp_path / "pets"), "zip", tmp_path / "pets")).name
+    chosen = ("--label-from", "folder", "--sizes", "square", "--patch", "4", "--resolution", "16")
+    done = ditlab("import", "images", "--source", source, *chosen, "--dry-run", "--json")
+    (found,) = last_line(done)["stores"]
+    assert done.json["dry_run"] and (found["name"], found["rows"]) == ("images-pets-16", 1)
+    assert (found["sizes"], found["classes"]) == ({"16x16": 1}, ["a", "b"])
+    files, pictures = found["receipt"]["levels"]
+    assert files["left_out"] == {"not read (.heic)": 1}
+    assert pictures == {"unit": "images", "used": {"images": 1}, "left_out": {"unreadable": 2, "too small": 1}}
+    assert not any("no sample" in each for each in found["receipt"]["warnings"]), "b was not looked at"
+    assert "images-pets-16: 1 rows of the beginning of the source alone; nothing was written\n" in done.err
+    assert not (tmp_path / "home" / "stores").exists() and not any((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl"])
+def test_a_dry_run_of_text(ditlab, tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("ditlab.api.imports.FIRST", 20)  # rows, of 14 tokens each
+    texts = [f"document {n:04d}" for n in range(400)]  # 13 bytes each
+    if ending == "txt":
+        (tmp_path / "texts.txt").write_text("\n".join(texts))
+    else:
+        (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    chosen = ("--length", "14", "--tokenizer", "bytes", "--dry-run", "--json")
+    done = ditlab("import", "text", "--source", f"texts.{ending}", *chosen)
+    (found,) = last_line(done)["stores"]
+    documents = found["receipt"]["levels"][1]["used"]["documents"]
+    assert (documents, found["rows"]) == {"txt": (1, 400), "jsonl": (22, 22)}[ending], "a piece is the least"
+    assert not (tmp_path / "home" / "stores").exists()
 
 
 def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import struct
 import tarfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ def special(kind: str) -> Callable[[Path], object]:
     return lambda path: put(kind, path)
 
 
+def empty_folder(path: Path) -> None:
+    path.mkdir()
+
+
 def folder(files: Mapping[str, Content], name: str = "set") -> Build:
     """Files by their paths beside the source, which is the folder `name` among them."""
 
@@ -62,6 +67,23 @@ def folder(files: Mapping[str, Content], name: str = "set") -> Build:
 def below(files: Mapping[str, Content]) -> Build:
     """Files by their paths below the source."""
     return folder({f"set/{name}": content for name, content in files.items()})
+
+
+def zipped(
+    members: list[tuple[str, bytes | str]], change: Callable[[bytes], bytes] = bytes, name: str = "z.zip"
+) -> Build:
+    """A zip of members; `change`: what befalls it then."""
+
+    def build(into: Path) -> Path:
+        sink = io.BytesIO()
+        with zipfile.ZipFile(sink, "w") as archive:
+            for member, content in members:
+                archive.writestr(member, content)
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / name).write_bytes(change(sink.getvalue()))
+        return into / name
+
+    return build
 
 
 def tarred(members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes) -> Build:

@@ -6,13 +6,14 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
 from ditlab.cli import options, output
 from ditlab.cli.main import OpenGroup, with_examples
-from ditlab.errors import UserError
+from ditlab.errors import UserError, shortened
 from ditlab.home import Home
 from ditlab.parts import importers, load_part
 from ditlab.spec.uris import has_one_slash
@@ -40,8 +41,11 @@ class Importers(click.Group):
         importer = find_importer(cmd_name)
         fields = load_part("importer", cmd_name, importer.options)
 
-        def callback(out: Path | None, replace: bool, as_json: bool, address: str | None = None, **given: Any) -> None:
-            run_import(cmd_name, fields, given, out, replace, address, as_json)
+        def callback(
+            out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,
+            **given: Any,
+        ) -> None:  # fmt: skip
+            run_import(cmd_name, fields, given, out, replace, address, as_json, dry_run)
 
         command = click.command(cmd_name, help=fields.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in fields.model_fields.items()]
@@ -49,6 +53,9 @@ class Importers(click.Group):
         flags.append(click.Option(["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text))
         text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
         flags.append(click.Option(["--replace"], is_flag=True, help=text))
+        if importer.has_dry_run:
+            text = "Say what about the first 1,000 images, members, rows or documents give, and keep nothing."
+            flags.append(click.Option(["--dry-run"], is_flag=True, help=text))
         if importer.by_blocks:
             text = (
                 "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
@@ -87,12 +94,12 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
 
 def run_import(
     kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
-    as_json: bool,
+    as_json: bool, dry_run: bool = False,
 ) -> None:  # fmt: skip
-    """Import data of a kind. Raises UserError for values that click takes and its fields do not."""
+    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
     from pydantic import ValidationError
 
-    from ditlab.api.imports import import_data
+    from ditlab.api.imports import import_beginning, import_data
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.overrides import explain
 
@@ -105,6 +112,13 @@ def run_import(
         lines = (line.partition("=") for line in explain(error, fields, given))
         raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
     check_out(out)
+    if dry_run:
+        with TemporaryDirectory(prefix="ditlab-") as folder:
+            with ProgressBars(f"importing {kind}") as progress:
+                imported = import_beginning(kind, chosen, Path(folder), progress)
+            show_stores(imported, {"kind": kind, "dry_run": True}, as_json)
+        output.hint(as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json"))
+        return
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, chosen, out, address, progress, output.say, replace)
     show_stores(imported, {"kind": kind}, as_json)
@@ -128,8 +142,14 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
     warnings: list[str] = []
     for one in written:
         store = one.store
-        again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
-        output.say(f"{store.name}: {len(store):,} rows in {store.path} ({again}; fingerprint {store.fingerprint[:12]})")
+        described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
+        described |= {"outcome": one.outcome, "note": store.manifest.source.note}
+        if "dry_run" in facts:
+            described |= say_beginning(store)
+        else:
+            again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
+            place = f"{store.path} ({again}; fingerprint {store.fingerprint[:12]})"
+            output.say(f"{store.name}: {len(store):,} rows in {place}")
         if store.manifest.source.note:
             output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
@@ -141,14 +161,28 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
             for line in receipt.lines():
                 output.say(f"  {line}")
             warnings += receipt.warnings
-        described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
-        described |= {"outcome": one.outcome, "note": store.manifest.source.note}
         described["text"] = store.manifest.text and store.manifest.text.model_dump(mode="json")
         described["receipt"] = receipt and receipt.model_dump(mode="json")
         stores.append({**described, "left_out": receipt.counts if receipt else {}})
     for warning in warnings:
         output.say(f"warning: {warning}")
     output.emit({**facts, "stores": stores}, as_json)
+
+
+def say_beginning(store: AnyStore) -> dict[str, Any]:
+    """Print the rows, sizes and classes of the beginning of a source; return them for `--json`: no store is kept."""
+    from ditlab.data.stores.bucketed_store import BucketedStore
+
+    output.say(f"{store.name}: {len(store):,} rows of the beginning of the source alone; nothing was written")
+    sizes: dict[str, int] = {}
+    if isinstance(store, BucketedStore):
+        sizes = {size: len(part) for size, part in store.by_size.items()}
+        output.say(f"  sizes: {', '.join(f'{size} ({rows:,})' for size, rows in sizes.items())}")
+    classes: list[str] = []
+    if "label" in store.columns:
+        classes = list(store.columns["label"].names)
+        output.say(f"  {len(classes):,} classes: {shortened(classes, 10)}")
+    return {"path": "", "outcome": "dry run", "sizes": sizes, "classes": classes}
 
 
 @click.command()

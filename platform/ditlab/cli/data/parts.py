@@ -16,6 +16,7 @@ PARTS = Parts(
                 "ditlab data import digits",
                 "ditlab data import mnist --source idx --no-checksum",
                 "ditlab data import images --source photos",
+                "ditlab data import images --source photos --dry-run",
                 "ditlab data import images --source 's3://BUCKET/web/*.tar' --address auto",
                 "ditlab data import text --source book.txt --length 256",
                 "ditlab data import text --source book.txt --tokenizer bpe --name book",
@@ -44,6 +45,7 @@ PARTS = Parts(
             options="ditlab.spec.importing:ImagesOptions",
             target="ditlab.data.images.image_import:import_images",
             by_blocks=True,
+            has_dry_run=True,
         ),
         Importer(
             name="mnist",
@@ -55,6 +57,7 @@ PARTS = Parts(
             options="ditlab.spec.importing:TextOptions",
             target="ditlab.data.text.text_import:import_text",
             by_blocks=True,
+            has_dry_run=True,
         ),
     ),
 )

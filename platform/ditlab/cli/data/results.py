@@ -16,6 +16,8 @@ WrittenStoreOutput = TypedDict(
         "text": dict[str, Any] | None,
         "receipt": dict[str, Any] | None,
         "left_out": dict[str, int],
+        "sizes": NotRequired[dict[str, int]],
+        "classes": NotRequired[list[str]],
     },
 )
 
@@ -30,6 +32,7 @@ class ImportOutput(EncodeOutput):
     """`ditlab data import`."""
 
     kind: str
+    dry_run: NotRequired[bool]
 
 
 UploadOutput = TypedDict(

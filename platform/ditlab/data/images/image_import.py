@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -89,7 +89,7 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         options.max_pixels,
         options.grey,
     )
-    rules = ImageRules(options, annotations, decoding, source.classes)
+    rules = ImageRules(options, annotations, decoding, source.classes, request.limit)
     executor = request.executor or ProcessExecutor(options.processes)
     with imported_blocks(
         path, "images", source.blocks, _described(rules), rules, executor, request.progress, "decoding"
@@ -124,22 +124,22 @@ def _described(rules: ImageRules) -> dict[str, Any]:
 def _receipt(
     source: ImageSource, rules: ImageRules, receipts: Sequence[BlockReceipt], stores: Sequence[Store]
 ) -> SourceReceipt:
-    """Return an import's receipt: levels of files and of what they hold, in one where whole files are the images."""
+    """Return an import's receipt: levels of files and of what they hold, in one where all files are images."""
     dropped = dropped_of(receipts)
     counts = sums_of(receipts)
     used = {"images": sum(receipt.rows for receipt in receipts)}
     kind = source.blocks[0].kind
     files = source.files
-    if kind == "images":
+    if kind == "images" and rules.limit is None:
         left_out = Counter(files.left_out) + dropped.counts
         levels = [ReceiptLevel(unit=files.unit, used=files.used | used, left_out=left_out)]
     else:
         if counts[BESIDE]:
             used[BESIDE] = counts[BESIDE]
-        unit = "members" if kind == "tar" else "rows"
+        unit = {"images": "images", "tar": "members", "parquet": "rows"}[kind]
         levels = [files, ReceiptLevel(unit=unit, used=used, left_out=dropped.counts)]
     warnings = [*source.warnings]
-    if rules.classes:
+    if rules.classes and rules.limit is None:
         rows = np.sum([store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0)
         warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
     changed = {what: counts[what] for what in (CUT, CONVERTED)}
@@ -207,6 +207,8 @@ class ImageRules:
     decoding: DecodingRules
     classes: Sequence[str]
     """Names of all classes; none without classes."""
+    limit: int | None = None
+    """Images of a block that are tried; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
@@ -215,7 +217,7 @@ class ImageRules:
         rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            items = read_images(block, self.annotations, self.options.image_column)
+            items = islice(read_images(block, self.annotations, self.options.image_column), self.limit)
             # Pillow and hashes work without the GIL, so that this thread hashes and writes while another one decodes
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
                 if isinstance(item, CaptionedImage):

@@ -74,7 +74,7 @@ class ImageSource:
 
 
 def open_image_source(options: ImagesOptions) -> ImageSource:
-    """Cut the images of a file, folder, pattern or URI into blocks, a function of the source alone.
+    """Cut the images of a file, folder, zip, pattern or URI into blocks, a function of the source alone.
 
     Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
     """
@@ -195,9 +195,19 @@ def _image_files(
     labels = {line[1] for line in annotations.lines.values()}
     if annotations.label == "folder":
         labels = {folder_class(file.name, file.name) for file in images}
+        labels.update(_class_folders(source, files))
     elif annotations.label == "cls":
         labels = {_class_beside(file, annotations) for file in with_suffix(used[BESIDE], ".cls")}
     return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
+
+
+def _class_folders(source: str, files: Sequence[SourceFile]) -> set[str]:
+    """Return the folders directly below a source, on this machine empty ones too: classes without a sample."""
+    folders = {file.name.partition("/")[0] for file in files if "/" in file.name}
+    if Path(source).is_dir():
+        below = (SourceFile("", each.name, 0, "") for each in Path(source).iterdir() if each.is_dir())
+        folders.update(each.name for each in below if not each.set_aside)
+    return folders
 
 
 def _class_beside(file: SourceFile, annotations: Annotations) -> str | None:
@@ -295,7 +305,7 @@ def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[C
             for companion in beside.get(file.stem, []):
                 contents[companion.suffix] = read_source(companion)
             # of a file of this machine the path: decoding reads what it needs of it
-            image = read_source(file) if file.is_remote else file.path
+            image = file.path if file.has_path else read_source(file)
         except UNREADABLE as error:
             problem = first_line(error)
         return annotations.annotate(file.name, file.name, image, contents, problem)

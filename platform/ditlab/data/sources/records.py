@@ -79,9 +79,10 @@ def record_blocks(files: Sequence[SourceFile], most_bytes: int) -> list[InputBlo
 def _ranges(file: SourceFile, most_bytes: int) -> list[tuple[int, int, int]]:
     """Return start, stop and first row of the parts of a large file; [] for a file that is read whole.
 
-    Row groups of Parquet, bytes of lines and text; rows are 0 where they have no numbers. A damaged file is read whole.
+    Row groups of Parquet, bytes of lines and text; rows are 0 where they have no numbers. Files of a zip are read
+    whole, and so are damaged ones.
     """
-    if file.size <= most_bytes or file.compression:
+    if file.size <= most_bytes or file.compression or file.in_zip:
         return []
     if file.kind in ("jsonl", "txt"):
         num = -(-file.size // most_bytes)

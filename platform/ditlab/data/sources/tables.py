@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ditlab.data.source_files import READ_BYTES, UNREADABLE, SourceFile, open_source
+from ditlab.data.source_files import READ_BYTES, UNREADABLE, SourceFile, open_source, read_source
 from ditlab.errors import UserError, nearest
 from ditlab.storage.plain_files import parse_json
 
@@ -70,8 +71,11 @@ def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[Any]:
     """Open a file for pyarrow: gives its path, or its content as a file."""
-    if not file.is_remote:
+    if file.has_path:
         yield file.path
+        return
+    if file.in_zip:  # pyarrow begins at the end, and goes back
+        yield io.BytesIO(read_source(file))
         return
     with open_source(file) as source:
         yield source

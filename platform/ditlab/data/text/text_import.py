@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -128,6 +128,8 @@ class TextRules:
     """Tokens of a row."""
     refuses: bool
     """True where no document may be left out."""
+    limit: int | None = None
+    """Bytes of text of a block that are read; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
@@ -153,7 +155,7 @@ class TextRules:
         counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            for piece in block_pieces(block, self.column, leave_out):
+            for piece in beginning(block_pieces(block, self.column, leave_out), self.limit):
                 counts["documents"] += piece.last
                 counts["bytes"] += piece.num_bytes
                 yield piece
@@ -178,6 +180,17 @@ class TextRules:
             counts=counts,
             detail={REST: packed(rest), FIRST: first_problem},
         )
+
+
+def beginning(pieces: Iterable[TextPiece], num_bytes: int | None) -> Iterator[TextPiece]:
+    """Iterate over pieces of about `num_bytes` (None: all); a document that is cut ends there."""
+    found = 0
+    for piece in pieces:
+        found += piece.num_bytes
+        if num_bytes is not None and found >= num_bytes:
+            yield replace(piece, last=True)
+            return
+        yield piece
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -218,11 +231,13 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     path = request.out / (options.name or f"text-{folder_name(stem)}-{label}")
     refuse_bucketed_store(path)
 
+    limit = request.limit and request.limit * length
+
     def read() -> Iterator[TextPiece]:
-        return _pieces_to_learn(blocks, options.column, refuses)
+        return beginning(_pieces_to_learn(blocks, options.column, refuses), limit)
 
     tokenizer = request_tokenizer(options.tokenizer, vocabulary, read, origin, request.progress)
-    rules = TextRules(tokenizer.content, options.column, length, refuses)
+    rules = TextRules(tokenizer.content, options.column, length, refuses, limit)
     described = {
         "tokenizer": tokenizer.fingerprint,
         "column": options.column,

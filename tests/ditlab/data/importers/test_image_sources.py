@@ -1,11 +1,13 @@
 """Sources of images: tables of several formats, patterns, URIs, and what is wrong with them."""
 
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
@@ -51,6 +53,23 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     assert run(file).manifest.receipt.listed == whole.manifest.receipt.listed
     assert whole.manifest.receipt.listed == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG, TIFF or WEBP image)",)
+
+
+def test_a_zip_gives_the_set_of_its_folder(run, folder, tmp_path, expected):
+    (tmp_path / "tables").mkdir()
+    images = pa.array(PICTURES.values(), pa.binary())
+    parquet_file(tmp_path / "tables" / "t.parquet", image=images, caption=CAPTIONS)
+    tables = [{"file_name": name, "caption": text} for name, text in zip(PICTURES, CAPTIONS, strict=True)]
+    for source in (folder, tmp_path / "tables"):
+        packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", source))
+        assert run(packed).fingerprint == expected
+    for text in folder.glob("*.txt"):
+        text.unlink()
+    pq.write_table(pa.Table.from_pylist(tables), folder / "metadata.parquet")
+    packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", folder))
+    assert run(packed).fingerprint == expected
+    with pytest.raises(UserError, match=r"packed\.zip is a zip behind a URI, which is not read; copy it here"):
+        run(f"file://{packed}")
 
 
 def test_patterns_choose_files(run, folder, tmp_path, expected):

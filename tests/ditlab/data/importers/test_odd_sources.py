@@ -19,6 +19,7 @@ from support.datasets.odd_sources import (
     below,
     class_labels,
     display_p3,
+    empty_folder,
     folder,
     gz,
     letter_of,
@@ -30,6 +31,7 @@ from support.datasets.odd_sources import (
     special,
     table,
     tarred,
+    zipped,
     zst,
 )
 from support.datasets.text_corpus import stored, stream
@@ -96,8 +98,9 @@ FOLDERS = {
         folder({"set/cat/a.png": A, "other/b.png": B, "set/dog": link("../other")}),
         "2 files: 2 images", "a b", FOLDER, labels="cat dog"),
     "links in a circle": Case(
-        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog": link("../set")}),
-        "2 files: 1 images; 1 not read (without ending)", "a", FOLDER, counts=(1,)),
+        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog/set": link("..")}),
+        "2 files: 1 images; 1 not read (without ending)", "a", FOLDER, counts=(1, 0),
+        warns="1 class has no sample: dog"),
     "an image is a link, another leads nowhere": Case(
         folder({"set/a.png": link("../x.png"), "x.png": A, "set/b.png": link("../y.png")}),
         "2 files: 1 images; 1 unreadable", "a", NONE),
@@ -115,10 +118,13 @@ FOLDERS = {
         below({"c/a.png": A, "c/._a.png": "", "c/.DS_Store": "", "c/Thumbs.db": "", "__MACOSX/c/._a.png": "",
                ".ipynb_checkpoints/a.png": A, "c/desktop.ini": "", "@eaDir/a.png": A}),
         "8 files: 1 images; 7 hidden or of the system", "a", FOLDER, labels="c"),
+    "an empty class folder": Case(
+        below({"cat": empty_folder, "dog/a.png": A}), "1 files: 1 images", "a", FOLDER, labels="dog", counts=(0, 1),
+        warns="1 class has no sample: cat"),
     "a class folder with nothing that is read": Case(
         below({"cat/a.gif": "", "dog/a.png": A, "eel/n.txt": "", "fox/.x.png": B}),
         "4 files: 1 images; 1 hidden or of the system, 1 not read (.gif), 1 not read (.txt)", "a", FOLDER,
-        counts=(1,)),
+        counts=(0, 1, 0, 0), warns="3 classes have no sample: cat, eel, fox"),
     "a class folder with broken pictures": Case(
         below({"cat/a.png": "", "dog/a.png": A}), "2 files: 1 images; 1 unreadable", "a", FOLDER, counts=(0, 1),
         warns="1 class has no sample: cat"),
@@ -177,6 +183,17 @@ FOLDERS = {
         "3 files: 1 images; 1 not read (.gif), 1 unreadable", "a", NONE),
 }  # fmt: skip
 ARCHIVES = {
+    "a zip with captions": Case(zipped(pairs("a", "b")), "4 files: 2 images, 2 captions and classes", "a b"),
+    "a zip alone in a folder": Case(lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
+        "2 files: 1 images, 1 captions and classes", "a"),
+    "a zip of a Mac": Case(zipped([("cat/a.png", A), ("__MACOSX/cat/._a.png", "x"), ("cat/.DS_Store", "")]),
+        "3 files: 1 images; 2 hidden or of the system", "a", FOLDER, labels="cat"),
+    "a zip with classes without pictures": Case(
+        zipped([("cat/a.png", A), ("dog/b.gif", "")]), "2 files: 1 images; 1 not read (.gif)", "a", FOLDER,
+        counts=(1, 0), warns="1 class has no sample: dog"),
+    "a zip with a damaged member": Case(
+        zipped([("a.png", A), ("b.png", B)], lambda content: content.replace(B, B[:-20] + bytes(20), 1)),
+        "2 files: 1 images; 1 unreadable", "a", NONE),
     "a tar": Case(tarred(pairs("a", "b")), "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b"),
     "a tar, pictures about others": Case(tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
         "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 not read (.seg.png)", "a"),
@@ -253,6 +270,9 @@ TEXTS = {
         "one|two", warns="Damaged: e.csv.gz"),
     "lists of text and views": Case(
         table({"text": array(["one", "two"], "string_view")}), "1 files: 1 read | 2 documents: 2 documents", "one|two"),
+    "a zip of texts": Case(
+        zipped([("b/a.txt", "one"), ("__MACOSX/b/._a.txt", ""), ("b/c.jsonl", lines({"text": "two"}))]),
+        "3 files: 2 read; 1 hidden or of the system | 2 documents: 2 documents", "one|two"),
     "columns of text in CSV with a mark": Case(
         below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"),
     "hidden texts and a folder in itself": Case(below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
@@ -300,6 +320,7 @@ def test_texts(tmp_path, name):
 @pytest.mark.parametrize(
     ("build", "options", "message"),
     [
+        (zipped(pairs("a"), lambda content: content[:-30]), {}, r"z\.zip is no zip that can be read .*; copy it again"),
         (table({"image": BYTES, "captions": ["x", "y"], "caption": [1, 2]}), {}, r"\(did you mean 'captions'\?\)\.$"),
         (table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}), {},
          r"'caption' holds int; give --caption-column .*\(known: image, words\)"),
