@@ -107,6 +107,15 @@ def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
     assert decide(close, replace(RULES, max_steps=79)).end == "budget used up"
 
 
+def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
+    leads = {"a": 1.0, "b": 9.0, "c": 1.0}
+    noisy = Race(tuple(leads), RULES).decide([replace(each, held_out_noise=0.5) for each in results_of(leads)])
+    plain = decide(leads)
+    assert plain.dropped[0].difference and noisy.dropped[0].difference
+    assert noisy.dropped[0].difference.interval == plain.dropped[0].difference.interval
+    assert "held-out noise of a value 0.5" in noisy.describe(RULES, range(12))[0]
+
+
 def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:
     """20,000 Gaussian groups."""
     true, looks = 0.7, look_sizes(3, 12)
