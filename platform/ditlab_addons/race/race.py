@@ -35,7 +35,7 @@ SPENDING_POWER = 3
 """Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
 arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
 find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
-RaceEnd = Literal["winner", "one left", "seeds used up", "budget used up", "all failed"]
+RaceEnd = Literal["winner", "one left", "equal", "seeds used up", "budget used up", "all failed"]
 """`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at the end is unknown."""
 
 
@@ -71,6 +71,8 @@ class RaceRules:
     confidence: float = 0.95
     min_seeds: int = 3
     max_seeds: int = 12
+    indifference: float = 0.0
+    """Arms whose differences are known to be smaller, in the metric's unit, are equal."""
     max_steps: float = math.inf
     """Training steps of all trials together."""
 
@@ -177,6 +179,7 @@ class RaceDecision:
             None: f"{len(self.train)} trials train on to step {self.step:,}, for {self.num_seeds} seeds of {names}.",
             "winner": f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung.",
             "one left": f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was not measured.",
+            "equal": f"{names} are equal within {rules.indifference:g} at step {self.step:,}, the last rung.",
             "seeds used up": f"no winner among {names} with {self.num_seeds} seeds, the most, at step {self.step:,}.",
             "budget used up": f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: {names}.",
             "all failed": "every arm failed.",
@@ -275,6 +278,9 @@ class Race:
             return "winner" if is_last else "one left"
         if not is_last:
             return None
+        most = self.rules.indifference
+        if all(-most <= each.interval.low and each.interval.high <= most for each in found.differences):
+            return "equal"
         return "seeds used up" if look == len(self.looks) else None
 
 
@@ -390,6 +396,7 @@ def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
         confidence=spec.confidence,
         min_seeds=len(sweep.first_seeds),
         max_seeds=sweep.num_seeds,
+        indifference=spec.indifference,
         max_steps=spec.max_steps or math.inf,
     )
     return Race(tuple(f"arm {number}" for number in range(num_arms)), rules)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ditlab.intervals import seed_band
 from ditlab_addons.race.race import Race, RaceDecision, RaceRules, RungValue, look_confidence, look_sizes
@@ -62,9 +63,11 @@ def test_a_winner_is_named_at_the_last_rung_alone() -> None:
     assert (late.end, late.left) == ("winner", ("a",))
 
 
-def test_arms_that_stay_close() -> None:
-    decision = decide({"a": 1.0, "b": 1.0}, replace(RULES, rungs=(10,)), seeds=6)
-    assert (decision.end, decision.left) == ("seeds used up", ("a", "b"))
+@pytest.mark.parametrize(("indifference", "end"), [(0.5, "equal"), (0.001, "seeds used up")])
+def test_arms_that_stay_close(indifference: float, end: str) -> None:
+    rules = replace(RULES, rungs=(10,), indifference=indifference)
+    decision = decide({"a": 1.0, "b": 1.0}, rules, seeds=6)
+    assert (decision.end, decision.left) == (end, ("a", "b"))
 
 
 def test_a_decision_depends_on_no_order_and_waits_for_the_whole_look() -> None:
