@@ -254,6 +254,8 @@ class RunFolder:
 
     requests = Below("requests")
     """Inbox of the run while it trains (`ditlab.runs.requests`)."""
+    evaluations = Below("evaluations")
+    """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
     evaluator = Below("evaluator")
     """Inbox of the run's evaluator (`ditlab.training.inbox`), and what its latest process printed, `evaluator.log`."""
     openmetrics = Below("openmetrics.txt")

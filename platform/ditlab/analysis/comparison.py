@@ -37,6 +37,7 @@ from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
+from ditlab.training.evaluation import read_by_sample
 from ditlab_models.parameters import count_parameters
 
 MAX_RUNS = 8
@@ -199,6 +200,7 @@ def summarise(run: OpenedRun) -> ComparedRun:
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measured={group: found for group in GROUPS if (found := _measurement(facts.tags, group))},
         cost=facts.cost,
+        by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
         draws=experiment.draws(),
     )

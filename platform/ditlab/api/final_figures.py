@@ -1,26 +1,34 @@
-"""Figures at a run's end: samples and loss, or all kinds.
+"""Figures at a run's end: samples and loss, then others for a share of the training's time.
 
 Imports torch on use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.api.pages import log_files, renew_report
 from ditlab.api.run import Run
 from ditlab.progress import ignore
+from ditlab.reports.formatting import format_clock
+from ditlab.reports.time_summary import FIGURES_TIME
 from ditlab.runs.cores import computing_beside_others
 from ditlab.runs.signals import is_interrupted
+from ditlab.tracking.journal_writer import JournalWriter
 
 if TYPE_CHECKING:
     from ditlab.analysis.figures import FigureSet
 
+SHARE = 0.1
+"""Share of the training's time for which figures beyond the first ones are drawn."""
 FIRST = ("samples", "imputation", "loss")
-"""Kinds that are drawn unasked; a region model's samples are its imputations."""
+"""Kinds that are always drawn; a region model's samples are its imputations."""
 LARGEST_ON_CPU = 20_000_000
 """Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
 
@@ -37,39 +45,74 @@ class FinalFigures:
 
 
 def draw_final_figures(
-    run: Run, warn: Callable[[str], None], on_stage: Callable[[str], None] = ignore, all_kinds: bool = False
+    run: Run,
+    warn: Callable[[str], None],
+    on_stage: Callable[[str], None] = ignore,
+    share: float | None = SHARE,
+    clock: Callable[[], float] = time.monotonic,
 ) -> FinalFigures:
-    """Draw figures of a finished run into its folder; log them to it, and renew its page.
+    """Draw figures of a finished run into its folder; log them and their time to it, and renew its page.
 
-    Samples and loss, unless `all_kinds` are asked for: of a large network without a GPU the loss alone, of a run with
-    `evaluation.samples: 0` none. `on_stage` receives the count. A figure that fails is a warning.
+    Samples and loss come first, then the most telling kinds, until these have taken `share` of the training's time
+    (None: all kinds). With a share, a large network without a GPU has its loss alone, and a run with
+    `evaluation.samples: 0` no figures. `on_stage` receives count and time left. A figure that fails is a warning.
 
     Raises KeyboardInterrupt at a signal; what was drawn until then stays.
     """
-    if not all_kinds and not run.spec.evaluation.samples:
+    if share is not None and not run.spec.evaluation.samples:
         return FinalFigures([], [], [])
     try:
         on_stage("opening the run for its figures")
         figures = run.figures()
         kinds = _by_importance(figures.kinds)
-        chosen = kinds
-        if not all_kinds:
-            first = ("loss",) if _is_slow(run) else FIRST
-            chosen = [kind for kind in kinds if kind in first]
+        first = [kind for kind in kinds if kind in FIRST]
+        seconds = inf
+        if share is not None:
+            seconds = share * _training_seconds(run)
+            if _is_slow(run):
+                first = ["loss"]
+                seconds = 0.0
+        others = [kind for kind in kinds if kind not in first]
+        drawn: list[str] = []
         files: list[Path] = []
-        with computing_beside_others(warn):
-            for number, kind in enumerate(chosen, 1):
-                on_stage(f"drawing figures {number} of {len(chosen)}")
+        with _time_logged(run, clock), computing_beside_others(warn):
+            for kind, stage in scheduled(first, others, seconds, clock):
+                on_stage(stage)
+                drawn.append(kind)
                 files += _draw(run, figures, kind, warn)
         on_stage("adding the figures to the run")
         pictures = [file for file in files if file.suffix in {".png", ".gif"}]
         log_files(run.home, run.folder, pictures, run.warn, "figures")
         renew_report(run.home, run.folder, warn)
-        return FinalFigures(files, kinds, [kind for kind in kinds if kind not in chosen])
+        return FinalFigures(files, kinds, [kind for kind in kinds if kind not in drawn])
     except Exception as error:
         _raise_if_interrupted(error)
         warn(f"figures were not drawn ({error}); ditlab figures {run.id} draws them.")
         return FinalFigures([], [], [])
+
+
+def scheduled(
+    first: Sequence[str], others: Sequence[str], seconds: float, clock: Callable[[], float]
+) -> Iterator[tuple[str, str]]:
+    """Yield each kind that there is time for, with its stage: all of `first`, then `others` until `seconds` are over.
+
+    A stage is `drawing figures 3 of 9, 0:40 left`; the time is told from the figures that are drawn.
+    """
+    kinds = [*first, *others] if seconds > 0 else [*first]
+    begun = others_begun = clock()
+    for number, kind in enumerate(kinds):
+        now = clock()
+        if number <= len(first):
+            others_begun = now
+        seconds_left = seconds - (now - others_begun)
+        if number > len(first) and seconds_left <= 0:
+            return
+        stage = f"drawing figures {number + 1} of {len(kinds)}"
+        if number:
+            mean = (now - begun) / number
+            longest = seconds_left + mean * max(0, len(first) - number)
+            stage += f", {format_clock(min(longest, mean * (len(kinds) - number)))} left"
+        yield kind, stage
 
 
 def _by_importance(kinds: Sequence[str]) -> list[str]:
@@ -78,6 +121,12 @@ def _by_importance(kinds: Sequence[str]) -> list[str]:
 
     order = [*FIRST, *SENTENCES]
     return sorted(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
+
+
+def _training_seconds(run: Run) -> float:
+    """Seconds of the run's steps, evaluations and saves; 0 for a run too short to have logged them."""
+    summary = run.time()
+    return summary.training if summary else 0.0
 
 
 def _is_slow(run: Run) -> bool:
@@ -95,6 +144,18 @@ def _draw(run: Run, figures: FigureSet, kind: str, warn: Callable[[str], None]) 
         _raise_if_interrupted(error)
         warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
         return []
+
+
+@contextmanager
+def _time_logged(run: Run, clock: Callable[[], float]) -> Iterator[None]:
+    """Journal the time of the block, however it ends, at the run's last step."""
+    begun = clock()
+    try:
+        yield
+    finally:
+        journal = JournalWriter(run.folder, warn=run.warn)
+        journal.log_metrics(run.record.step, {FIGURES_TIME: clock() - begun})
+        journal.close()
 
 
 def _raise_if_interrupted(error: Exception) -> None:

@@ -94,8 +94,8 @@ seeds: Decorator = click.option(
 )  # fmt: skip
 figures: Decorator = click.option(
     "--figures/--no-figures", default=None, envvar="DITLAB_FIGURES",
-    help="Draw all of the family's figures at the end, or none. Default: samples and loss; of a large network without "
-    "a GPU the loss.",
+    help="Draw all of the family's figures at the end, or none. Default: samples and loss, then others for up to a "
+    "tenth of the training's time; with --quick samples and loss alone; of a large network without a GPU the loss.",
 )  # fmt: skip
 metrics_port: Decorator = click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",

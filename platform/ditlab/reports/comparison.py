@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Literal
@@ -85,6 +85,8 @@ class ComparedRun:
     """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
     cost: str = ""
     """Hours of devices, and their price; empty where they were not counted."""
+    by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
+    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
     line: Sequence[ForkPoint] = ()
     """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
     draws: Mapping[str, object] = field(default_factory=dict)
@@ -160,6 +162,7 @@ def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> Compared
         curves={name: curve for name, curve in means.items() if len(curve.steps)},
         samples_per_second=float(np.mean(speeds)) if speeds else None,
         cost="",
+        by_sample=lambda step: {},
         members=tuple(members),
     )
 
@@ -241,6 +244,24 @@ class Comparison:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]
         return [found for axis in AXES if (found := equal_budget(curves, axis))]
+
+    def over_draws(self, budget: EqualBudget) -> Interval | None:
+        """Interval over held-out draws of the lowest minus the next at a budget.
+
+        From the differences by sample: both saw the same samples, times and noise. None where these were not kept, or
+        what they are measured with is not recorded, and for groups.
+        """
+        lowest = [self.evaluated[place] for place in budget.order[:2]]
+        known = [run for run in lowest if run.measured.get("eval")]
+        values = [found for run in known if (found := values_at(run, self.main or "", budget)) is not None]
+        if len(values) < 2 or len(values[0]) != len(values[1]) or len(values[0]) < 2:
+            return None
+        differences = values[0] - values[1]
+        return paired_interval(differences.tolist()) if np.isfinite(differences).all() else None
+
+    def error(self, budget: EqualBudget) -> Interval | None:
+        """Interval of the lowest minus the next: of groups over seeds, else over held-out draws; None: not known."""
+        return self.difference(budget) or self.over_draws(budget)
 
     def difference(self, budget: EqualBudget) -> Interval | None:
         """Interval over seeds of the lowest minus the next at a budget; None unless both are groups measured there.
@@ -326,6 +347,21 @@ def value_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float:
     if not is_trained.any():
         return float("nan")
     return float(np.interp(amount, curve.along(axis)[is_trained], curve.values[is_trained], left=np.nan))
+
+
+def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | None:
+    """Return a held-out metric at a budget by held-out sample, between two evaluations as `value_at`."""
+    curve = run.held_out[name]
+    reach = curve.along(budget.axis)
+    behind = int(np.searchsorted(reach, budget.amount))
+    after = run.by_sample(int(curve.steps[behind])).get(name)
+    if reach[behind] == budget.amount:
+        return after
+    before = run.by_sample(int(curve.steps[behind - 1])).get(name)
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    share = (budget.amount - reach[behind - 1]) / (reach[behind] - reach[behind - 1])
+    return before + share * (after - before)
 
 
 def equal_budget(curves: Sequence[RunCurve], axis: CurveAxis) -> EqualBudget | None:

@@ -24,8 +24,6 @@ from ditlab.reports.page import ImageFile, Page, Paragraphs, Part, Section, Tabl
 from ditlab.reports.rendering.render import save_figure
 from ditlab_models.figures import Curve, Figure, Lines
 
-LEVEL = 0.01
-"""Two values are called level if they differ by less than this fraction of the lower one."""
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
 _READING = (
@@ -43,7 +41,8 @@ _NOTES = (
 )
 _BUDGETS = (
     "lower is better, at the most that all runs reach, linear between two evaluations. A run that goes on well beyond "
-    "is met there in the middle of its learning-rate schedule, which counts against it."
+    "is met there in the middle of its learning-rate schedule, which counts against it. The difference has its error "
+    "over held-out draws, of groups over seeds (95 %)."
 )
 _CURVES = (
     f"Pale: as logged. Strong: running median over 1/{WINDOWS} of the run's points. Heights compare between runs of "
@@ -208,12 +207,17 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
     yield f"Held-out error ({comparison.main}): {'; '.join(clauses)}."
     if None in [comparison.difference(budget) for budget in comparison.budgets]:
         yield "Each is one run: whether the settings or the seed made a difference is not known."
+    if any(len(budget.order) > 1 and not comparison.error(budget) for budget in comparison.budgets):
+        yield (
+            "No run is named where the error of the difference is not known: without values by held-out sample, and of "
+            "one run beside a group of seeds."
+        )
     if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
         yield f"{_listed(unranked)} cannot be ranked, without held-out metrics."
 
 
 def _clause(comparison: Comparison, budget: EqualBudget) -> str:
-    """Clause on the two lowest at a budget; of groups their difference with its interval over seeds."""
+    """Clause on the two lowest at a budget, with the error over held-out draws; of groups the interval over seeds."""
     at = f"at equal {'time' if budget.axis == 'seconds' else 'steps'} ({amount(budget)})"
     names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
     values = [format_number(budget.values[place]) for place in budget.order[:2]]
@@ -222,23 +226,14 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
     if interval := comparison.difference(budget):
         found = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
         return f"{found}, means {values[0]} and {values[1]} {at}"
-    if _lowest(comparison, budget) is None:
-        return f"{names[0]} and {names[1]} are level (within {LEVEL:.0%}): {values[0]} and {values[1]} {at}"
-    return f"{names[0]} is lowest: {values[0]}, then {names[1]}: {values[1]} {at}"
-
-
-def _lowest(comparison: Comparison, budget: EqualBudget) -> str | None:
-    """Label of the run with the lowest value; None where the two lowest are level or none is finite.
-
-    Level: apart by less than LEVEL; of groups, where the interval over seeds holds 0.
-    """
-    values = [budget.values[place] for place in budget.order]
-    if not values:
-        return None
-    is_level = len(values) > 1 and values[1] - values[0] < LEVEL * abs(values[0])
-    if interval := comparison.difference(budget):
-        is_level = not interval.excludes_zero
-    return None if is_level else comparison.label(comparison.evaluated[budget.order[0]])
+    interval = comparison.over_draws(budget)
+    if interval is None:
+        return f"{names[0]} has {values[0]}, {names[1]} {values[1]} {at}"
+    error = f"(+- {interval.half_width:.2g} over held-out draws, 95 %)"
+    if not interval.excludes_zero:
+        return f"{names[0]} and {names[1]} are level: {values[0]} and {values[1]} {error} {at}"
+    lead = format_number(-interval.mean)
+    return f"{names[0]} is lowest by {lead} {error}: {values[0]}, then {names[1]}: {values[1]} {at}"
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -303,8 +298,14 @@ def _budgets(comparison: Comparison) -> Part:
     rows: list[Cells] = []
     for budget in comparison.budgets:
         axis = "training time" if budget.axis == "seconds" else "steps"
-        rows.append([axis, amount(budget), *budget.values, _lowest(comparison, budget) or "level"])
-    columns = ["equal", "largest common", *(comparison.label(run) for run in comparison.evaluated), "lowest"]
+        error = comparison.error(budget)
+        lowest = "not known"
+        if error:
+            is_told = error.excludes_zero
+            lowest = comparison.label(comparison.evaluated[budget.order[0]]) if is_told else "level"
+        rows.append([axis, amount(budget), *budget.values, lowest, error and error.text(is_signed=True)])
+    runs = [comparison.label(run) for run in comparison.evaluated]
+    columns = ["equal", "largest common", *runs, "lowest", "lowest minus next"]
     return Table(columns, rows, f"Held-out {comparison.main}: {_BUDGETS}")
 
 

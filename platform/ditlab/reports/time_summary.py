@@ -16,17 +16,20 @@ History = Mapping[str, Any]
 TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
 _STEPS, _SLOWEST = "time/steps", "time/slowest"
+FIGURES_TIME = "time/figures"
+"""Seconds in which figures were drawn at the run's end, not those of a step."""
 _BETWEEN_STEPS = ("checkpoint", "evaluation")
 _PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "tokens"}
 
 
 @dataclass(frozen=True)
 class TimeSummary:
-    """Time of a run's logged steps over all its attempts; several workers count with their mean."""
+    """Time of a run's logged steps and of the figures at its end, over all its attempts; several workers count with
+    their mean."""
 
     num_steps: int
     seconds: dict[str, float]
-    """Seconds by phase, in the order of a step, without phases that took no time."""
+    """Seconds by phase, in the order of a step, without phases that took no time; `figures` last."""
     rates: dict[str, float]
     """Means over the time of the steps of `perf/mfu`, `perf/hfu` and samples and tokens a second a worker."""
     memory: float | None
@@ -40,6 +43,11 @@ class TimeSummary:
     def total(self) -> float:
         """Seconds of all phases."""
         return sum(self.seconds.values())
+
+    @property
+    def training(self) -> float:
+        """Seconds of all phases but the figures at the end."""
+        return self.total - self.seconds.get("figures", 0.0)
 
     def rows(self) -> list[tuple[str, float, str, float]]:
         """Each phase in the order of a step: its name, seconds, share of all phases' time, milliseconds a step."""
@@ -89,6 +97,9 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     num = round(float(counts.sum()))
     if num <= 0 or not seconds:
         return None
+    drawing = float(_finite(history[FIGURES_TIME]).sum()) if FIGURES_TIME in history else 0.0
+    if drawing > 0:
+        seconds["figures"] = drawing
     of_steps = np.sum([values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0)
     means = {name: _mean(history, name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
     rates = {name: value for name, value in means.items() if value is not None}
@@ -99,7 +110,7 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
 
 def _spent(history: History, counts: np.ndarray) -> dict[str, np.ndarray]:
     """Seconds at the points of the times, of `counts` steps each, by phase."""
-    others = (_STEPS, _SLOWEST)
+    others = (_STEPS, _SLOWEST, FIGURES_TIME)
     names = [name for name in history if name.startswith("time/") and name not in others]
     return {name.removeprefix("time/"): _aligned(history, name) * counts for name in names}
 

@@ -30,7 +30,7 @@ from ditlab.receipts.records import measurement_tags
 from ditlab.runs.launch import Launch
 from ditlab.runs.sample_files import save_samples
 from ditlab.secrets import hide
-from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules
+from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
 from ditlab.training.inbox import EvaluationAnswer, Inbox
 from ditlab.training.plan import TrainingRun
 from ditlab_models.contract import RetiringObjective
@@ -150,13 +150,16 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAns
     run = launch.changed(notify=warnings.append).training_run()
     with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
         found = evaluate_checkpoint(run, reader, device, protocol, warnings.append)
+    components = run.experiment.objective.weights.model_dump()
+    by_sample = {name: values for name, values in found.by_sample["eval"].items() if name in components}
     has_pictures = False
     try:
+        save_by_sample(launch.folder, step, by_sample)
         if found.grid:
             save_samples(launch.folder, step, found.grid)
             has_pictures = True
     except OSError as error:
-        warnings.append(f"samples of step {step} cannot be stored ({error.strerror}); training goes on.")
+        warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
     tags = measurement_tags(found.measurements)
     return EvaluationAnswer(step, found.values, tags, has_pictures, list(map(hide, warnings)))
 

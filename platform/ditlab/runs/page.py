@@ -26,7 +26,7 @@ from ditlab.reports import page as html
 from ditlab.reports.charts import Chart, CurvePoints, draw_chart
 from ditlab.reports.formatting import Cell, describe_value, format_duration, format_number, shorten
 from ditlab.reports.page import render_html, write_text
-from ditlab.reports.time_summary import time_summary
+from ditlab.reports.time_summary import FIGURES_TIME, time_summary
 from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
@@ -479,8 +479,9 @@ def _speed(run: RunContent) -> html.Section:
         caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
         parts.append(html.Table(["phase", "seconds", "share", "ms a step"], times.rows(), caption))
     parts += _plain_charts(run, "speed", [SPEED, _DATA_WAIT])
+    phases = [name for name in run.named("time/") if name != FIGURES_TIME]
     folded = [("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
-              ("Seconds a step by phase", _plain_charts(run, "phases", run.named("time/")))]  # fmt: skip
+              ("Seconds a step by phase", _plain_charts(run, "phases", phases))]  # fmt: skip
     return html.Section("Speed", parts, "speed", [each for each in folded if each[1]])
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ditlab.data.splits import classes_with_samples
@@ -39,6 +40,7 @@ from ditlab.tracking.review import (
     renew_note,
 )
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
+from ditlab.training.evaluation import save_by_sample
 from ditlab.training.export import export_weights
 from ditlab.training.inbox import Inbox, Request
 from ditlab.training.metrics import metric_names
@@ -343,6 +345,13 @@ class TrackedReporter(Reporter):
         if text.exists():
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
+
+    def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        try:
+            save_by_sample(self._folder, step, values)
+        except OSError as error:
+            reason = f"cannot be stored ({error.strerror})"
+            self.warn(f"values of step {step} by held-out sample {reason}, so `compare` knows no noise there.")
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self.requests.saved(step, location)

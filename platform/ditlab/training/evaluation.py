@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
@@ -33,6 +36,7 @@ from ditlab.quality.text import open_quality
 from ditlab.receipts.reading import read_attempts
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.spec.experiment import Experiment
+from ditlab.storage.files import write_whole
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
@@ -238,6 +242,9 @@ class RunEvaluation:
         )  # fmt: skip
         if not (self._rank.is_first and is_recorded):
             return found.values
+        kept = self._run.experiment.objective.weights.model_dump()
+        by_sample = found.by_sample["eval"]
+        self._reporter.held_out(state.step, {name: each for name, each in by_sample.items() if name in kept})
         if found.grid is not None:
             self._reporter.samples(state.step, found.grid)
         # Tag the run with what its figures are measured with, where that is new.
@@ -390,6 +397,25 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
         if math.isfinite(low) and math.isfinite(high):
             found[metric] = low, high
     return found
+
+
+def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:
+    """Keep values by held-out sample of an evaluation in a run's folder, float32. Raises OSError as the disk does."""
+    folder.evaluations.mkdir(exist_ok=True)
+    write_whole(_by_sample_file(folder, step), save({name: each.astype(np.float32) for name, each in values.items()}))
+
+
+def read_by_sample(folder: RunFolder, step: int) -> BySample:
+    """Return what `save_by_sample` kept, float64; {} where there is nothing, or it is damaged."""
+    try:
+        found = load(_by_sample_file(folder, step).read_bytes())
+    except (OSError, SafetensorError):
+        return {}
+    return {name: values.astype(np.float64) for name, values in found.items()}
+
+
+def _by_sample_file(folder: RunFolder, step: int) -> Path:
+    return folder.evaluations / f"{step:08d}.safetensors"
 
 
 def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:

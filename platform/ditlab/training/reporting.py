@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
@@ -158,6 +160,9 @@ class Reporter(StepHook):
 
     def log_samples(self, step: int) -> None:
         """Log the samples of an asynchronous evaluation, which lie in the run's folder."""
+
+    def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
+        """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
 
     def before_checkpoint(self) -> None:
         """Make all earlier records durable, before a checkpoint exists; called from a thread beside the step loop."""

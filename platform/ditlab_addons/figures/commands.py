@@ -5,19 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
-from ditlab.cli.output_types import FilesOutput, Numbers
+from ditlab.cli.output_types import FilesOutput
 from ditlab.errors import UserError
 from ditlab.home import Home
+
+
+class EndsOutput(TypedDict):
+    """Figure with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
 
 
 class StatisticsOutput(FilesOutput):
     """`ditlab data statistics`."""
 
     images: int
-    figures: Numbers
-    """Figures against the other set, and the ends of their intervals (`fid_low`); empty without one."""
+    figures: dict[str, EndsOutput]
+    """Figures against the other set, by name; empty without one."""
 
 
 RESULTS = {"data statistics": StatisticsOutput}
@@ -51,9 +60,10 @@ def statistics(place: str, against: str | None, out: Path | None, as_json: bool,
             write_durably(out, found.statistics.to_npz())
         except OSError as error:
             raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
-    for name, value in found.figures.items():
-        output.say(f"{name} {value:.5g}")
-    output.emit({"images": found.num, "figures": found.figures, "files": [str(out)] if out else []}, as_json)
+    figures = {name: {"value": each.mean, "low": each.low, "high": each.high} for name, each in found.figures.items()}
+    for name, each in found.figures.items():
+        output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
+    output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

@@ -16,9 +16,10 @@ All of it follows from the runs' journals, so that a race that was killed goes o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -27,13 +28,14 @@ from ditlab.intervals import Interval, describe_difference, seed_band
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
+from ditlab.training.evaluation import read_by_sample
 from ditlab_addons.race.scheduler import SeedRace
 
 SPENDING_POWER = 3
 """Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
 arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
 find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
-RaceEnd = Literal["winner", "one left", "seeds used up", "budget used up", "all failed"]
+RaceEnd = Literal["winner", "one left", "equal", "seeds used up", "budget used up", "all failed"]
 """`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at the end is unknown."""
 
 
@@ -69,6 +71,8 @@ class RaceRules:
     confidence: float = 0.95
     min_seeds: int = 3
     max_seeds: int = 12
+    indifference: float = 0.0
+    """Arms whose differences are known to be smaller, in the metric's unit, are equal."""
     max_steps: float = math.inf
     """Training steps of all trials together."""
 
@@ -82,6 +86,9 @@ class RungValue:
     """Number of the seed, from 0."""
     step: int
     value: float
+    held_out_noise: float = math.nan
+    """Standard error of the value over held-out samples; NaN where it is not known. It stands beside intervals and is
+    no part of them."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,17 @@ class RungDifference:
     step: int
     interval: Interval
     """It holds with the confidence of its look, which is higher than that of the race."""
+    held_out_noise: float | None
+    """Root mean square over the trials of both arms that told it."""
 
     def sentence(self, rules: RaceRules) -> str:
         """Describe the difference, without a full stop."""
         if not self.interval.num:
             return f"{self.arm} and {self.better} have no seed with which neither of them failed"
-        return describe_difference(self.interval, (self.arm, self.better), rules.mode, rules.metric)
+        sentence = describe_difference(self.interval, (self.arm, self.better), rules.mode, rules.metric)
+        if self.held_out_noise is None:
+            return sentence
+        return f"{sentence}, held-out noise of a value {self.held_out_noise:.2g}"
 
 
 @dataclass(frozen=True)
@@ -167,6 +179,7 @@ class RaceDecision:
             None: f"{len(self.train)} trials train on to step {self.step:,}, for {self.num_seeds} seeds of {names}.",
             "winner": f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung.",
             "one left": f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was not measured.",
+            "equal": f"{names} are equal within {rules.indifference:g} at step {self.step:,}, the last rung.",
             "seeds used up": f"no winner among {names} with {self.num_seeds} seeds, the most, at step {self.step:,}.",
             "budget used up": f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: {names}.",
             "all failed": "every arm failed.",
@@ -242,7 +255,8 @@ class Race:
         worse_by = np.tril(np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1)
 
         def difference(arm: int, better: int) -> RungDifference:
-            return RungDifference(ranked[arm], ranked[better], step, band.at(arm, better))
+            noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
+            return RungDifference(ranked[arm], ranked[better], step, band.at(arm, better), noise)
 
         behind = []
         left = []
@@ -264,6 +278,9 @@ class Race:
             return "winner" if is_last else "one left"
         if not is_last:
             return None
+        most = self.rules.indifference
+        if all(-most <= each.interval.low and each.interval.high <= most for each in found.differences):
+            return "equal"
         return "seeds used up" if look == len(self.looks) else None
 
 
@@ -321,6 +338,12 @@ class _Results:
 
         return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
 
+    def held_out_noise(self, arms: Sequence[str], num_seeds: int, step: int) -> float | None:
+        """Root mean square of the trials' held-out noise at a rung; None where none told it."""
+        found = [self._values.get((arm, seed, step)) for arm in arms for seed in range(num_seeds)]
+        told = [each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)]
+        return math.sqrt(fmean(noise**2 for noise in told)) if told else None
+
     def _has_failed(self, arm: str, seed: int, step: int) -> bool:
         return step >= self._failed_at.get((arm, seed), math.inf)
 
@@ -346,13 +369,20 @@ class RaceChooser(TrialChooser):
         return Round(chosen, stopped, "scheduler.max_steps" if is_used_up else "")
 
     def sentences(self, trials: Sequence[Trial]) -> list[str]:
-        """Describe the state of the race."""
+        """Describe the state of the race, with the noise of held-out samples."""
         race = self._race(trials)
-        decision = race.decide(rung_values(self.sweep, race, trials))
+        decision = race.decide(rung_values(self.sweep, race, trials, self._held_out_noise))
         return decision.describe(race.rules, self.sweep.seed_list)
 
     def _race(self, trials: Sequence[Trial]) -> Race:
         return make_race(self.sweep, 1 + max(trial.arm for trial in trials), self.total_steps)
+
+    def _held_out_noise(self, trial: Trial, step: int) -> float:
+        """Return the standard error of a trial's value at a step over held-out samples; NaN where it is not known."""
+        values = read_by_sample(self.home.run(trial.run_id), step).get(self.sweep.metrics[0])
+        if values is None or len(values) < 2:
+            return math.nan
+        return float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
 def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
@@ -366,13 +396,19 @@ def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
         confidence=spec.confidence,
         min_seeds=len(sweep.first_seeds),
         max_seeds=sweep.num_seeds,
+        indifference=spec.indifference,
         max_steps=spec.max_steps or math.inf,
     )
     return Race(tuple(f"arm {number}" for number in range(num_arms)), rules)
 
 
-def rung_values(sweep: Sweep, race: Race, trials: Iterable[Trial]) -> Iterator[RungValue]:
-    """Yield the value of each trial at each rung that it has reached; of a failed one NaN at the next rung."""
+def rung_values(
+    sweep: Sweep, race: Race, trials: Iterable[Trial], noise: Callable[[Trial, int], float] = lambda *_: math.nan
+) -> Iterator[RungValue]:
+    """Yield the value of each trial at each rung that it has reached; of a failed one NaN at the next rung.
+
+    `noise` gives the standard error of a trial's value at a step over held-out samples.
+    """
     seeds = sweep.seed_list
     for trial in trials:
         curve = trial.curves.get(race.rules.metric) or MetricCurve([], [])
@@ -384,4 +420,4 @@ def rung_values(sweep: Sweep, race: Race, trials: Iterable[Trial]) -> Iterator[R
                 if trial.status == "failed":
                     yield RungValue(arm, seed, step, math.nan)
                 break
-            yield RungValue(arm, seed, step, values[step])
+            yield RungValue(arm, seed, step, values[step], noise(trial, step))

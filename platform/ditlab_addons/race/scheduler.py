@@ -30,6 +30,8 @@ class SeedRace(Scheduler):
     """The next rung is so many times later."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Chance that the whole race drops no best arm, and names no winner among equal ones."""
+    indifference: Annotated[float, Field(ge=0)] = 0.0
+    """Arms that differ by less in the metric are equal; the race ends where all that are left are."""
     max_steps: Count | None = None
     """Training steps of all runs together: the race ends before it compares at more seeds or steps than these allow."""
 

@@ -1,10 +1,10 @@
 """Coverage of the 95 % intervals of image figures, over what they promise; and FID's bias by the number of images.
 
-    python tests/benchmarks/quality/figure_coverage.py [--repeats 2000] [--only kernel]
+    python tests/benchmarks/quality/figure_coverage.py [--repeats 2000] [--fresh 20000] [--only neighbours]
 
 Gaussian features, real ones from N(0, 1) and generated ones of another mean and deviation along the first axis, are
 measured over and over. The truth of KID and CMMD, which are unbiased, is the mean of estimates from ten times as many
-points.
+points; that of the figures of neighbours is their mean over `--fresh` fresh sets of the same size.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from ditlab_addons.figures.images.estimates import (
     CONFIDENCE,
     gaussian,
     mmd,
+    neighbour_figures,
+    neighbour_values,
     polynomial,
 )
 
@@ -66,6 +68,20 @@ def kernel_coverage(repeats: int) -> None:
         report_coverage(f"{name}, shift {shift:g}, deviation {scale:g}", found, truth)
 
 
+def neighbour_coverage(repeats: int, fresh: int, dim: int, num: int, shift: float, scale: float) -> None:
+    """Print the coverage of precision, recall, density and coverage."""
+    draw, others = pairs(0, dim, num, shift, scale), pairs(1, dim, num, shift, scale)
+    values = []
+    for _ in range(0, fresh, 100):
+        real, generated = map(torch.stack, zip(*(others() for _ in range(100)), strict=True))
+        values.append(neighbour_values(real, generated))
+    truth = torch.cat(values).mean(0)
+    found = [neighbour_figures(*draw()) for _ in range(repeats)]
+    for place, name in enumerate(found[0]):
+        about = f"{name} of {num} and {num} points of {dim} features"
+        report_coverage(about, [each[name] for each in found], float(truth[place]))
+
+
 def frechet_bias(dims: Sequence[int], counts: Sequence[int]) -> None:
     """Print the distance of `num` points of N(0, I) to N(0, I), which is 0: |m|^2 + tr(I + S - 2 S^1/2)."""
     generator = torch.Generator().manual_seed(0)
@@ -81,7 +97,9 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=2000)
-    parser.add_argument("--only", choices=("kernel", "bias"))
+    parser.add_argument("--fresh", type=int, default=20_000)
+    parser.add_argument("--only", choices=("kernel", "neighbours", "bias"))
+    parser.add_argument("--features", nargs=4, type=float, default=(8, 100, 1.0, 0.9), metavar=("DIM", "NUM", "D", "S"))
     parser.add_argument("--dims", nargs="+", type=int, default=[64, 768, 2048])
     parser.add_argument("--counts", nargs="+", type=int, default=[1000, 2000, 5000, 10_000, 50_000])
     options = parser.parse_args()
@@ -90,6 +108,9 @@ def main() -> None:
         frechet_bias(options.dims, options.counts)
     if options.only in (None, "kernel"):
         kernel_coverage(options.repeats)
+    if options.only in (None, "neighbours"):
+        dim, num, *rest = options.features
+        neighbour_coverage(options.repeats, options.fresh, int(dim), int(num), *rest)
     print(f"figures are coverage over {CONFIDENCE:g}: a ratio of 1 is what was promised")
 
 

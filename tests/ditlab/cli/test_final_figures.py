@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from unittest import mock
 import pytest
 
 from ditlab import open_run
+from ditlab.api.final_figures import draw_final_figures, scheduled
 from ditlab.cli.train.commands import _draw_figures
 from support.command import Said, run_inside
 
@@ -58,6 +60,12 @@ def test_a_quick_run_ends_with_samples_and_loss_and_names_the_rest(quick):
     assert "What the trained network draws." in quick.page()
 
 
+def test_the_time_of_figures_is_in_the_table(at_home):
+    summary = open_run(at_home.run_id).time()
+    assert summary is not None and summary.seconds["figures"] > 0
+    assert any(line.split()[:1] == ["figures"] for line in at_home.said.err.splitlines())
+
+
 def test_the_command_for_the_rest_adds_it_to_the_page(at_home, ditlab, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(at_home.home))
     sentence = "The run&#39;s learning rate at each step."
@@ -65,6 +73,40 @@ def test_the_command_for_the_rest_adds_it_to_the_page(at_home, ditlab, monkeypat
     said = ditlab("figures", at_home.run_id, "--kind", "schedule", "--json")
     assert said.code == 0 and not re.search(r"[^\n\x20-\x7e]", said.err), said.err
     assert sentence in at_home.page()
+
+
+def test_the_most_telling_of_the_others_is_drawn_where_there_is_any_time(at_home):
+    run = open_run(at_home.run_id)
+    stages: list[str] = []
+    found = draw_final_figures(run, pytest.fail, stages.append, share=1e-9)
+    assert set(found.kinds) - set(found.left) == {"samples", "loss", "trajectory"}
+    num = len(found.kinds)
+    assert [re.sub(", .* left", "", each) for each in stages if each.startswith("drawing")] == [
+        f"drawing figures {number} of {num}" for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "seconds", "drawn"),
+    [
+        ("ab", "cde", 0.0, "ab"),
+        ("ab", "cde", 1e9, "abcde"),
+        ("ab", "cdefg", 1.0, "abc"),  # begun with time left, and finished
+        ("ab", "cdefg", 25.0, "abcde"),
+        ("", "cde", 0.0, ""),
+    ],
+)
+def test_first_kinds_always_then_others_until_their_time_is_over(first, others, seconds, drawn):
+    ticks = count(0.0, 10.0)  # each figure takes 10 s
+    assert "".join(kind for kind, _ in scheduled(first, others, seconds, lambda: next(ticks))) == drawn
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(1e9, ["0:30", "0:20", "0:10"]), (15.0, ["0:25", "0:15", "0:05"])])
+def test_a_stage_has_the_count_and_the_time_left_by_pace_and_by_budget(seconds, left):
+    ticks = iter([0.0, 0.0, 10.0, 20.0, 30.0])
+    stages = [stage for _, stage in scheduled("ab", "cd", seconds, lambda: next(ticks))]
+    expected = [f"drawing figures {number} of 4, {text} left" for number, text in enumerate(left, start=2)]
+    assert stages == ["drawing figures 1 of 4", *expected]
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -98,7 +140,7 @@ def test_a_signal_leaves_the_figures_of_all_seeds_to_commands_that_are_named(at_
         SimpleNamespace(run_id=at_home.run_id, run=open_run(at_home.run_id)),
         SimpleNamespace(run_id="5eed0002"),  # whose figures are not begun
     ]
-    assert _draw_figures(seeds, None, line) == []
+    assert _draw_figures(seeds, None, True, line) == []
     assert len(warned) == 2
     for text, seed in zip(warned, seeds, strict=True):
         assert text.startswith(f"run {seed.run_id} is finished; a signal ended") and f"figures {seed.run_id}`" in text

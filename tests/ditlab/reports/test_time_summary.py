@@ -41,6 +41,14 @@ def test_means_are_weighed_by_the_steps_that_they_stand_for():
     assert json.loads(json.dumps(found.to_dict()))["seconds"]["backward"] == 26.0
 
 
+def test_figures_at_the_end_of_attempts_are_no_part_of_the_training():
+    found = time_summary({**HISTORY, "time/figures": series({7: 5.0, 10: 8.0})})
+    assert list(found.seconds)[-1] == "figures" and found.seconds["figures"] == 13.0
+    assert (found.total, found.training) == (355.0, 342.0)
+    assert found.rates == time_summary(HISTORY).rates
+    assert any(line.split()[:2] == ["figures", "13.00"] for line in time_lines(found))
+
+
 def test_the_table_has_80_columns_whatever_the_numbers():
     huge = {name: Series(each.steps, each.values * 1e9) for name, each in HISTORY.items() if name.startswith("time/")}
     for history in (HISTORY, HISTORY | huge):

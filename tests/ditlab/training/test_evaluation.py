@@ -7,9 +7,9 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import Rank
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.training.evaluation import draw_samples
+from ditlab.training.evaluation import draw_samples, read_by_sample, save_by_sample
 from support.trainings.held_out import held_out_metrics
 from support.trainings.workers import tiny, train_here
 
@@ -85,8 +85,8 @@ def test_whatever_the_workers(setting, world_size):
     assert all((by_sample[-1][name] == values).all() for name, values in whole.items())
 
 
-def test_values_by_sample_do_not_depend_on_batches_or_workers(setting):
-    """Their means are the metrics."""
+def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path):
+    """Their means are the metrics; they are kept in the run's folder, and a damaged file is none."""
     whole, parts = {}, [{}, {}]
     means = measure(setting, 64, by_sample=whole)
     assert set(whole) == set(means) and all(len(values) == 100 for values in whole.values())
@@ -97,6 +97,12 @@ def test_values_by_sample_do_not_depend_on_batches_or_workers(setting):
     measure(setting, 16, rank=1, world_size=2, channel=channel, by_sample=parts[1])
     for name, values in whole.items():
         assert parts[1][name] == pytest.approx(values, rel=1e-5)
+    save_by_sample(RunFolder(tmp_path), 7, whole)
+    found = read_by_sample(RunFolder(tmp_path), 7)
+    assert found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6) and found.keys() == whole.keys()
+    (file,) = (tmp_path / "evaluations").iterdir()
+    file.write_bytes(file.read_bytes()[:-30])
+    assert read_by_sample(RunFolder(tmp_path), 7) == read_by_sample(RunFolder(tmp_path), 8) == {}
 
 
 def test_the_limit_takes_the_first_samples(setting):

@@ -83,7 +83,14 @@ def test_figures_of_neighbours_are_the_papers_formulas() -> None:
         "coverage": sum(map(any, within[5])) / len(x),
     }
     found = estimates.neighbour_figures(real, generated)
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert {name: each.mean for name, each in found.items()} == pytest.approx(expected, rel=1e-12)
+    assert all(each.low < each.mean < each.high for each in found.values())
+
+
+def test_shares_at_their_end_keep_an_interval_within_it() -> None:
+    same = points(120, 3, 0)
+    found = estimates.neighbour_figures(same, same)["precision"]
+    assert found.mean == found.high == 1 and 0.9 < found.low < 1
 
 
 def test_clip_score_is_of_image_and_caption() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ditlab.intervals import seed_band
 from ditlab_addons.race.race import Race, RaceDecision, RaceRules, RungValue, look_confidence, look_sizes
@@ -62,9 +63,11 @@ def test_a_winner_is_named_at_the_last_rung_alone() -> None:
     assert (late.end, late.left) == ("winner", ("a",))
 
 
-def test_arms_that_stay_close() -> None:
-    decision = decide({"a": 1.0, "b": 1.0}, replace(RULES, rungs=(10,)), seeds=6)
-    assert (decision.end, decision.left) == ("seeds used up", ("a", "b"))
+@pytest.mark.parametrize(("indifference", "end"), [(0.5, "equal"), (0.001, "seeds used up")])
+def test_arms_that_stay_close(indifference: float, end: str) -> None:
+    rules = replace(RULES, rungs=(10,), indifference=indifference)
+    decision = decide({"a": 1.0, "b": 1.0}, rules, seeds=6)
+    assert (decision.end, decision.left) == (end, ("a", "b"))
 
 
 def test_a_decision_depends_on_no_order_and_waits_for_the_whole_look() -> None:
@@ -105,6 +108,15 @@ def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
     close = {"a": 1.0, "b": 1.0}
     assert decide(close, replace(RULES, max_steps=80)).end is None, "60 steps and 20 for the fourth seeds"
     assert decide(close, replace(RULES, max_steps=79)).end == "budget used up"
+
+
+def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
+    leads = {"a": 1.0, "b": 9.0, "c": 1.0}
+    noisy = Race(tuple(leads), RULES).decide([replace(each, held_out_noise=0.5) for each in results_of(leads)])
+    plain = decide(leads)
+    assert plain.dropped[0].difference and noisy.dropped[0].difference
+    assert noisy.dropped[0].difference.interval == plain.dropped[0].difference.interval
+    assert "held-out noise of a value 0.5" in noisy.describe(RULES, range(12))[0]
 
 
 def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:

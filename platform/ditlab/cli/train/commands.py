@@ -106,7 +106,7 @@ def train(
             return error.exit_code
         left: list[str] = []
         if figures is not False:
-            left = _draw_figures([each for each in results if each.status == "finished"], figures, line)
+            left = _draw_figures([each for each in results if each.status == "finished"], figures, quick, line)
     for text in [text for result in results for text in (_summary(result)[:1] if group else _summary(result))]:
         output.print_line(text, as_json)
     for text in _group_lines(group) if group else ():
@@ -127,7 +127,7 @@ def train(
     return 130
 
 
-def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, line: ProgressLine) -> list[str]:
+def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine) -> list[str]:
     """Draw the figures of finished runs, and return the kinds that were left to `ditlab figures`.
 
     A signal leaves the rest, of all the runs: they are finished.
@@ -135,12 +135,13 @@ def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, line: P
     left: list[str] = []
     waiting = [result.run_id for result in results]
     try:
-        from ditlab.api.final_figures import draw_final_figures
+        from ditlab.api.final_figures import SHARE, draw_final_figures
         from ditlab.runs.cores import computing_beside_others
 
+        share = 0.0 if quick else SHARE
         with computing_beside_others(line.say):
             for result in results:
-                drawn = draw_final_figures(result.run, line.warn, line.stage, bool(all_kinds))
+                drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
                 waiting.remove(result.run_id)
                 left += [kind for kind in drawn.left if kind not in left]
                 if drawn.left:

@@ -1,7 +1,7 @@
-"""Figures of generated images on features: Frechet distance, MMD and CLIP score, each with its 95 % interval, precision
-and recall, density and coverage.
+"""Figures of generated images on features, each with its 95 % interval: Frechet distance, MMD, precision and recall,
+density and coverage, CLIP score.
 
-Features are (num, dim). In an `Interval` `mean` is the value, and `num` counts generated images.
+Features are (num, dim). A figure is an `Interval` whose `mean` is its value and whose `num` counts generated images.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ K_PRECISION, K_DENSITY = 3, 5
 """Nearest neighbours that decide a ball's radius: of precision and recall, of density and coverage, as published."""
 LARGEST_NEIGHBOURS = 5_000
 """Images of either side, the first ones, whose neighbours are searched."""
+HALVINGS = 32
+"""Random halvings of both sets that the intervals of figures of neighbours rest on."""
 CLIP_WEIGHT = 2.5
 """Factor of the CLIP score."""
 SIGMA, CMMD_SCALE = 10.0, 1000.0
 """Width of CMMD's Gaussian kernel, and the factor on its value."""
 BLOCK = 2048
 """Rows of a kernel's matrix at once."""
+PART_VALUES = 2**23
+"""Most distances, float64, that are gathered at once for halves and quarters: 64 MiB."""
 
 
 def check_number(num: int, figure: str, side: str) -> None:
@@ -126,26 +130,91 @@ def _sums(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Squared Euclidean distances of points (m, dim) and (n, dim), float64, (m, n)."""
+    """Squared Euclidean distances of points (..., m, dim) and (..., n, dim), float64, (..., m, n)."""
     x, y = x.double(), y.double()
-    return (x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T).clamp_(min=0)
+    return (x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT).clamp_(min=0)
 
 
-def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, float]:
+def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
     """Precision and recall (Kynkaanniemi et al. 2019, arXiv:1904.06991, k = 3), density and coverage (Naeem et al.
-    2020, arXiv:2002.09797, k = 5), of the first 5,000 images of either side. All depend on the sizes of both sets."""
+    2020, arXiv:2002.09797, k = 5), of the first 5,000 images of either side.
+
+    All depend on the sizes of both sets, and their intervals are about the mean over fresh sets of these sizes. The
+    variance of a half's figure is that between the halves of both sets, over random halvings, and so of a quarter's;
+    the whole set's follows from these two as a power of the size. A share's is taken relative to p (1 - p), and
+    Wilson's interval keeps it within [0, 1].
+    """
     x, y = real[:LARGEST_NEIGHBOURS], generated[:LARGEST_NEIGHBOURS]
-    xx, yy = squared_distances(x, x).fill_diagonal_(0), squared_distances(y, y).fill_diagonal_(0)
-    xy = squared_distances(x, y)
+    xx, yy, xy = _distances(x, y)
+    values = _neighbours(xx, yy, xy)
+    of_parts = {num: _of_parts(xx, yy, xy, num) for num in (2, 4)}  # (halvings, parts, figures)
+    results = {}
+    for place, name in enumerate(("precision", "recall", "density", "coverage")):
+        value, spreads = float(values[place]), []
+        for each in of_parts.values():
+            variance, mean = float(each[..., place].var(1).mean()), float(each[..., place].mean())
+            spreads.append(variance if name == "density" else variance / max(mean * (1 - mean), 1e-12))
+        spread = spreads[0] * min(1.0, spreads[0] / spreads[1]) if spreads[1] else 0.0
+        if name == "density":
+            results[name] = interval(value, math.sqrt(spread), HALVINGS, len(y))
+        else:
+            num_shared = len(y if name == "precision" else x)  # images that the share is of
+            results[name] = _wilson(value, max(spread, 1 / num_shared), len(y))
+    return results
+
+
+def _of_parts(xx: Tensor, yy: Tensor, xy: Tensor, num: int) -> Tensor:
+    """Figures of `num` parts of both sets, (halvings, num, 4), in random orders that are the same for any `num`."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [each // num for each in xy.shape]
+    orders = [[torch.randperm(each, generator=generator) for each in xy.shape] for _ in range(HALVINGS)]
+    rows, columns = (
+        torch.cat([order[side][: size * num].view(num, size) for order in orders]).to(xy.device)
+        for side, size in enumerate(sizes)
+    )
+    found = []
+    for part in torch.arange(len(rows)).split(max(1, PART_VALUES // max(sizes) ** 2)):
+        a, b = rows[part], columns[part]
+        pairs = ((xx, a, a), (yy, b, b), (xy, a, b))
+        found.append(_neighbours(*(matrix[i[:, :, None], j[:, None]] for matrix, i, j in pairs)))
+    return torch.cat(found).view(HALVINGS, num, -1)
+
+
+def neighbour_values(real: Tensor, generated: Tensor) -> Tensor:
+    """Precision, recall, density and coverage, (..., 4), of all points (..., num, dim)."""
+    return _neighbours(*_distances(real, generated))
+
+
+def _distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    xx, yy = squared_distances(x, x), squared_distances(y, y)
+    for each in (xx, yy):
+        each.diagonal(dim1=-2, dim2=-1).zero_()
+    return xx, yy, squared_distances(x, y)
+
+
+def _neighbours(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
+    """Precision, recall, density and coverage, (..., 4), of squared distances within the real images, within generated
+    ones, and from real to generated ones."""
     radii = xx.topk(1 + max(K_PRECISION, K_DENSITY), largest=False).values  # the nearest one is the point itself
     of_generated = yy.kthvalue(1 + K_PRECISION).values
-    within = xy <= radii[:, K_DENSITY, None]
-    return {
-        "precision": float((xy <= radii[:, K_PRECISION, None]).any(0).double().mean()),
-        "recall": float((xy <= of_generated).any(1).double().mean()),
-        "density": float(within.double().sum(0).mean()) / K_DENSITY,
-        "coverage": float(within.any(1).double().mean()),
-    }
+    within = xy <= radii[..., K_DENSITY, None]
+    figures = (
+        (xy <= radii[..., K_PRECISION, None]).any(-2).double().mean(-1),
+        (xy <= of_generated[..., None, :]).any(-1).double().mean(-1),
+        within.double().sum(-2).mean(-1) / K_DENSITY,
+        within.any(-1).double().mean(-1),
+    )
+    return torch.stack(figures, -1)
+
+
+def _wilson(share: float, spread: float, num: int) -> Interval:
+    """Wilson's score interval (1927) of a share whose variance is `spread` times share (1 - share)."""
+    t = float(student_quantile(HALVINGS, CONFIDENCE))
+    spread = spread * t**2
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
+    std = half / t * math.sqrt(num)
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half), num, std, CONFIDENCE)
 
 
 def clip_score(images: Tensor, captions: Tensor) -> Interval:

@@ -19,6 +19,7 @@ from ditlab.data.permutations import keyed_permutation
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
+from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches, to_bytes
 from ditlab.spec.engine import ImageFeatures
@@ -34,8 +35,8 @@ class MeasuredImages:
 
     num: int
     statistics: Statistics
-    figures: dict[str, float]
-    """Figures by name, and the ends of their intervals (`NAME_low`); empty without another set."""
+    figures: dict[str, Interval]
+    """Figures by name; empty without another set."""
 
 
 def measure_images(
@@ -61,7 +62,7 @@ def measure_images(
         every = torch.cat(found)
         return every[torch.from_numpy(keyed_permutation(ORDER, len(every)))]  # places may be sorted by class
 
-    own, found = gathered(place), dict[str, float]()
+    own, found = gathered(place), dict[str, Interval]()
     if against is not None:
         is_file = against.endswith(NPZ)
         other = figures.reference("", list, device) if is_file else Statistics.of([gathered(against)])

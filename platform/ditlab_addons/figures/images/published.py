@@ -45,11 +45,7 @@ FIGURES = {
     "clip": ("cmmd",),
 }
 """Figures by kind of features, the Frechet distance first."""
-NEIGHBOURS = ("precision", "recall", "density", "coverage")
-"""Figures without an interval."""
 CLIP_SCORE = "clip_score"
-ENDS = ("_low", "_high")
-"""Endings of the names of an interval's ends."""
 ARRAYS = ("mu", "sigma", "features", "arr_0")
 """Arrays of an .npz file of statistics, and that of images."""
 LARGEST_ROWS = 5_000
@@ -209,17 +205,13 @@ class PublishedFigures(QualityFigures):
             )
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Names of the metrics, each followed by the ends of its interval, if it has one; CLIP score for images with
-        captions."""
+        """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
         figures = FIGURES[self.spec.kind]
         if self.arrays and "arr_0" not in self.arrays:
             figures = figures[:1] if self.spec.kind != "clip" else ()
         if self.spec.kind == "clip" and has_captions:
             figures = (*figures, CLIP_SCORE)
-        names = []
-        for figure in figures:
-            names += [f"quality/{figure}{end}" for end in ("", *(() if figure in NEIGHBOURS else ENDS))]
-        return tuple(names)
+        return tuple(f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high"))
 
     @cached_property
     def network_digest(self) -> str:
@@ -296,44 +288,42 @@ class PublishedFigures(QualityFigures):
         frechet = FIGURES[self.spec.kind][0]
         if is_first and self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
             other = FIGURES[self.spec.kind][1]
-            beside = f"; quality/{other}={found[other]:.4g} is unbiased" if other in found else ""
+            beside = f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
             samples.warn(
-                f"quality/{frechet}={found[frechet]:.4g} of {len(generated):,} images is biased upwards (fewer "
+                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is biased upwards (fewer "
                 f"than {UNBIASED_FROM} for each of {generated.shape[1]:,} features): compare it at equal numbers "
                 f"alone{beside}."
             )
         captions = samples.captions
         if self.spec.kind == "clip" and captions:
             texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
-            found |= _named(CLIP_SCORE, estimates.clip_score(generated, torch.cat(texts)))
-        return {f"quality/{name}": value for name, value in found.items()}
+            found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
+        return {
+            f"quality/{name}{end}": value
+            for name, each in found.items()
+            for end, value in (("", each.mean), ("_low", each.low), ("_high", each.high))
+        }
 
-    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, float]:
-        """Return the figures that compare features (num, width) with a reference, and the ends of their intervals.
-        Raises as `measure` does."""
+    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
+        """Return the figures that compare features (num, width) with a reference. Raises as `measure` does."""
         kind, real = self.spec.kind, reference.features.to(generated.device)
         if reference.mu.shape[0] != generated.shape[1]:
             raise UserError(
                 f"evaluation.features: reference={self.spec.reference} is of {reference.mu.shape[0]} features, and "
                 f"kind={kind} gives {generated.shape[1]}; name a reference of the same network."
             )
-        names = [name.removeprefix("quality/") for name in self.names() if not name.endswith(ENDS)]
+        names = [name.removeprefix("quality/") for name in self.names()[::3]]
         estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
         if len(names) > 1 or kind == "clip":
             estimates.check_number(len(real), f"quality/{names[-1]}", "reference")
         if kind == "clip":
-            return _named("cmmd", estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE))
-        found = _named(names[0], estimates.frechet((reference.mu, reference.sigma), generated))
+            return {"cmmd": estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE)}
+        found = {names[0]: estimates.frechet((reference.mu, reference.sigma), generated)}
         if len(names) > 1:
-            found |= _named(names[1], estimates.mmd(real, generated))
+            found[names[1]] = estimates.mmd(real, generated)
         if len(names) > 2:
             found |= estimates.neighbour_figures(real, generated)
         return found
-
-
-def _named(name: str, figure: Interval) -> dict[str, float]:
-    """A figure and the ends of its interval, by name."""
-    return {name: figure.mean, f"{name}_low": figure.low, f"{name}_high": figure.high}
 
 
 def _kept(path: Path) -> Statistics | None:
