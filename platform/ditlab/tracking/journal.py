@@ -305,23 +305,6 @@ def main_metric(folder: RunFolder) -> str:
     return found[1].decode(errors="replace") if found else ""
 
 
-def last_logged(folder: RunFolder, kind: str, name: str) -> str | float | None:
-    """Return the last value of a metric or tag, of which the line alone is parsed; None where the journal has none."""
-    try:
-        content = folder.journal.read_bytes()
-    except OSError:
-        return None
-    place = json.dumps(name).encode() + b":"
-    begin = len(content)
-    while (at := content.rfind(place, 0, begin)) >= 0:
-        begin = content.rfind(b"\n", 0, at) + 1
-        record = parse_record(content[begin : content.find(b"\n", at)])
-        if record is not None and record["kind"] == kind:
-            values = dict(all_metrics(record)) if kind == "metrics" else record["values"]
-            return values.get(name)
-    return None
-
-
 def recent_median(losses: Mapping[int, float]) -> float:
     """Return the median of values by step over the last 2 % of the steps; NaN without any."""
     last = max(losses, default=0)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import access_fault, artifact_address, is_server, redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, artifact_address, is_server, redact
 from ditlab.tracking.backend import RunGoneError
 from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
 from ditlab.tracking.names import VIEW, safe_folder
@@ -32,8 +31,6 @@ _COLUMNS = (
     "metrics.`quality/agreement`", "tags.`ditlab.changed`", "tags.`ditlab.status`", "tags.`ditlab.run`",
 )  # fmt: skip
 _IMAGE_SECTION = "ditlab-images"
-
-_STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
 
 
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str = "") -> str:
@@ -155,40 +152,6 @@ def _view_value(metric: str, present: str | None = None) -> str | None:
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
-
-
-def list_mlflow_runs(uri: str, home: Home, num: int) -> list[dict[str, Any]]:
-    """Rows of the newest `num` runs at an address. Raises UserError where it is malformed or does not answer."""
-    uri = resolve_tracking_uri(uri, home)
-    if fault := access_fault(uri, "start that MLflow server or correct the address"):
-        raise UserError(fault)
-    try:
-        client = connect(uri, home)
-        experiments = {e.experiment_id: e.name for e in client.search_experiments()}
-        runs = client.search_runs(
-            list(experiments), f"tags.`{RUN_TAG}` LIKE '%'", max_results=num, order_by=["attributes.start_time DESC"]
-        )
-    except Exception as error:
-        # Whatever answers at the address, MLflow's client and its database drivers raise errors of a dozen kinds.
-        raise UserError(
-            f"tracking.uri={redact(uri)} cannot be read as an MLflow store ({first_line(error)}); correct the address."
-        ) from error
-    rows = []
-    for run in runs:
-        started = datetime.fromtimestamp(run.info.start_time / 1000).astimezone()
-        rows.append(
-            {
-                "run_id": run.data.tags[RUN_TAG],
-                "mlflow_run_id": run.info.run_id,
-                "name": run.info.run_name,
-                "family": run.data.tags.get("ditlab.family", ""),
-                "experiment": experiments[run.info.experiment_id],
-                "status": _STATUS.get(run.info.status, run.info.status.lower()),
-                "created": started.isoformat(timespec="milliseconds"),
-                "train_loss": run.data.metrics.get("train/loss"),
-            }
-        )
-    return rows
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
