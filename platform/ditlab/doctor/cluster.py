@@ -43,13 +43,13 @@ from ditlab.spec.values import format_bytes
 from ditlab.storage.local import writable_folder
 from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import (
-    check_access,
     check_reachable,
     launch_address,
     redact,
     resolve_tracking_uri,
     sqlite_path,
 )
+from ditlab.tracking.mlflow_connection import store_fault
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 SLOW_STORAGE = 100e6
@@ -298,7 +298,7 @@ def read_speed(place: str, name: str) -> float:
 def tracking_problem(uri: str) -> str:
     """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
     reason = check_reachable(uri)
-    return f"does not answer ({reason})" if reason else check_access(uri) or ""
+    return f"does not answer ({reason})" if reason else store_fault(uri, Home.from_environment())
 
 
 def probe_job_server(address: str) -> tuple[int | None, list[str]]:

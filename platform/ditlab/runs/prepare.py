@@ -33,7 +33,7 @@ from ditlab.spec.start import first_step
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 from ditlab.storage.files import write_durably
-from ditlab.tracking.access import check_access, check_reachable, launch_address, redact
+from ditlab.tracking.access import access_fault, launch_address
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
@@ -198,12 +198,12 @@ def startup_lines(launch: Launch) -> list[str]:
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
-    uri, problem = launch.tracking_uri, None
+    lines = launch_notes(launch)
+    uri = launch.tracking_uri
     if not uri.startswith("sqlite"):
-        reason = check_reachable(uri)
-        problem = f"tracking.uri={redact(uri)} does not answer ({reason})" if reason else check_access(uri)
-    warning = f"warning: {problem}; training goes on, `ditlab runs sync` sends what is missing."
-    return [*launch_notes(launch), *([warning] if problem else []), last]
+        fault = access_fault(uri, "training goes on, `ditlab runs sync` sends what is missing")
+        lines += [f"warning: {fault}"] * bool(fault)
+    return [*lines, last]
 
 
 def _compile_decision(experiment: Experiment) -> CompileDecision:

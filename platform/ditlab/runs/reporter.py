@@ -29,7 +29,6 @@ from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PRO
 from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
-from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
     STATUS_TAG,
@@ -215,9 +214,6 @@ class TrackedReporter(Reporter):
         self.requests: TrackedRequests = TrackedRequests(
             self._tracker, self.warn, refused, self.metrics if counts else ignore
         )
-        self._openmetrics = OpenMetricsFile(
-            self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
-        )
 
     def __enter__(self) -> "TrackedReporter":
         launch, tracker = self._launch, self._tracker
@@ -320,9 +316,6 @@ class TrackedReporter(Reporter):
 
     def tags(self, tags: Mapping[str, str]) -> None:
         self._tracker.set_tags(tags)
-
-    def expose(self, gauges: Callable[[], RunGauges], is_over: bool) -> None:
-        self._openmetrics.renew(gauges, is_over)
 
     def samples(self, step: int, figure: Figure) -> None:
         try:

@@ -1,20 +1,16 @@
-"""HTTP servers on this machine's loopback, and that of a run's metrics (`ditlab train --metrics-port`)."""
+"""HTTP servers on this machine's loopback."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, ClassVar
 
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
-
 from ditlab.errors import UserError, first_line
-from ditlab.tracking.server import is_loopback
 
 HOST = "127.0.0.1"
 REQUEST_TIMEOUT = 30.0
@@ -24,8 +20,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
-_NOTHING_YET = b"# EOF\n"
-"""No metric, in the same format: before the run has written any."""
 
 
 @dataclass(frozen=True)
@@ -103,36 +97,9 @@ def is_own_name(hosts: list[str]) -> bool:
     return found is not None and is_loopback(found[1].strip("[]"))
 
 
-class MetricsServer(LoopbackServer):
-    """Server of `/metrics`: the file that a run renews (`tracking.openmetrics`). Use as a context manager."""
-
-    def __init__(self, port: int) -> None:
-        """Listen on a port of loopback at once. Raises UserError where that is impossible."""
-        if not 1 <= port <= 65535:
-            raise UserError(f"metrics_port={port} is no port; give one from 1 to 65535.")
-        super().__init__(port, "--metrics-port")
-        self._file: Path | None = None
-        self._thread = threading.Thread(target=self.serve_forever, name="ditlab-metrics", daemon=True)
-
-    def follow(self, file: Path) -> None:
-        """Serve a run's file from now on."""
-        self._file = file
-
-    def respond(self, path: str) -> Answer:
-        """Answer with the metrics as they are now. Raises OSError where the file cannot be read."""
-        if path.partition("?")[0] != "/metrics":
-            return Answer(b"the metrics are at /metrics\n", status=HTTPStatus.NOT_FOUND)
-        try:
-            content = self._file.read_bytes() if self._file else _NOTHING_YET
-        except FileNotFoundError:
-            content = _NOTHING_YET
-        return Answer(content, CONTENT_TYPE_LATEST)
-
-    def __enter__(self) -> MetricsServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches an interface."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

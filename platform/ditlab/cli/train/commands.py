@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 @options.train_address
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
+    "--resume", metavar="RUN|auto",
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )  # fmt: skip
 @options.seeds
 @options.start
 @options.figures
-@options.metrics_port
 @options.start_checks
 @options.grace
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
-    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None, metrics_port: int | None,
+    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None,
     grace: float, dry_run: bool, as_json: bool, **checks: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
@@ -87,7 +86,7 @@ def train(
         from ditlab.runs.launch import StartRefused
 
         settings: dict[str, Any] = {
-            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port,
+            "local": local, "address": address, "resume": resume,
             "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
             **checks,
         }  # fmt: skip
@@ -225,7 +224,6 @@ def _summary(result: TrainingResult) -> list[str]:
 @options.quick
 @options.seeds
 @options.figures
-@options.metrics_port
 @options.start_checks
 @options.grace
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
