@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
+@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network.")
 @click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
 @click.option("--storage", metavar="PATH|URI", help="With --cluster: place of checkpoints, to be measured.")
 @options.as_json
