@@ -32,7 +32,6 @@ from ditlab.tracking.names import SPEC_HASH, flatten
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
     STATUS_TAG,
-    checkpoint_tags,
     end_run,
     log_model,
     log_overview,
@@ -329,12 +328,6 @@ class TrackedReporter(Reporter):
         picture = samples_path(self._folder, step)
         text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)
-        known = self.recorded.tags()  # within the training, they are empty until a checkpoint is complete
-        is_saved = known.get("ditlab.saved.step") == str(step)
-        saved = {name: known.get(f"ditlab.saved.{name}", "") if is_saved else "" for name in ("checkpoint", "manifest")}
-        self._tracker.set_tags(
-            {"ditlab.samples.step": str(step), **{f"ditlab.samples.{name}": each for name, each in saved.items()}}
-        )
         if text.exists():
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
@@ -348,7 +341,6 @@ class TrackedReporter(Reporter):
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self.requests.saved(step, location)
-        self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
         renew_note(self._tracker)
         try:
             update_record(self._folder, step=step)

@@ -11,7 +11,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.access import access_fault, artifact_address, is_server, redact
 from ditlab.tracking.backend import RunGoneError
-from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
+from ditlab.tracking.mlflow_connection import connect, error_code
 from ditlab.tracking.names import VIEW, safe_folder
 
 RUN_TAG = "ditlab.run"
@@ -34,22 +34,16 @@ _IMAGE_SECTION = "ditlab-images"
 
 
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str = "") -> str:
-    """MLflow's id of the experiment of this name, with our saved view, which has columns of a run's main metric; its
-    artifacts lie under DITLAB_HOME unless a server keeps them."""
+    """MLflow's id of the experiment of this name. A new one has our saved view, with columns of its first run's main
+    metric; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)
     if found and found.lifecycle_stage == "deleted":
         raise _deleted_experiment(client, found)
-    if found and (view := _view_value(metric, found.tags.get(VIEW_TAG))):
-        try:
-            client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
     if found:
         return str(found.experiment_id)
     location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
-    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric) or ""}
+    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric)}
     try:
         return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
@@ -123,22 +117,9 @@ def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
-def _view_value(metric: str, present: str | None = None) -> str | None:
-    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression.
-
-    Given the one that is there, None where that is a person's, or has the metric's columns already.
-    """
+def _view_value(metric: str) -> str:
+    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
     own = [f"metrics.`{name}`" for name in ((f"best/{metric}", metric) if metric else ())]
-    columns = [*own, *_COLUMNS]
-    if present is not None:
-        try:
-            view = json.loads(present)
-            before = json.loads(view["state"])["selectedColumns"]
-            columns = [*(column for column in own if column not in before), *before]
-        except (ValueError, KeyError, TypeError):
-            return None
-        if view.get("updatedAt") or _COLUMNS[-1] not in before or len(columns) == len(before):
-            return None
     cards = [
         {
             "uuid": f"ditlab-{number}", "type": "IMAGE", "runsCountToCompare": 10, "metricSectionId": _IMAGE_SECTION,
@@ -148,7 +129,7 @@ def _view_value(metric: str, present: str | None = None) -> str | None:
     ]  # fmt: skip
     section = {"uuid": _IMAGE_SECTION, "name": "samples", "display": True, "isReordered": False}
     state = {
-        "selectedColumns": columns, "orderByKey": "attributes.start_time", "orderByAsc": False,
+        "selectedColumns": [*own, *_COLUMNS], "orderByKey": "attributes.start_time", "orderByAsc": False,
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
