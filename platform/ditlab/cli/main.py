@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -133,12 +134,12 @@ def _run() -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130, "interrupted")
     except OSError as error:
-        _drop_broken_streams()
+        stream = _failed_stream(error)
         if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
             sys.exit(1)
         if error.errno not in REFUSALS:
             raise
-        place = error.filename or f"standard output, or DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')},"
+        place = error.filename or stream or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1, "storage")
     except Exception:
         if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it
@@ -146,13 +147,19 @@ def _run() -> None:
         raise
 
 
-def _drop_broken_streams() -> None:
-    """Let a standard stream that cannot be written go nowhere: else it fails again as the process ends."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _failed_stream(error: OSError) -> str:
+    """The standard stream that an error is about, which goes nowhere from now on; empty for an error of another file.
+
+    An unbuffered stream that has failed does not fail at a flush: what wrote last, click or rich, tells its file.
+    """
+    frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    file = frame.f_locals.get("file") or getattr(frame.f_locals.get("self"), "file", None)
+    for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr)):
+        with suppress(OSError, ValueError):  # ValueError: a stream of another program's, without a number
+            if error.filename is None and file is not None and file.fileno() == stream.fileno():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                return name
+    return ""
 
 
 class _Sentences(logging.Handler):

@@ -20,7 +20,7 @@ from ditlab.home import Home
 from ditlab.runs.signals import StopRequests
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_value, parse_duration
-from ditlab.tracking.device_hours import DeviceHours
+from ditlab.tracking.index import DeviceHours
 from ditlab.tracking.records import update_record
 
 if TYPE_CHECKING:

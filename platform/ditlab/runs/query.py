@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.history import MAIN_TAG, SPEED
-from ditlab.tracking.index import Journal, JournalIndex, State, is_damage, read_points
+from ditlab.tracking.index import Journal, JournalIndex, State, is_damage
 from ditlab.tracking.journal import TRAIN_LOSS, recent_median
 from ditlab.tracking.names import as_count
 from ditlab.tracking.records import RunRecord, scan_runs
@@ -45,9 +45,9 @@ SELECT run, name AS metric, step, value, _points.time / 1000.0 AS time
 FROM _points JOIN _journals ON _journals.id = journal JOIN _names ON _names.id = metric"""
 _SPECS = """CREATE TEMP VIEW specs AS
 SELECT run, key AS field, number(value) AS value FROM _journals, json_each(state, '$.params')
-WHERE part = 'points' AND key NOT LIKE 'parameters.%' AND key != 'spec_hash' AND value != ''"""
+WHERE key NOT LIKE 'parameters.%' AND key != 'spec_hash' AND value != ''"""
 _VALUES = """SELECT step, value FROM _points
-WHERE journal IN (SELECT id FROM _journals WHERE part = 'points' AND run = ?)
+WHERE journal IN (SELECT id FROM _journals WHERE run = ?)
 AND metric = (SELECT id FROM _names WHERE name = ?) ORDER BY journal, position"""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -96,7 +96,7 @@ def _with_index(home: Home, read: Callable[[JournalIndex], T]) -> T:
 
 
 def _rows(index: JournalIndex, home: Home, records: Sequence[RunRecord]) -> RunRows:
-    states = index.update("points", read_points, [Journal(record.run_id) for record in records])
+    states = index.update([Journal(record.run_id) for record in records])
     rows = []
     for record in records:
         row = _run_row(index.database, record, states.get(Journal(record.run_id), {}))
@@ -139,7 +139,7 @@ def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]
     if wanted:
         index.keep_only([record.run_id for record in records])
     journals = [Journal(one.run_id, node) for one in records for node in home.run(one.run_id).journal_nodes()]
-    states = index.update("points", read_points, journals)
+    states = index.update(journals)
     notes = _faults(index, home)
     database = index.database
     database.create_function("number", 1, _number, deterministic=True)

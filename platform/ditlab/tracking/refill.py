@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
@@ -106,7 +105,6 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
     """Put the home's present folder in the place of the former one, in the run's specs and list of trials."""
     # A whole path, or the path of a file:// URI: the former `/runs` is not the end of `/data/runs`.
     pattern = re.compile(rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(former)}(?![\w.~-])")
-    encoded = re.compile(rf"(?<=://){re.escape(quote(former))}(?![\w.~%-])")
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):
@@ -115,7 +113,7 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
             return [moved(each) for each in value]
         if not isinstance(value, str):
             return value
-        return pattern.sub(lambda _: present, encoded.sub(lambda _: quote(present), value))
+        return pattern.sub(lambda _: present, value)
 
     for path in (folder.path / name for name in _SPECS):
         try:

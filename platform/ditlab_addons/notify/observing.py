@@ -18,9 +18,8 @@ from ditlab.runs.observers import ObserverMaker, RunEnd, RunObserver
 from ditlab.secrets import hide, hide_variable
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.sweep import Sweep
-from ditlab_addons.notify.messages import run_message, sweep_message
+from ditlab_addons.notify.messages import addresses, problem_of, run_message, send, sweep_message
 from ditlab_addons.notify.section import Notification, NotifyEvent
-from ditlab_addons.notify.sending import addresses, problem_of, send
 
 END_WAIT = 30.0
 """Seconds for which the end of a run waits for each of its messages."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home
-from ditlab.tracking.device_hours import DeviceHours
+from ditlab.tracking.index import DeviceHours
 from support.command import run_inside
 
 PROGRAM = Path(__file__).with_name("search_program.py")

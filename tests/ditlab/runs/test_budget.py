@@ -54,7 +54,7 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
 def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, monkeypatch):
     monkeypatch.setattr("ditlab.runs.budget.CHECK_INTERVAL", 0.05)
     monkeypatch.setattr("ditlab.runs.budget._SHARE", 1.0)
-    from ditlab.tracking.device_hours import DeviceHours
+    from ditlab.tracking.index import DeviceHours
 
     used = DeviceHours(run_home).total()["core"]
     monkeypatch.setenv("DITLAB_BUDGET", text := f"{3600 * used + 1:.3f}s")

@@ -26,7 +26,7 @@ def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert worker_threads(Resources()) == (3, "OMP_NUM_THREADS=3")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5})
-    assert worker_threads(Resources()).number == 1 and allowed_cores() == (2, "the affinity mask")
+    assert worker_threads(Resources()).number == 2 and allowed_cores() == (2, "the affinity mask")
     number, reason = worker_threads(Resources(), 7)
     assert number == 7 and "its sums depend on their number, though the affinity mask allows 2 of 8 cores" in reason
 

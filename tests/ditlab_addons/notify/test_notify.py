@@ -16,7 +16,7 @@ from ditlab.runs.events import EventReader
 from ditlab.runs.observers import RunEnd, RunObservers
 from ditlab.secrets import hide
 from ditlab.sweeps.progress import SweepTrials
-from ditlab_addons.notify import messages, observing, sending
+from ditlab_addons.notify import messages, observing
 from ditlab_addons.notify.observing import Notifier, check_addresses
 from ditlab_addons.notify.section import Notification
 from support.journaled import JournaledRun
@@ -143,7 +143,7 @@ def test_a_failure_is_told_and_an_interruption_is_none(run, receiver, error, eve
 
 @pytest.mark.parametrize("receiver", ["slow", "refuses", "floods", "nobody"], indirect=True)
 def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatch):
-    monkeypatch.setattr(sending, "TIMEOUT", 0.3)
+    monkeypatch.setattr(messages, "TIMEOUT", 0.3)
     if receiver.manner == "nobody":
         receiver.shutdown()
         receiver.server_close()
@@ -178,7 +178,7 @@ def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
 
 def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_message(run, receiver, monkeypatch):
     monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
-    assert sending.send("SOME_HOOK", {"event": "lost"}) == "address 2: ConnectionRefusedError"
+    assert messages.send("SOME_HOOK", {"event": "lost"}) == "address 2: ConnectionRefusedError"
     assert receiver.got == [{"event": "lost"}]
 
 
@@ -214,7 +214,7 @@ def test_an_address_that_cannot_be_used_is_refused_without_repeating_it(address,
 
 def test_what_needs_apprise_says_so_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "apprise", None)
-    problem = sending.problem_of(f"tgram://{TOKEN}/1")
+    problem = messages.problem_of(f"tgram://{TOKEN}/1")
     assert problem == "needs apprise, which is not installed: pip install 'ditlab[notify]'"
 
 
@@ -222,14 +222,14 @@ def test_apprise_sends_the_picture(run, receiver, caplog):
     pytest.importorskip("apprise")
     address = receiver.address.replace("http://", "json://")
     message = messages.run_message(run.folder, "finished")
-    assert sending.problem_of(address) == ""
-    assert sending.problem_of(f"nothing://{TOKEN}").startswith("is none that apprise knows")
-    assert sending._send_by_apprise(address, message) == ""
+    assert messages.problem_of(address) == ""
+    assert messages.problem_of(f"nothing://{TOKEN}").startswith("is none that apprise knows")
+    assert messages._send_by_apprise(address, message) == ""
     (got,) = receiver.got
     assert got["title"] == message["title"] and "eval/velocity 2" in got["message"]
     assert [each["filename"] for each in got["attachments"]] == ["samples-00000000.png"]
     receiver.manner = "refuses"
-    assert sending._send_by_apprise(address, message) == "apprise could not send it"
+    assert messages._send_by_apprise(address, message) == "apprise could not send it"
     assert TOKEN not in caplog.text
 
 

@@ -56,7 +56,7 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
         return
 
     from ditlab.runs.budget import HomeBudget
-    from ditlab.tracking.device_hours import DeviceHours
+    from ditlab.tracking.index import DeviceHours
 
     home = Home.from_environment()
     rows, remarks = _rows(home, num, name, status)

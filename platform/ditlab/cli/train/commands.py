@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.parts import start_checks
-from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
+from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS
 
 if TYPE_CHECKING:
     from ditlab.api.training import GroupResult, TrainingResult
@@ -165,7 +164,9 @@ def _summary(result: TrainingResult) -> list[str]:
         end = f"interrupted at step {result.step} of {result.total_steps}"
         lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
     else:
-        loss = recent_metrics(RunFolder(result.folder)).loss
+        from ditlab.tracking.history import Series, metric_history
+
+        loss = metric_history(RunFolder(result.folder)).get(TRAIN_LOSS, Series()).recent_median()
         lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         from ditlab.reports.text_file import read_texts
         from ditlab.tracking.access import resolve_tracking_uri
@@ -250,7 +251,8 @@ def submit(
     with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, environment)
-        output.say(f"home: {home or _default_home()}")
+        if home:
+            output.say(f"home: {home}")
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
@@ -284,14 +286,6 @@ def submit(
         result |= json.loads(last or "{}")
     output.emit(result, as_json)
     return ended.exit_code
-
-
-def _default_home() -> str:
-    """Say in which home a job keeps its runs that is given none."""
-    own = Home.named_by_environment().root
-    if "DITLAB_HOME" in os.environ:
-        return f"{own} if the job runs on this machine, else that of the nodes' environment (--home PATH)"
-    return f"that of the nodes' environment, else {own} if the job runs on this machine (--home PATH)"
 
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
