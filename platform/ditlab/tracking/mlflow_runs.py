@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +37,7 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metr
     metric; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)
     if found and found.lifecycle_stage == "deleted":
-        raise _deleted_experiment(client, found)
+        raise _deleted_experiment(found)
     if found:
         return str(found.experiment_id)
     location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
@@ -82,25 +81,18 @@ def check_alive(client: Any, mlflow_run_id: str) -> None:
         return
     experiment = client.get_experiment(info.experiment_id)
     if experiment.lifecycle_stage == "deleted":
-        raise _deleted_experiment(client, experiment)
-    restore = _restore_command(client, f"runs restore --run-id {mlflow_run_id}")
-    raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; {restore}")
-
-
-def _deleted_experiment(client: Any, experiment: Any) -> RunGoneError:
-    """Error for an experiment in MLflow's trash, whose name no other one can have."""
-    restore = _restore_command(client, f"experiments restore --experiment-id {experiment.experiment_id}")
-    return RunGoneError(
-        f"experiment {experiment.name!r} (number {experiment.experiment_id}) was deleted in MLflow; {restore}, or set "
-        "another tracking.experiment"
+        raise _deleted_experiment(experiment)
+    raise RunGoneError(
+        f"run {mlflow_run_id} was deleted in MLflow; `mlflow runs restore --run-id {mlflow_run_id}` restores it, and "
+        "`ditlab runs sync` sends what waits"
     )
 
 
-def _restore_command(client: Any, arguments: str) -> str:
-    """Command that takes something out of MLflow's trash."""
-    return (
-        f"`MLFLOW_TRACKING_URI={shlex.quote(redact(client.tracking_uri))} mlflow {arguments}` restores it, and "
-        "`ditlab runs sync` sends what waits"
+def _deleted_experiment(experiment: Any) -> RunGoneError:
+    """Error for an experiment in MLflow's trash, whose name no other one can have."""
+    return RunGoneError(
+        f"experiment {experiment.name!r} was deleted in MLflow; `mlflow experiments restore --experiment-id "
+        f"{experiment.experiment_id}` restores it, and `ditlab runs sync` sends what waits"
     )
 
 

@@ -93,24 +93,24 @@ def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_t
     client.delete_run(run)
     with pytest.raises(RunGoneError, match="was deleted in MLflow") as caught:
         check_alive(client, run)
-    follow(str(caught.value))
+    follow(str(caught.value), uri)
     check_alive(client, run)
     client.delete_experiment(number)
     for look in (lambda: find_or_create_experiment(client, "digits", uri, home), lambda: check_alive(client, run)):
-        with pytest.raises(RunGoneError, match=rf"experiment 'digits' \(number {number}\) was deleted") as caught:
+        with pytest.raises(RunGoneError, match="experiment 'digits' was deleted") as caught:
             look()
-    follow(str(caught.value))
+    follow(str(caught.value), uri)
     assert find_or_create_experiment(client, "digits", uri, home) == number
     check_alive(client, run)
 
 
-def follow(message):
+def follow(message, uri):
     """Do what a message says between its first backquotes."""
     from mlflow.cli import cli
 
-    assignment, program, *arguments = shlex.split(message.split("`")[1])
+    program, *arguments = shlex.split(message.split("`")[1])
     assert program == "mlflow"
-    done = CliRunner().invoke(cli, arguments, env=dict([assignment.split("=", 1)]), catch_exceptions=False)
+    done = CliRunner().invoke(cli, arguments, env={"MLFLOW_TRACKING_URI": uri}, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
 

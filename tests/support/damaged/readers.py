@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,9 +40,6 @@ from ditlab.tracking.records import find_run, find_unfinished, read_record, reco
 from ditlab.tracking.upload import CursorFile, journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 from support.opened import open_training_run
-
-END_OF_JOURNAL = 60_000
-"""Bytes of a journal that `ditlab runs` reads at least: metrics before are not in its list."""
 
 Say = Callable[[str], None]
 Reader = Callable[[DamagedHome, Say], Any]

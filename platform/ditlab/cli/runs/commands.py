@@ -328,7 +328,6 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
-        "speed": "" if found.speed is None else f"{found.speed:,.4g} samples/s, the median of the run",
         "checkpoints": "" if record.trials else _checkpoints(found),
         "folder": str(found.folder.path),
         "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.home import RunFolder
+from ditlab.home import Home, RunFolder
 from ditlab.runs.query import run_rows
 from ditlab.tracking.history import DEVICES_TAG, JournalFacts, final_values, metric_history
 from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.records import read_record
 from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
