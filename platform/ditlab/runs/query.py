@@ -148,8 +148,12 @@ def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]
     types = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS["runs"].items())
     database.execute(f"CREATE TEMP TABLE runs ({types})")
     if "runs" in wanted:
-        found = (_run_row(database, record, states.get(Journal(record.run_id), {})) for record in records)
-        rows = [tuple(row.values()) for row in found]
+        rows = []
+        for record in records:
+            state = states.get(Journal(record.run_id), {})
+            row = _run_row(database, record, state)
+            row["protocol"] = protocol_of(row["main_metric"] or "", state.get("tags", {})) or None
+            rows.append([row[name] for name in COLUMNS["runs"]])
         database.executemany(f"INSERT INTO runs VALUES ({', '.join('?' * len(COLUMNS['runs']))})", rows)
     return notes
 
@@ -162,7 +166,7 @@ def _faults(index: JournalIndex, home: Home) -> list[str]:
 
 
 def _run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> dict[str, Any]:
-    """Make a row of the table `runs`, in the order of its columns."""
+    """Make a row of the table `runs`, by column, without `protocol`: a list of runs needs none of its libraries."""
     tags = state.get("tags", {})
     main = tags.get(MAIN_TAG)
     losses = _values(database, record.run_id, TRAIN_LOSS)
@@ -182,7 +186,6 @@ def _run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> d
         "train_loss": loss,
         "main_metric": main,
         "main_value": measured[-1][1] if measured else None,
-        "protocol": protocol_of(main or "", tags) or None,
         "samples_per_second": statistics.median(speeds) if speeds else None,
         "sweep": record.parent or None,
         "trial": record.trial if record.trial >= 0 else None,

@@ -83,7 +83,7 @@ def _rows(home: Home, num: int, name: str | None, status: str | None) -> tuple[l
 
     runs = scan_runs(home)
     states: dict[str, RunningState | None] = {}
-    chosen = []
+    chosen: list[RunRecord] = []
     for record in runs.records:
         if len(chosen) == num:
             break
