@@ -34,6 +34,7 @@ ROOT = FOLDER.parents[1]
 NEEDS = {
     "data/streaming": ("moto",),
     "runs/average_errors": ("deepspeed",),
+    "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/command_start_up": ("mlflow", "deepspeed"),
     "runs/async_evaluation": ("ray", "deepspeed"),

@@ -11,6 +11,7 @@ SMALL = {
     "data/streaming": ["--gigabytes", "0.3", "--step", "0.1", "--cache", "0.3"],
     "quality/figure_coverage": ["--repeats", "20", "--fresh", "100", "--dims", "8", "--counts", "100"],
     "runs/average_errors": ["--steps", "60"],
+    "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],
     "runs/command_start_up": ["--rounds", "1"],
     "runs/async_evaluation": ["--rounds", "1", "--steps", "60", "--every", "30"],

@@ -46,6 +46,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.images import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
+from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.compiling import compile_decision, missing_to_compile
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.spec.files import build_experiment
@@ -541,10 +542,11 @@ class ExportedModel:
             remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
             raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
         inputs = ModelInputs.from_experiment(spec, (), next(self.network.parameters()).device)
-        return draw_set(
-            options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
-            Home.from_environment(),
-        )  # fmt: skip
+        with computing_beside_others(_log.info):
+            return draw_set(
+                options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
+                Home.from_environment(),
+            )  # fmt: skip
 
     def _sampler(self, spec: Experiment) -> Sampler:
         with building():

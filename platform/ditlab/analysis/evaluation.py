@@ -37,7 +37,7 @@ from ditlab.receipts.records import (
 )
 from ditlab.reports.formatting import terminal_table
 from ditlab.reports.text_file import save_table
-from ditlab.runs.cores import thread_text
+from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.runs.launch import checkpoint_store
 from ditlab.runs.locks import is_locked, lock_evaluation
 from ditlab.spec.experiment import Experiment
@@ -204,7 +204,7 @@ def evaluate_run(
     evaluator = StateEvaluator(
         experiment, data, saved.home, inputs, rank, ControlChannel(rank), saved.warn, progress=saved.progress
     )
-    with protocol.computing(device):
+    with computing_beside_others(saved.warn, protocol.threads), protocol.computing(device):
         threads = torch.get_num_threads() if device.type == "cpu" else None
         network, objective = evaluated_modules(
             spec, partial(saved.weights, merged=False), data.text, device, precision, protocol.workers

@@ -20,6 +20,7 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figure, schedules_figure
 from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.reports.rendering.theme import ThemeName
+from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.history import metric_history
 from ditlab.training.plan import learning_rate, plan_run
 from ditlab_models.contract import ModelSpec
@@ -73,7 +74,8 @@ class FigureSet:
         An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
         draw it from. Raises UserError for an unknown kind, and where the disk refuses.
         """
-        plot = self.draw(kind)
+        with computing_beside_others(_log.info):  # a caller that draws several says it once
+            plot = self.draw(kind)
         place = output_folder(folder or self.folder)
         if plot is None:
             return []

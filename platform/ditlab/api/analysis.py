@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ditlab.api.run import Run, open_run
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ def compare(
 
     names, folder = [run.id if isinstance(run, Run) else run for run in runs], None if out is None else Path(out)
     warn = warn or _log.warning
-    return compare_runs(
-        names, Home.from_environment(), warn, on_progress,
-        out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
-    )  # fmt: skip
+    with computing_beside_others(warn):
+        return compare_runs(
+            names, Home.from_environment(), warn, on_progress,
+            out=folder, samples=samples, grid=grid, seed=seed, batch=batch, log=log,
+        )  # fmt: skip
 
 
 def evaluate_averages(
@@ -74,6 +76,7 @@ def evaluate_averages(
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
     opened.home.check_place()
+    opened.wait_as_in_training()
     from ditlab.analysis.averages import evaluate_averages as evaluate
     from ditlab.analysis.opened_run import open_found
 

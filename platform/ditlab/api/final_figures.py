@@ -18,6 +18,7 @@ from ditlab.api.run import Run
 from ditlab.progress import ignore
 from ditlab.reports.formatting import format_clock
 from ditlab.reports.time_summary import FIGURES_TIME
+from ditlab.runs.cores import computing_beside_others
 from ditlab.runs.signals import is_interrupted
 from ditlab.tracking.journal_writer import JournalWriter
 
@@ -74,7 +75,7 @@ def draw_final_figures(
         others = [kind for kind in kinds if kind not in first]
         drawn: list[str] = []
         files: list[Path] = []
-        with _time_logged(run, clock):
+        with _time_logged(run, clock), computing_beside_others(warn):
             for kind, stage in scheduled(first, others, seconds, clock):
                 on_stage(stage)
                 drawn.append(kind)

@@ -21,6 +21,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
 from ditlab.parts import absent_part, load_part, named
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.runs.query import run_rows
@@ -191,7 +192,8 @@ class Run:
         from ditlab.analysis.drawing import draw
         from ditlab.analysis.sample_options import SampleOptions
 
-        return draw(saved, SampleOptions.of(num, keywords))
+        with computing_beside_others(self.warn):
+            return draw(saved, SampleOptions.of(num, keywords))
 
     def evaluate(
         self, *, quality: int | None = None, rows: int | None = None, batch: int | None = None,
@@ -207,6 +209,7 @@ class Run:
         """
         if rows is None and data is None and not overrides:
             self.home.check_place()
+        self.wait_as_in_training()
         saved = self._opened().saved()
         from ditlab.analysis.evaluation import evaluate_run
 
@@ -221,6 +224,7 @@ class Run:
         is followed already or evaluates asynchronously by itself, and as `evaluate` does.
         """
         self.home.check_place()
+        self.wait_as_in_training()
         from ditlab.analysis.evaluation import follow_checkpoints
 
         return follow_checkpoints(self._opened(), quality, batch, interval)
@@ -333,6 +337,11 @@ class Run:
             if name not in history:
                 raise UserError(f"run {self.id} has no metric {name!r}; {nearest(name, list(history))}")
         return {name: history[name] for name in names or history}
+
+    def wait_as_in_training(self) -> None:
+        """Let threads sleep at barriers where the run's own number is more than the free cores; before torch loads."""
+        if not self.spec.resources.gpus_per_worker:
+            sleep_at_barriers(recorded_threads(self.folder) or 1)
 
     def _opened(self) -> OpenedRun:
         from ditlab.analysis.opened_run import OpenedRun

@@ -12,7 +12,7 @@ from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore
-from ditlab.runs.cores import recorded_threads
+from ditlab.runs.cores import recorded_threads, sleep_at_barriers
 from ditlab.runs.signals import GRACE
 from ditlab.spec.files import spec_name
 from ditlab.spec.sweep import Sweep, load_sweep
@@ -89,6 +89,9 @@ def tune(
         started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
         for line in (*prepared.notes, *started.notes, *expected):
             say(line)
+        if not address and not prepared.base.resources.gpus_per_worker:
+            at_once = prepared.concurrency.num_trials * prepared.base.resources.min_workers
+            sleep_at_barriers(prepared.concurrency.share.threads, at_once)
         with ray_session(address, 0, warn):
             from ditlab.sweeps.session import SweepSession
 

@@ -15,7 +15,7 @@ from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
 from ditlab.parts import absent_part, load_part, start_checks
 from ditlab.progress import ignore
-from ditlab.runs.cores import recorded_threads, worker_threads
+from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
@@ -173,6 +173,8 @@ def train(
             threads = checked.threads and checked.threads.number
             recorded = check_start(StartSituation(threads, say, on_stage))
         launch = begin_launch(checked, recorded, place)
+        if launch.threads:
+            sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
         for line in startup_lines(launch):
             say(line)
         lifecycle = RunLifecycle(launch)

@@ -24,6 +24,7 @@ from ditlab.engine.distributed import current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import ignore
+from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, validate_experiment
 from ditlab.training.plan import TrainingRun, plan_run
 
@@ -56,6 +57,8 @@ def run_workers(
         Exception: the first error of a worker, of its own type where that travels, with its traceback as a note.
     """
     context = _context()
+    if threads:
+        sleep_at_barriers(threads, world_size)
     with tempfile.TemporaryDirectory(prefix="ditlab-") as folder:
         processes = []
         connections = []

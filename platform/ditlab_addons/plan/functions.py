@@ -115,6 +115,8 @@ def _measured_rates(experiment: Experiment, planner: Planner, home: Home, say: S
     share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
     threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
     source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
+    if found.busy:
+        say(f"this machine was busy: {found.busy} while the steps were timed; an idle one is faster.")
     return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
 
 

@@ -33,7 +33,7 @@ from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.inputs.stored_fields import check_stored
 from ditlab.reports.formatting import terminal_table
-from ditlab.runs.cores import thread_text, worker_threads
+from ditlab.runs.cores import busy_text, thread_text, worker_threads
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab.training.plan import plan_run
 from ditlab_models.figures import Bars, Figure
@@ -237,6 +237,9 @@ def profile_steps(experiment: Experiment, home: Home, num_steps: int, trace: Pat
         profiler.export_chrome_trace(str(trace))
         rate = matrix_rate(runner.device, DTYPES[experiment.training.precision])
         num_passes, device = runner.num_passes, str(runner.device)
+    busy = "" if on_gpu else busy_text()
+    if busy:
+        say(f"this machine was busy: {busy}; the steps are slower than on an idle one")
     phases = {name: each / num_steps for name, each in zip(PHASES, seconds, strict=True) if name in STEP_PHASES}
     return Profile(
         experiment.name, device, num_steps, num_passes, phases, operator_times(events, num_steps),
@@ -419,6 +422,8 @@ class MeasuredSteps:
     """Steps that were timed."""
     threads: int
     """Threads of the worker's CPU."""
+    busy: str
+    """Cores that others kept busy meanwhile, in words; empty on an idle machine and with a GPU."""
 
 
 def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
@@ -465,7 +470,8 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
         return f"{type(error).__name__}: {error}"
     timed = times[WARM_UP:] or times[1:] or times
     passes, updates = (statistics.median(each) for each in zip(*timed, strict=True))
-    return MeasuredSteps(passes, updates, rate, len(timed), torch.get_num_threads())
+    busy = "" if experiment.resources.gpus_per_worker else busy_text()
+    return MeasuredSteps(passes, updates, rate, len(timed), torch.get_num_threads(), busy)
 
 
 def _now(device: torch.device) -> float:

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,7 @@ def figures(
         from ditlab.api.analysis import figures as general_figures
         from ditlab.api.pages import log_files, renew_report
         from ditlab.api.run import open_run
+        from ditlab.runs.cores import computing_beside_others
 
         progress.stage("opening the run" if run else "preparing the figures")
         opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
@@ -285,16 +287,17 @@ def figures(
         themes: tuple[Any, ...] = ("light", "dark") if theme == "both" else (theme,)
         files: list[Path] = []
         chosen = [] if only_list else kinds or found.kinds
-        for number, kind in enumerate(chosen):
-            progress("drawing figures", number, len(chosen), "figures")
-            drawn = found.save_formats(kind, out, formats, themes)
-            files += drawn
-            for file in drawn:
-                output.print_line(file, as_json)
-            if kinds and not drawn:
-                raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
-            if not drawn:
-                progress.say(f"no {kind}: the run has nothing to draw it from.")
+        with computing_beside_others(progress.say) if chosen else nullcontext():
+            for number, kind in enumerate(chosen):
+                progress("drawing figures", number, len(chosen), "figures")
+                drawn = found.save_formats(kind, out, formats, themes)
+                files += drawn
+                for file in drawn:
+                    output.print_line(file, as_json)
+                if kinds and not drawn:
+                    raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+                if not drawn:
+                    progress.say(f"no {kind}: the run has nothing to draw it from.")
         logged = [file for file in files if file.suffix in (".png", ".gif") and not file.stem.endswith("-dark")]
         if opened and logged:
             progress.stage("sending the figures to MLflow")

@@ -18,6 +18,7 @@ from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS
 if TYPE_CHECKING:
     from ditlab.api.training import GroupResult, TrainingResult
     from ditlab.cli.progress import ProgressLine
+    from ditlab.spec.experiment import Experiment
 
 
 @click.command()
@@ -77,6 +78,8 @@ def train(
         output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
         return 0
 
+    if local:
+        _sleep_at_barriers(experiment, resume)
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
         from ditlab.runs.launch import StartRefused
@@ -131,15 +134,17 @@ def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: 
     waiting = [result.run_id for result in results]
     try:
         from ditlab.api.final_figures import SHARE, draw_final_figures
+        from ditlab.runs.cores import computing_beside_others
 
         share = 0.0 if quick else SHARE
-        for result in results:
-            drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
-            waiting.remove(result.run_id)
-            left += [kind for kind in drawn.left if kind not in left]
-            if drawn.left:
-                count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
-                line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
+        with computing_beside_others(line.say):
+            for result in results:
+                drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
+                waiting.remove(result.run_id)
+                left += [kind for kind in drawn.left if kind not in left]
+                if drawn.left:
+                    count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
+                    line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
     except KeyboardInterrupt:
         for run_id in waiting:
             command = output.command_line("figures", run_id)
@@ -154,6 +159,17 @@ def _group_lines(group: GroupResult) -> list[str]:
         if name.startswith(("train/loss", "eval/", "quality/")):
             lines.append(f"  {name}: {interval.text()} (mean of {interval.num} seeds, 95 %)")
     return lines
+
+
+def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
+    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads it once."""
+    from ditlab.runs.cores import recorded_threads, sleep_at_barriers
+    from ditlab.tracking.records import find_training_run
+
+    threads = experiment.resources.cpus_per_worker
+    if resume and resume != "auto" and not threads:
+        threads = recorded_threads(find_training_run(Home.from_environment(), resume).folder)
+    sleep_at_barriers(threads or 1)
 
 
 def _summary(result: TrainingResult) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
+from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.files import spec_name
 from ditlab.tracking.records import find_training_run
 from ditlab_addons.race.samples.spec import load_sampling_sweep
@@ -70,7 +71,8 @@ def sweep_samples(
 
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
-    return run_sweep(session, folder, warn)
+    with computing_beside_others(warn):
+        return run_sweep(session, folder, warn)
 
 
 def plan_samples(
@@ -85,7 +87,8 @@ def plan_samples(
     point; nothing is kept. Raises UserError."""
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
-    return SamplingPlan(session, session.forecast(folder.read() if folder else {}))
+    with computing_beside_others(warn):
+        return SamplingPlan(session, session.forecast(folder.read() if folder else {}))
 
 
 def _open(
