@@ -42,7 +42,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "verify": "check",
     },
     "method": {"ask": "ask"},
-    "option": {"--prove": "check", "--samples": "race"},
+    "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
     "scheduler": {"race": "race"},
     "section": {"notify": "notify"},
     "sweep's base": {"run": "race"},
@@ -149,7 +149,7 @@ class CommandOption(NamedTuple):
 
     command: str
     name: str
-    """Name with its dashes: `--samples`."""
+    """Name with its dashes: `--notify`."""
     help: str
     """Text of the option."""
     target: str

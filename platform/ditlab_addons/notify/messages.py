@@ -11,6 +11,7 @@ import math
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,18 +34,26 @@ if TYPE_CHECKING:  # they import ray and torch, which a run on one machine and `
 
 _LARGEST_PICTURE = 2 * MIB
 TIMEOUT = 10.0
-"""Seconds for a connection, and for each read."""
+"""Seconds for a connection, and for each read, of one try."""
+PAUSE = 2.0
+"""Seconds before the second try."""
 
 
-def run_message(folder: RunFolder, event: NotifyEvent, reason: str = "") -> dict[str, Any]:
-    """Make the message about an event of a run. Raises UserError where the run's record cannot be read."""
+def run_message(
+    folder: RunFolder, event: NotifyEvent, reason: str = "", next_command: str | None = None
+) -> dict[str, Any]:
+    """Make the message about an event of a run. Raises UserError where the run's record cannot be read.
+
+    `next_command`: the command that it names, where that is not the event's own.
+    """
     record = read_record(folder)
     result, facts = _result_of(folder, main_metric(folder))
     step = max(record.step, facts.get("step", 0))
     lines = [f"step {step:,} of {record.total_steps:,}", result, reason]
     following = {"failed": folder.resume_command, "lost": f"ditlab runs log {folder.run_id} --follow"}
     facts |= {"step": step, "total_steps": record.total_steps}
-    next_command = following.get(event, f"ditlab report {folder.run_id}")
+    if next_command is None:
+        next_command = following.get(event, f"ditlab report {folder.run_id}")
     return _content(folder, event, f"{record.name}: {event}", lines, next_command, facts, _newest_picture(folder))
 
 
@@ -123,10 +132,17 @@ def problem_of(address: str) -> str:
 
 
 def send(variable: str, message: Mapping[str, Any]) -> str:
-    """Send a message to every address in an environment variable; return why some have not got it, empty for none."""
+    """Send a message to every address in an environment variable, with a second try where the first failed.
+
+    Return why some have not got it; empty where each has.
+    """
     reasons = []
     for place, address in enumerate(addresses(variable), 1):
-        reason = _post(address, message) if _is_webhook(address) else _send_by_apprise(address, message)
+        send_to = _post if _is_webhook(address) else _send_by_apprise
+        reason = send_to(address, message)
+        if reason:
+            time.sleep(PAUSE)
+            reason = send_to(address, message)
         if reason:
             reasons.append(f"address {place}: {reason}")
     return "; ".join(reasons)

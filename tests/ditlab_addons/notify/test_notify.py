@@ -1,6 +1,7 @@
 """`notify`: messages about a run's events reach webhooks and apprise, hold no step, and show no address."""
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -15,8 +16,10 @@ from ditlab.home import Home, RunFolder
 from ditlab.runs.events import EventReader
 from ditlab.runs.observers import RunEnd, RunObservers
 from ditlab.secrets import hide
+from ditlab.spec.files import encode_recorded
 from ditlab.sweeps.progress import SweepTrials
-from ditlab_addons.notify import messages, observing
+from ditlab.tracking.records import this_process, update_record
+from ditlab_addons.notify import messages, observing, watching
 from ditlab_addons.notify.observing import Notifier, check_addresses
 from ditlab_addons.notify.section import Notification
 from support.journaled import JournaledRun
@@ -48,8 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.manner == "slow":
             self.server.is_over.wait(60)
-        self.send_response({"refuses": 403, "redirects": 302}.get(self.server.manner, 200))
-        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+        is_refused = self.server.manner == "refuses" or (self.server.manner == "recovers" and len(self.server.got) == 1)
+        self.send_response(503 if is_refused else 200)
         self.end_headers()
         while self.server.manner == "floods" and not self.server.is_over.is_set():
             self.wfile.write(b"x" * 65536)
@@ -61,6 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver(request, monkeypatch):
     """A receiver, whose address is in SOME_HOOK; its manner is the parameter."""
+    monkeypatch.setattr(messages, "PAUSE", 0.01)
     with Receiver(getattr(request, "param", "answers")) as found:
         threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         monkeypatch.setenv("SOME_HOOK", found.address)
@@ -153,7 +157,7 @@ def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatc
         offered = time.monotonic() - began
         observers.end = RunEnd("finished")
     assert offered < 1 and time.monotonic() - began < 20
-    reasons = {"slow": "TimeoutError", "refuses": "it answers 403", "nobody": "ConnectionRefusedError"}
+    reasons = {"slow": "TimeoutError", "refuses": "it answers 503", "nobody": "ConnectionRefusedError"}
     if reason := reasons.get(receiver.manner):
         assert sorted(events_of(run.folder)) == [
             f"notified of {event} by env:SOME_HOOK, not sent (address 1: {reason})" for event in ("finished", "lost")
@@ -180,6 +184,14 @@ def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_m
     monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
     assert messages.send("SOME_HOOK", {"event": "lost"}) == "address 2: ConnectionRefusedError"
     assert receiver.got == [{"event": "lost"}]
+
+
+@pytest.mark.parametrize("receiver", ["recovers"], indirect=True)
+def test_what_failed_is_tried_a_second_time(run, receiver):
+    with notified(run, pytest.fail) as observers:
+        observers.end = RunEnd("finished")
+    assert len(receiver.got) == 2
+    assert events_of(run.folder) == ["notified of finished by env:SOME_HOOK, sent"]
 
 
 def test_a_whole_run_tells_of_its_end_and_shows_no_address(home, receiver, capfd):
@@ -248,6 +260,28 @@ def test_a_fault_of_one_message_costs_itself_alone(run, receiver, monkeypatch):
     assert [each["event"] for each in receiver.got] == ["finished"]
     assert "notified of lost by env:SOME_HOOK, not sent (no message)" in events_of(run.folder)
     assert "no message" in warnings[0]
+
+
+def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(ditlab, run, receiver, monkeypatch):
+    run.home.ensure()
+    run_id = run.folder.run_id
+    spec = tiny(notify=[{"on": ["lost"], "to": "env:SOME_HOOK"}])
+    run.folder.spec.write_bytes(encode_recorded(spec.to_dict()))
+    update_record(run.folder, status="failed")
+    said = ditlab("watch", run_id, "--notify", "--no-open")
+    assert said.code == 2 and "does not ask for `lost`; leave --notify out" in said.err
+    update_record(run.folder, status="running")  # by this process
+    monkeypatch.setattr(watching, "LOOK", 0.05)
+    watching.watch_loss(run.folder, pytest.fail)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    content = json.loads(run.folder.record.read_text())
+    gone = {**this_process(), "pid": str(dead.pid)}
+    run.folder.record.write_text(json.dumps({**content, "process": gone}))
+    wait_for(lambda: events_of(run.folder))
+    (got,) = receiver.got
+    assert got["event"] == "lost" and f"--resume {run_id}" in got["next"]
+    assert "the process that led it is gone" in got["text"]
 
 
 def test_a_sweep_tells_of_its_end_and_trials_of_nothing(home, monkeypatch):
