@@ -140,29 +140,29 @@ def test_no_secret_is_in_it_and_no_door_is_open():
     assert not re.search(r"AKIA[0-9A-Z]{12}|(PASSWORD|TOKEN|SECRET[A-Z_]*)=[^$.\s\n]", text)
     (start,) = [each for each in config["head_start_ray_commands"] if "ray start" in each]
     assert "--dashboard-host=127.0.0.1" in start
-    served = [each for each in config["head_start_ray_commands"] if "ditlab ui" in each]
-    assert len(served) == 1 and "--auth" in served[0] and "--no-auth" not in served[0]
+    served = [each for each in config["head_start_ray_commands"] if "mlflow server" in each]
+    assert len(served) == 1 and "--app-name basic-auth" in served[0]
     assert "chmod 600 ~/ditlab.env ~/.ray/auth_token" in config["setup_commands"]
 
 
-def test_mlflows_line_is_one_that_ditlab_takes(tmp_path, monkeypatch):
-    """The options of `ditlab ui`, as click reads them."""
+def test_mlflows_line_is_one_that_mlflow_takes():
+    """The options of `mlflow server`, as click reads them."""
     import shlex
 
-    from ditlab.cli.pages.commands import ui
+    from mlflow.cli import server
 
-    (served,) = [each for each in cluster_file()["head_start_ray_commands"] if "ditlab ui" in each]
-    words = shlex.split(served.partition("ditlab ui")[2])
+    (served,) = [each for each in cluster_file()["head_start_ray_commands"] if "mlflow server" in each]
+    words = shlex.split(served.partition("mlflow server")[2])
     words = ["10.0.0.5:5000" if "hostname" in word else word for word in words]
-    given = ui.make_context("ui", words).params
-    assert (given["auth"], given["host"], given["port"]) == (True, "0.0.0.0", 5000)
-    assert given["artifacts"] == "s3://BUCKET/mlflow" and given["allowed_hosts"] == ("10.0.0.5:5000",)
+    given = server.make_context("server", words).params
+    assert (given["app_name"], given["host"], given["port"]) == ("basic-auth", "0.0.0.0", 5000)
+    assert given["artifacts_destination"] == "s3://BUCKET/mlflow" and given["allowed_hosts"] == "10.0.0.5:5000"
 
 
 def test_whoever_fills_it_in_finds_each_place():
     """Every placeholder has the word CHANGE beside it, or in the comment above."""
     lines = (CHECKOUT / "cluster.yaml").read_text().splitlines()
-    own = re.compile(r"ami-0{9}|fs-0{9}|--artifacts s3://BUCKET|^  (region|availability_zone):")
+    own = re.compile(r"ami-0{9}|fs-0{9}|artifacts-destination s3://BUCKET|^  (region|availability_zone):")
     places = [number for number, line in enumerate(lines) if own.search(line)]
     assert len(places) == 5
     for number in places:

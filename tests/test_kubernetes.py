@@ -88,14 +88,14 @@ def test_no_secret_is_written_down():
 
 
 def test_mlflow_asks_for_a_password_and_answers_under_its_services_name():
-    from ditlab.cli.pages.commands import ui
+    from mlflow.cli import server
 
     every = {each["kind"]: each for each in documents("ditlab.yaml")}
     command = every["Deployment"]["spec"]["template"]["spec"]["containers"][0]["command"]
-    given = ui.make_context("ui", command[2:]).params
+    given = server.make_context("server", command[2:]).params
     service = every["Service"]
     address = f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
-    assert given["auth"] is True and given["allowed_hosts"] == (address,)
+    assert given["app_name"] == "basic-auth" and given["allowed_hosts"] == address
     assert every["ConfigMap"]["data"]["MLFLOW_TRACKING_URI"] == f"http://{address}"
 
 

@@ -90,12 +90,6 @@ class Home:
 
     mlflow_database = Below("mlflow.db")
     """MLflow's database of runs, unless `tracking.uri` names another."""
-    mlflow_users = Below("mlflow-users.db")
-    """Accounts of the MLflow server, their passwords as hashes."""
-    mlflow_access = Below("mlflow-access.ini")
-    """Authentication settings of the MLflow server, without passwords."""
-    mlflow_key = Below("mlflow-key")
-    """Key with which the MLflow server signs its forms."""
     artifacts = Below("artifacts")
     """MLflow's artifact folder."""
     marker = Below("home.json")
@@ -258,8 +252,6 @@ class RunFolder:
     """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
     evaluator = Below("evaluator")
     """Inbox of the run's evaluator (`ditlab.training.inbox`), and what its latest process printed, `evaluator.log`."""
-    openmetrics = Below("openmetrics.txt")
-    """Latest state of the run for scrapers, in OpenMetrics' text format."""
     added_events = Below("events.jsonl")
     """Events that observers of the run have added to those of its journal (JSON lines)."""
     checkpoints = Below("checkpoints")

@@ -1,19 +1,21 @@
-"""`ditlab ui` as a server in a process of its own, and requests to it by plain HTTP."""
+"""`ditlab ui`, and `mlflow server` with accounts, in processes of their own, and requests to them by plain HTTP."""
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
-from ditlab.tracking.access import basic_authorization
+from ditlab.tracking.access import check_reachable
 from support.clusters.nodes import free_ports
 
 NAME, PASSWORD = "ann", "correct-horse-battery"
@@ -39,7 +41,7 @@ class Served:
     ) -> tuple[int, bytes]:
         """HTTP status and content of the answer to a request."""
         if login:
-            headers["Authorization"] = basic_authorization(*login.split(":", 1))
+            headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(self.url + path, body, headers, method=method)
         try:
@@ -82,3 +84,44 @@ def served(
         finally:
             process.kill()
             process.stdout.close()
+
+
+@contextmanager
+def guarded(home: Path, log: Path, account: Mapping[str, str]) -> Iterator[Served]:
+    """Run MLflow's own server with accounts, as docs/security.md does; its administrator's are `account`'s."""
+    home.mkdir(parents=True, exist_ok=True)
+    settings = home / "access.ini"
+    settings.write_text(
+        f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{home}/users.db\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+    )
+    port = free_ports(1)[0]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--artifacts-destination", str(home / "artifacts"),
+    ]  # fmt: skip
+    variables = {
+        **os.environ,
+        "MLFLOW_AUTH_CONFIG_PATH": str(settings),
+        "MLFLOW_AUTH_ADMIN_USERNAME": account["MLFLOW_TRACKING_USERNAME"],
+        "MLFLOW_AUTH_ADMIN_PASSWORD": account["MLFLOW_TRACKING_PASSWORD"],
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": "a key for the forms of tests",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    url = f"http://127.0.0.1:{port}"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=home, stdout=output, stderr=output, env=variables, start_new_session=True
+        )
+    try:
+        while check_reachable(url, 1.0) is not None:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.2)
+        yield Served(url, process.pid, url)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

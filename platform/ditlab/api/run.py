@@ -24,6 +24,7 @@ from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
 from ditlab.runs.locks import is_locked, lock_run
+from ditlab.runs.query import run_rows
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name
 from ditlab.spec.files import load_recorded_experiment
@@ -31,7 +32,7 @@ from ditlab.spec.plugins import check_installed
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.history import NAME_TAG, Series, metric_history
-from ditlab.tracking.journal import JournalContent, read_content, recent_metrics
+from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record, update_record
 from ditlab.tracking.review import renew_note
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
@@ -366,14 +367,11 @@ class FoundRuns(list[Run]):
         """A row a run, the newest first: at most 30."""
         rows: list[list[object]] = []
         for run in self[:MOST_RUNS]:
-            record, recent = run.record, recent_metrics(run.folder)
-            weights: dict[str, float] = {}
-            with suppress(UserError, OSError):
-                weights = run.spec.objective.weights.model_dump()
-            heaviest = max(weights, key=lambda name: weights[name], default="")
-            value = recent.latest.get(f"eval/{heaviest}")
-            held_out = f"{heaviest} {value:.4g}" if value is not None else ""
-            loss = None if math.isnan(recent.loss) else recent.loss
+            record = run.record
+            (row,) = run_rows(run.home, [record]).rows
+            value = row["main_value"]
+            held_out = f"{row['main_metric'].removeprefix('eval/')} {value:.4g}" if value is not None else ""
+            loss = None if math.isnan(row["train_loss"]) else row["train_loss"]
             rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
                          loss, held_out, _moment(record.created)])  # fmt: skip
         left = len(self) - len(rows)

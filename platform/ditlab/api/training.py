@@ -116,7 +116,6 @@ def train(
     resume: str | None = None,
     start_from: str | None = None,
     weights_only: bool = False,
-    metrics_port: int | None = None,
     grace: float = GRACE,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     on_stage: Callable[[str], None] | None = None,
@@ -138,7 +137,6 @@ def train(
         resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec, if there is one.
         start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
         weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
-        metrics_port: port of 127.0.0.1 that serves the run's metrics to scrapers (`/metrics`, OpenMetrics); None: none.
         grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
         on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows a bar, else nothing.
         on_stage: receives what is waited for before the first step, as `starting workers`.
@@ -161,11 +159,6 @@ def train(
             stack.callback(bar.close)
             on_progress, on_stage = bar.update, bar.stage
         on_progress, on_stage = on_progress or ignore, on_stage or ignore
-        server = None
-        if metrics_port is not None:  # it listens at once
-            from ditlab.runs.servers import MetricsServer
-
-            server = stack.enter_context(MetricsServer(metrics_port))
         if address is not None:
             from ditlab.cluster.launch import cluster_connection
 
@@ -182,8 +175,6 @@ def train(
         launch = begin_launch(checked, recorded, place)
         if launch.threads:
             sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
-        if server:
-            server.follow(launch.folder.openmetrics)
         for line in startup_lines(launch):
             say(line)
         lifecycle = RunLifecycle(launch)

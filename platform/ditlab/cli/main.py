@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
@@ -55,15 +54,6 @@ class LazyGroup(click.Group):
             reason = absent_part("command", cmd_name)
             raise click.UsageError(reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
         return with_examples(load_part("command", cmd_name, found.target), cmd_name)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands' names, without their code, and options."""
-        items = [
-            CompletionItem(name, help=command.summary)
-            for name, command in commands().items()
-            if name.startswith(incomplete)
-        ]
-        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of `--help` without the commands' code."""
@@ -144,17 +134,12 @@ def _run() -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130, "interrupted")
     except OSError as error:
-        if stream := _failed_stream(error):
-            if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
-                sys.exit(1)
-            _fail(
-                f"{stream} cannot be written ({error.strerror}); send it to another file, or make room there.",
-                1,
-                "storage",
-            )
+        stream = _failed_stream(error)
+        if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
+            sys.exit(1)
         if error.errno not in REFUSALS:
             raise
-        place = error.filename or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
+        place = error.filename or stream or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1, "storage")
     except Exception:
         if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it

@@ -1,23 +1,20 @@
-"""Arguments and options that several commands share; completion of runs, in a fraction of a second, without torch."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from ditlab import parts
 from ditlab.cli.output import say
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.storage.local import refuse_ray_copy
-from ditlab.storage.plain_files import read_json
 
 if TYPE_CHECKING:
     from ditlab.api.run import Run
@@ -25,10 +22,6 @@ if TYPE_CHECKING:
     from ditlab.tracking.records import FoundRun
 
 
-MOST_RUNS = 500
-"""Newest runs that are offered."""
-_PLAIN = re.compile(r"[\w.-]+")  # any other name would have to be quoted, or could be a command of the terminal's
-_MOST_BYTES = 1 << 16  # of a run.json
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -41,31 +34,6 @@ class NewPath(click.Path):
         option = param.opts[0] if param else "path"
         refuse_ray_copy(Path(os.fsdecode(found)).absolute(), f"{option} {value}", "give an absolute path outside it")
         return found
-
-
-def complete_run(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of the newest runs that begin with `incomplete`, described by name and status; names after the ids."""
-    folders, ids, names = list[Path](), list[CompletionItem](), dict[str, CompletionItem]()
-    with suppress(OSError):
-        folders = [each for each in Home.named_by_environment().runs.iterdir() if each.is_dir()]
-        folders.sort(key=lambda each: each.lstat().st_mtime, reverse=True)
-    for folder in folders[:MOST_RUNS]:
-        record: dict[str, Any] = {}
-        with suppress(OSError, ValueError, TypeError):
-            record = dict(read_json(folder / "run.json", _MOST_BYTES))
-        name, status = str(record.get("name", "")), str(record.get("status", ""))
-        if folder.name.startswith(incomplete) and _PLAIN.fullmatch(folder.name):
-            described = ", ".join(text for text in (name, status) if _PLAIN.fullmatch(text))
-            ids.append(CompletionItem(folder.name, help=described))
-        if incomplete and name.startswith(incomplete) and _PLAIN.fullmatch(name):
-            names.setdefault(name, CompletionItem(name, help=f"newest: {folder.name}"))
-    return [*ids, *names.values()]
-
-
-def complete_resume(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Runs as `complete_run` offers them, after the word `auto`."""
-    auto = [CompletionItem("auto", help="newest unfinished run of this spec")] if "auto".startswith(incomplete) else []
-    return [*auto, *complete_run(context, parameter, incomplete)]
 
 
 as_json: Decorator = click.option(
@@ -97,12 +65,8 @@ figures: Decorator = click.option(
     help="Draw all of the family's figures at the end, or none. Default: samples and loss, then others for up to a "
     "tenth of the training's time; with --quick samples and loss alone; of a large network without a GPU the loss.",
 )  # fmt: skip
-metrics_port: Decorator = click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Serve the run's metrics to scrapers such as Prometheus: http://127.0.0.1:PORT/metrics.",
-)  # fmt: skip
 spec: Decorator = click.argument("spec", type=click.Path(path_type=Path))
-run: Decorator = click.argument("run", shell_complete=complete_run)
+run: Decorator = click.argument("run")
 ema: Decorator = click.option(
     "--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`."
 )
@@ -157,7 +121,7 @@ def start(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     decorated = click.option("--weights-only", is_flag=True, help=alone)(command)
     meta = "RUN[@STEP]"
-    return click.option("--from", "start_from", metavar=meta, shell_complete=complete_run, help=text)(decorated)
+    return click.option("--from", "start_from", metavar=meta, help=text)(decorated)
 
 
 def batch(default: int | None) -> Decorator:

@@ -1,64 +1,55 @@
 """Checks of `ditlab doctor --cluster`: reports and measurements, in order; no file of them outlives the check.
 
-Findings follow from reports and measurements of nodes by pure functions.
+Findings follow from reports and measurements of nodes (`findings`).
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import secrets
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
-from typing import Literal
-
-import psutil
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.allreduce import AllReduceResult, all_reduce
+from ditlab.cluster.allreduce import all_reduce
 from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
-from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
+from ditlab.cluster.nodes import NodeRow, alive_nodes, collect_results, node_label, run_on_nodes, start_task
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.survey import (
-    NodeReport,
     NodeRequirements,
     absolute,
     collect_reports,
-    node_warnings,
     removed_if_empty,
-    software_faults,
-    unshared_faults,
 )
-from ditlab.doctor.gpus import judge_gpus, matmul_error, read_gpus
-from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
+from ditlab.doctor.findings import (
+    all_reduce_findings,
+    report_findings,
+    speed_findings,
+    token_finding,
+    tracking_findings,
+)
+from ditlab.doctor.machine import Finding
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
-from ditlab.spec.values import format_bytes
 from ditlab.storage.local import writable_folder
 from ditlab.storage.remote import RemoteFiles
 from ditlab.tracking.access import (
-    check_access,
     check_reachable,
     launch_address,
     redact,
     resolve_tracking_uri,
-    sqlite_path,
 )
+from ditlab.tracking.mlflow_connection import store_fault
 
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
-SLOW_STORAGE = 100e6
-"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
-SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
-"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS
-TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through an SSH tunnel"
 
 
 def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Finding]:
@@ -72,7 +63,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    found += _check_exposure()
+    found.append(_check_token())
     whole = {report.name: report for report in reports if report.trains and not report.problem}
     nodes = [node for node in alive_nodes() if node_label(node) in whole]
     if not nodes:
@@ -83,7 +74,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
-    return [*found, *_check_devices(nodes, say)]
+    return [*found, *_check_all_reduce(nodes, say)]
 
 
 def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
@@ -92,31 +83,25 @@ def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
     return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
 
 
-def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> Iterator[Finding]:
-    """Findings on the GPUs, and on all-reduce between nodes with GPUs, or else all nodes."""
-    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
-    if gpu_nodes:
-        say("checking the GPUs ...")
-        yield from _check_gpus(gpu_nodes)
+def _check_all_reduce(nodes: list[NodeRow], say: Callable[[str], None]) -> list[Finding]:
+    """Findings on all-reduce between nodes with GPUs, or else all nodes."""
     if len(nodes) == 1:
-        yield Finding("ok", "all-reduce", "one node: nothing to measure")
-        return
+        return [Finding("ok", "all-reduce", "one node: nothing to measure")]
+    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
     say("all-reduce between all nodes ...")
     measured = all_reduce(gpu_nodes or nodes, use_gpu=bool(gpu_nodes))
-    yield from all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
+    return all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
 
 
-def _check_exposure() -> Iterator[Finding]:
-    """Findings on the token, and on the job server as the head finds it."""
+def _check_token() -> Finding:
+    """Finding on the token, by a request without one to the job server, if the head has one."""
     address = str(ray_internal("_global_node").webui_url or "")
-    status = None
-    listening: list[str] = []
     heads = [node for node in alive_nodes() if HEAD_RESOURCE in node["Resources"]]
+    status = None
     if address and heads:
-        (result,) = run_on_nodes(heads, probe_job_server, address, timeout=CHECK_TIMEOUT)
-        if not result.problem:
-            status, listening = result.value
-    return judge_exposure(address, status, listening, bool(ray_internal("is_token_auth_enabled")()))
+        (result,) = run_on_nodes(heads, status_without_token, address, timeout=CHECK_TIMEOUT)
+        status = None if result.problem else result.value
+    return token_finding(status, bool(ray_internal("is_token_auth_enabled")()))
 
 
 def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Finding]:
@@ -139,139 +124,6 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Findi
         files = cycle(there[1:] + there[:1])
         reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
         return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
-
-
-def _check_gpus(nodes: list[NodeRow]) -> Iterator[Finding]:
-    """Findings on every card by its driver, and on a matrix product of one free card of each node."""
-    seen = run_on_nodes(nodes, read_gpus, timeout=CHECK_TIMEOUT)
-    computed = collect_results({start_task(matmul_error, node, num_gpus=1): node for node in nodes}, CHECK_TIMEOUT)
-    for one in seen:
-        if one.problem:
-            yield Finding("note", f"GPUs of {one.name}", one.problem, "install the driver")
-    for one in computed:
-        if one.problem:
-            yield Finding("note", f"GPU of {one.name}", f"computed nothing ({one.problem})", "is it in use?")
-    cards = [(one.name, row) for one in seen if not one.problem for row in one.value]
-    yield from judge_gpus(cards, [(one.name, one.value) for one in computed if not one.problem])
-
-
-def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
-    """Findings on nodes, versions, clocks, shared folders and free disk."""
-    working = [each for each in reports if each.trains]
-    whole = [each for each in working if not each.problem]
-    warnings = node_warnings(reports, required.versions)
-    found = [*_node_findings(reports, silent)]
-
-    count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
-    faults = software_faults(reports, working, required.versions)
-    found += [_split("missing", "versions", sentence) for sentence in faults]
-    found += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
-    if found[-1].what != "versions":
-        own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
-        found.append(Finding("ok", "versions", f"the same on {count}: {own}"))
-    found += _clock_findings(reports, [sentence for sentence in warnings if sentence.startswith("the clock")])
-    if whole:
-        found += [*_shared_findings(whole, required, count), *_disk_findings(whole)]
-    return found
-
-
-def _node_findings(reports: Sequence[NodeReport], silent: Sequence[str]) -> Iterator[Finding]:
-    """Findings on which nodes there are, and whether any trains."""
-    names = ", ".join(each.name if each.trains else f"{each.name} (only drives)" for each in reports)
-    yield Finding("ok", "nodes", f"{len(reports)}: {names}")
-    yield from (_split("missing", "nodes", sentence) for sentence in silent)
-    if not any(each.trains for each in reports):
-        yield Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes")
-
-
-def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list[Finding]:
-    """Findings on clocks: the wrong ones, or else the largest difference."""
-    if wrong or not reports:
-        return [_split("note", "clocks", sentence) for sentence in wrong]
-    # A report travels for a moment, by which a right clock seems to be behind.
-    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
-
-
-def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
-    """Findings on places that all nodes must see."""
-    unseen = [_split("missing", text.partition("=")[0], text) for text in unshared_faults(whole, required)]
-    yield from unseen
-    for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
-        if value and not any(each.what == option for each in unseen):
-            yield Finding("ok", option, f"{value}, seen by {count}")
-
-
-def _disk_findings(whole: Sequence[NodeReport]) -> Iterator[Finding]:
-    """Findings on the node with the least free space of each folder."""
-    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")):
-        free, name = min((getattr(report, key), report.name) for report in whole)
-        remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
-        text = f"{format_bytes(free)} free on {name}{', the least' if len(whole) > 1 else ''}"
-        yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
-
-
-def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> Iterator[Finding]:
-    """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
-    for verb, results in ((f"writing {what}", written), (f"reading {what}", read)):
-        for result in results:
-            if result.problem:
-                remedy = "look at the place, the node's mount, its credentials"
-                yield Finding("missing", verb, f"{result.name}: {result.problem}", remedy)
-        speeds = {result.name: result.value for result in results if not result.problem}
-        if not speeds:
-            continue
-        text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds.items())
-        if min(speeds.values()) < SLOW_STORAGE:
-            costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
-            yield Finding("note", verb, text, costs)
-        else:
-            yield Finding("ok", verb, text)
-
-
-def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:
-    """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where it accepts it."""
-    if address.startswith("sqlite"):
-        remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
-        return [Finding("note", "MLflow", f"the database {sqlite_path(address)}", remedy)]
-    remedy = "correct the server's or that node's environment"
-    wrong = [
-        Finding("missing", "MLflow", f"{address} from {node}: {problem}", remedy)
-        for node, problem in problems.items()
-        if problem
-    ]
-    answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
-    return wrong or [Finding("ok", "MLflow", answers)]
-
-
-def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
-    """Findings on all-reduce: its bandwidth, or the nodes that do not reach each other."""
-    how = "NCCL" if use_gpu else "gloo"
-    if measured.problems:
-        remedy = (
-            "open all ports between the nodes (security group, firewall), or name the right interface: "
-            "resources.network.interface, or GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where nodes are started"
-        )
-        return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
-    if not measured.is_right:
-        return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
-    found = []
-    limit = SLOW_GPU if use_gpu else SLOW_CPU
-    for size, seconds in measured.seconds.items():
-        speed = measured.bus_bandwidth(size)
-        is_slow = speed < limit and size == max(measured.seconds)
-        remedy = f"the gradients of a billion parameters take {4e9 / size * seconds:.0f} s a step" if is_slow else ""
-        text = (
-            f"{speed / 1e9:.2f} GB/s bus bandwidth, {seconds * 1e3:.1f} ms, {measured.num_members} processes over "
-            f"{how}, the sum is right"
-        )
-        found.append(Finding("note" if is_slow else "ok", f"all-reduce of {size >> 20} MiB", text, remedy))
-    return found
-
-
-def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Finding:
-    """Finding from a sentence of the survey, which ends with its remedy."""
-    found, _, remedy = sentence.rstrip(".").rpartition("; ")
-    return Finding(verdict, what, found or remedy, remedy if found else "")
 
 
 def write_speed(place: str, name: str) -> float:
@@ -298,41 +150,16 @@ def read_speed(place: str, name: str) -> float:
 def tracking_problem(uri: str) -> str:
     """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
     reason = check_reachable(uri)
-    return f"does not answer ({reason})" if reason else check_access(uri) or ""
+    return f"does not answer ({reason})" if reason else store_fault(uri, Home.from_environment())
 
 
-def probe_job_server(address: str) -> tuple[int | None, list[str]]:
-    """HTTP status of a request without a token (None for no answer), and the addresses that the port listens on."""
-    port = int(address.rpartition(":")[2])
-    connections = psutil.net_connections("tcp")
-    listening = sorted({each.laddr.ip for each in connections if each.status == "LISTEN" and each.laddr.port == port})
+def status_without_token(address: str) -> int | None:
+    """HTTP status of a request to the job server without a token; None for no answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a server of this node
     try:
         with direct.open(f"http://{address}/api/jobs/", timeout=10) as answer:
-            return answer.status, listening
+            return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code, listening
+        return error.code
     except OSError:
-        return None, listening
-
-
-def judge_exposure(address: str, status: int | None, listening: Sequence[str], has_token: bool) -> Iterator[Finding]:
-    """Findings on the token, and on the job server at `address` (empty for none), as `probe_job_server` found it.
-    `has_token`: this process itself had to send a token."""
-    is_closed = has_token if status is None else status in (401, 403)
-    if is_closed:
-        answer = f": without a token the job server answers {status}" if status else ""
-        yield Finding("ok", "token", f"on{answer}")
-    else:
-        remedy = "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        yield Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)
-    outside = [each for each in listening if not ipaddress.ip_address(each).is_loopback]
-    if not address:
-        yield Finding("note", "job server", "none", "for `ditlab submit`, the head needs ray[default]")
-    elif outside:
-        found = f"{address} listens on {', '.join(outside)}, for the network"
-        yield Finding("note" if is_closed else "missing", "job server", found, TUNNEL)
-    elif listening:
-        yield Finding("ok", "job server", f"{address}, on loopback alone")
-    else:
-        yield Finding("note", "job server", f"{address}, where nothing listens", "look at the head's logs")
+        return None

@@ -107,7 +107,7 @@ def _rest() -> Iterator[Finding]:
 def check_tracking() -> Iterator[Finding]:
     """Findings on MLflow where runs launched here are tracked: its library, and the database or server."""
     from ditlab.tracking.access import access_fault, launch_address, redact, resolve_tracking_uri, sqlite_path
-    from ditlab.tracking.mlflow_connection import REFILL, database_damage, load_mlflow, schema_fault
+    from ditlab.tracking.mlflow_connection import load_mlflow, store_fault
 
     try:
         home = Home.from_environment()
@@ -118,12 +118,8 @@ def check_tracking() -> Iterator[Finding]:
             "missing", "MLflow", first_line(error), "correct that; runs go on, and MLflow shows nothing of them"
         )
         return
-    if not uri.startswith("sqlite:"):
-        fault = access_fault(uri, "start that server")
-    elif damage := database_damage(sqlite_path(uri)):
-        fault = f"{damage}; {REFILL}"
-    else:
-        fault = schema_fault(sqlite_path(uri))
+    is_new = uri.startswith("sqlite:") and not sqlite_path(uri).exists()
+    fault = "" if is_new else access_fault(uri, "start that server") or store_fault(uri, home)
     found, _, remedy = fault.rstrip(".").partition("; ")
     yield Finding("missing" if fault else "ok", "MLflow", found or redact(uri), remedy)
 

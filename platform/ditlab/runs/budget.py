@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from ditlab.home import Home
 from ditlab.runs.signals import StopRequests
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.values import format_value, parse_duration
-from ditlab.tracking.device_hours import DeviceHours
-from ditlab.tracking.records import list_runs, update_record
+from ditlab.tracking.index import DeviceHours
+from ditlab.tracking.records import update_record
 
 if TYPE_CHECKING:
     from ditlab.runs.launch import Launch  # imports torch, which `ditlab runs` needs not
@@ -32,7 +31,6 @@ CHECK_INTERVAL = 2.0
 """Least seconds between two looks at the journals."""
 _SHARE = 0.01
 """Largest share of the time that these looks may take: in a home of very many runs they are rarer."""
-_NUM_NAMED = 3
 
 
 def device_kind(experiment: Experiment) -> str:
@@ -76,20 +74,10 @@ class HomeBudget:
         return f"{VARIABLE}={self.text}: {' and '.join(used) or 'no device hours'} are used."
 
     def refusal(self, home: Home, hours: DeviceHours, device: str) -> str:
-        """Sentence on a budget that is used up: what was used, by which runs and sweeps most, the remedy."""
-        records = {record.run_id: record for record in list_runs(home)}
-        spent: defaultdict[str, float] = defaultdict(float)
-        for run_id, each in hours.by_run().items():
-            record = records.get(run_id)
-            spent[(record.parent if record else "") or run_id] += each.get(device, 0.0)
-        most = [
-            f"{run_id} ({records[run_id].name if run_id in records else 'no record'}) {number:.3g}"
-            for run_id, number in sorted(spent.items(), key=lambda item: -item[1])[:_NUM_NAMED]
-        ]
-        total = f"{sum(spent.values()):.3g} {device} hours"
+        """Sentence on a budget that is used up: what was used, and the remedy."""
         return (
-            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken {total}, "
-            f"most of them {', '.join(most)}; set a larger {VARIABLE}, or unset it."
+            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken "
+            f"{hours.total()[device]:.3g} {device} hours; set a larger {VARIABLE}, or unset it."
         )
 
 

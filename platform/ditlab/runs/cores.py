@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +20,8 @@ BUSY = 0.5
 LOOK = 0.5
 """Seconds over which the work of others is counted at least."""
 _LONGEST = 60.0  # seconds: what others did earlier, in a notebook of hours, says little of now
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUPS = Path("/proc/self/cgroup")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""In a container, the quota of its own control group."""
 
 
 class Threads(NamedTuple):
@@ -56,7 +55,8 @@ class _Use(NamedTuple):
     def now(cls) -> _Use:
         mask = os.sched_getaffinity(0)
         cores = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if number in mask]
-        every, own = sum(each.user + each.nice + each.system for each in cores), sum(os.times()[:4])
+        every = sum(each.user + each.nice + each.system for each in cores)
+        own = sum(os.times()[:4])
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 own += sum(child.cpu_times()[:2])
@@ -98,24 +98,13 @@ def sleep_at_barriers(threads: int, workers: int = 1) -> None:
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
-def allowed_cores(groups: Path = CONTROL_GROUPS, own: Path = OWN_GROUPS) -> tuple[int, str]:
-    """Return the cores that this process may use, and what limits them: its affinity mask, or the quota of one of its
-    control groups or of those above them (`man 7 cgroups`); empty for neither."""
+def allowed_cores(quota: Path = QUOTA) -> tuple[int, str]:
+    """Return the cores that this process may use, and what limits them: its affinity mask, or the quota of its control
+    group (`man 7 cgroups`, version 2); empty for neither."""
     found = [(os.cpu_count() or 1, ""), (len(os.sched_getaffinity(0)), "the affinity mask")]
-    quotas = []
-    paths = {Path("/")}  # in a container its own group stands there
-    with suppress(OSError):  # lines such as `0::/user.slice/a.scope` and `4:cpu,cpuacct:/a`
-        for line in own.read_text().splitlines():
-            path = Path(line.split(":", 2)[-1])
-            paths |= {path, *path.parents}
-    for path in (each.relative_to("/") for each in paths if each.is_absolute()):
-        with suppress(OSError):  # version 2, where `max` stands for no limit
-            quotas.append((groups / path / "cpu.max").read_text())
-        with suppress(OSError):  # version 1, where -1 does
-            folder = groups / "cpu" / path
-            quotas.append(" ".join((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")))
-    for numbers in filter(None, (re.fullmatch(r"(\d+)\s+([1-9]\d*)\s*", text) for text in quotas)):
-        found.append((max(1, int(numbers[1]) // int(numbers[2])), "the control group"))
+    with suppress(OSError, ValueError):  # no such file, or `max`: no limit
+        microseconds, period = map(int, quota.read_text().split())
+        found.append((max(1, microseconds // period), "the control group"))
     return min(found, key=lambda each: each[0])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.files import folder_size
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.access import redact, resolve_tracking_uri
-from ditlab.tracking.history import PROOF_TAG, SPEED, STRAGGLER_TAG, JournalFacts, series_of
+from ditlab.tracking.history import PROOF_TAG, STRAGGLER_TAG, JournalFacts, series_of
 from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import FoundRun, RunRecord, list_runs
@@ -74,8 +72,6 @@ class RunDescription:
     """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
     proof: str = ""
     """Verdict of `ditlab train --prove` before it began; empty for a run that was not proved."""
-    speed: float | None = None
-    """Median of its samples a second; None for a run that has logged none."""
     held_out_text: str = ""
     """Sentence on why `eval/...` and `held_out/...` differ, where it has both."""
     lineage: LineageRun | None = None
@@ -131,15 +127,9 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     return RunDescription(
         folder, record, is_locked(folder), running, redact(address), unsent,
         {name: spec[name] for name in shown}, metrics, *saved, _sizes(folder.path), trials, notes,
-        run_time(content), hide(facts.tags.get(PROOF_TAG, "")), _median_speed(content),
+        run_time(content), hide(facts.tags.get(PROOF_TAG, "")),
         facts.held_out_text(metrics), lineage(records, record.run_id),
     )  # fmt: skip
-
-
-def _median_speed(content: JournalContent) -> float | None:
-    points = content.metrics.get(SPEED)
-    speeds = [value for value in points.values if math.isfinite(value) and value > 0] if points else []
-    return statistics.median(speeds) if speeds else None
 
 
 def run_time(content: JournalContent) -> TimeSummary | None:

@@ -40,7 +40,7 @@ POLL_INTERVAL = 0.5
 MAX_LOST = 10
 """Evaluators in a row that may be lost for one answer."""
 RETRY_PAUSE = 1.0
-"""Seconds after the first loss; twice as many after each further one, up to a minute."""
+"""Seconds after the first loss; as many more after each further one."""
 NICENESS = 10
 """Niceness of an evaluator's process: training comes first where both run on the same cores."""
 
@@ -84,14 +84,14 @@ def _serve(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ende
             num_lost = 0
             continue
         num_lost += 1
-        if num_lost <= MAX_LOST:
-            warn(f"the evaluator of step {request.number} was lost ({problem}); it is started again.")
-            ended.wait(min(60.0, RETRY_PAUSE * 2 ** (num_lost - 1)))
-            continue
-        with suppress(OSError):
+        if num_lost > MAX_LOST:
             reason = f"{num_lost} evaluators in a row were lost, the last: {problem}"
-            inbox.answer(request, EvaluationAnswer(request.number, error=reason))
-        num_lost = 0
+            with suppress(OSError):
+                inbox.answer(request, EvaluationAnswer(request.number, error=reason))
+            num_lost = 0
+            continue
+        warn(f"the evaluator of step {request.number} was lost ({problem}); it is started again.")
+        ended.wait(RETRY_PAUSE * num_lost)
 
 
 def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:

@@ -14,10 +14,9 @@ from ditlab.runs.launch import checkpoint_store, recorded_checkpoints, start_poi
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
-from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recorded_dataset
-from ditlab.tracking.records import RunRecord, find_training_run, list_runs, read_record
+from ditlab.tracking.records import RunRecord, find_training_run, list_runs
 from ditlab.training.state import named_tensors
 from ditlab_models.layers.lora import A, B
 from ditlab_models.parameters import MetaModel
@@ -211,14 +210,4 @@ def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
         raise UserError(
             f"start.run={start.run} names run {found.folder.run_id}; write that id, which no other run has."
         )
-    if found.record.parent:
-        sweep, is_open = home.run(found.record.parent), False
-        with suppress(OSError, ValueError, UserError, KeyError, TypeError):  # gone, or no sweep any more
-            kind = read_recorded(sweep.path / "sweep.yaml")["scheduler"]["kind"]
-            is_open = kind == "pbt" and read_record(sweep).status != "finished"
-        if is_open:
-            raise UserError(
-                f"start.run={start.run} is a trial of sweep {sweep.run_id}, whose trials take over each other's "
-                "checkpoints until its end; finish the sweep first."
-            )
     return found.record.name

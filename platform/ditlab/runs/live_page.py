@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,7 +20,6 @@ from ditlab.home import Home, RunFolder
 from ditlab.reports.page import Page, content_policy, digest_of, render_html, render_sections
 from ditlab.runs.page import RunContent, run_page
 from ditlab.runs.page_pictures import LinkedPictures, load_picture
-from ditlab.runs.servers import HEADERS, HOST, Answer, LoopbackServer
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.tracking.journal import JournalContent, read_lines
@@ -25,8 +28,97 @@ INTERVAL = 2.0
 """Seconds between a browser's questions for changes."""
 _LEAST_AGE = 1.0
 """Seconds for which a page is not made again, however many browsers ask."""
-_SHARE = 5.0
-"""A page is not made again for this many times what it took: at most a sixth of one core."""
+HOST = "127.0.0.1"
+REQUEST_TIMEOUT = 30.0
+"""Seconds that a connection may say nothing."""
+HEADERS = {
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+}  # fmt: skip
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to a request."""
+
+    content: bytes
+    kind: str = TEXT
+    """Its Content-Type."""
+    status: HTTPStatus = HTTPStatus.OK
+
+
+FOREIGN_NAME = Answer(b"this server answers to names of loopback alone\n", status=HTTPStatus.FORBIDDEN)
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """HTTP server with a thread for each request, of which none keeps the process alive."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    headers: ClassVar[Mapping[str, str]] = HEADERS
+
+    def __init__(self, port: int, option: str) -> None:
+        """Listen on a port of loopback at once. Raises UserError, which names `option`, where that is impossible."""
+        try:
+            super().__init__((HOST, port), _LoopbackHandler)
+        except OSError as error:
+            raise UserError(
+                f"{option} {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
+            ) from error
+
+    def respond(self, path: str) -> Answer:
+        """Answer a path with its query; where it raises UserError or OSError, the answer is 503 with its sentence."""
+        raise NotImplementedError
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class _LoopbackHandler(BaseHTTPRequestHandler):
+    """Handler of GET and HEAD for a `LoopbackServer`."""
+
+    server: LoopbackServer
+    server_version, sys_version = "ditlab", ""
+    timeout = REQUEST_TIMEOUT
+
+    def do_GET(self) -> None:
+        answer = FOREIGN_NAME
+        if is_own_name(self.headers.get_all("Host") or []):
+            try:
+                answer = self.server.respond(self.path)
+            except (UserError, OSError) as error:
+                text = f"it cannot be read: {first_line(error)}\n".encode(errors="replace")
+                answer = Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        self.send_response(answer.status)
+        own = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
+        for name, value in {**self.server.headers, **own}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.content)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing for a request."""
+
+
+def is_own_name(hosts: list[str]) -> bool:
+    """Return True if a request's only Host names loopback; a name led here by DNS rebinding is refused."""
+    if len(hosts) != 1:
+        return False
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@]+)(:[0-9]+)?", hosts[0].strip().lower())
+    return found is not None and is_loopback(found[1].strip("[]"))
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches an interface."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class LivePage(LoopbackServer):
@@ -46,7 +138,8 @@ class LivePage(LoopbackServer):
         self._lock = threading.Lock()
         self._page: Page | None = None
         self._rendered: dict[str, str] = {}
-        self._made, self._cost, self._fault = 0.0, 0.0, ""
+        self._made = 0.0
+        self._fault = ""
         super().__init__(port, "--port")
         self.url = f"http://{HOST}:{self.server_port}/"
 
@@ -102,9 +195,8 @@ class LivePage(LoopbackServer):
 
     def _refresh(self) -> Page:
         """Make the page again unless it is recent; a fault leaves the one before. Raises UserError without one."""
-        if time.monotonic() - self._made < max(_LEAST_AGE, _SHARE * self._cost) and self._page is not None:
+        if time.monotonic() - self._made < _LEAST_AGE and self._page is not None:
             return self._page
-        begun = time.monotonic()
         try:
             page = self.current_page()
             self._rendered, self._page, self._fault = render_sections(page), page, ""
@@ -114,7 +206,6 @@ class LivePage(LoopbackServer):
                 self._fault = fault
                 self._warn(fault)
         self._made = time.monotonic()
-        self._cost = self._made - begun
         if self._page is None:
             raise UserError(self._fault)
         return self._page

@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import RunFolder
+from ditlab.home import Home, RunFolder
+from ditlab.runs.query import run_rows
 from ditlab.storage.files import take_lock
 from ditlab.storage.local import LocalFiles
-from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import RunRecord, is_process_there
 
 LOCK_LEASE = 120.0  # seconds: a file server releases a lost node's locks after a minute or two, 90 s on Linux
@@ -85,7 +85,8 @@ def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
         return RunningState(
             "unseen", f"begun as process {process.get('pid')} of {where}, which cannot be seen from here"
         )
-    latest, saved = recent_metrics(folder).step, record.step
+    latest = run_rows(Home(folder.path.parents[1]), [record]).rows[0]["step"]
+    saved = record.step
     with suppress(OSError, UserError):  # checkpoints at a URI are listed by `runs show`: the record has the last one
         saved = max([saved, *committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())])
     where = f"at step {max(latest, saved):,}, checkpoint {saved:,}" if saved else f"at step {latest:,}, no checkpoint"

@@ -33,7 +33,7 @@ from ditlab.spec.start import first_step
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
 from ditlab.storage.files import write_durably
-from ditlab.tracking.access import check_access, check_reachable, launch_address, redact
+from ditlab.tracking.access import access_fault, launch_address
 from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
@@ -53,8 +53,6 @@ rate, and the rest costs only time."""
 
 WEIGHTS_TAG = "ditlab.weights"
 """Tag with source, revision, format and hashes of the published weights that a run began from."""
-MOST_COMPARED = 20
-"""Runs of a name, the newest ones, that `--resume auto` compares with a spec."""
 
 
 def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
@@ -198,12 +196,12 @@ def startup_lines(launch: Launch) -> list[str]:
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
     last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
-    uri, problem = launch.tracking_uri, None
+    lines = launch_notes(launch)
+    uri = launch.tracking_uri
     if not uri.startswith("sqlite"):
-        reason = check_reachable(uri)
-        problem = f"tracking.uri={redact(uri)} does not answer ({reason})" if reason else check_access(uri)
-    warning = f"warning: {problem}; training goes on, `ditlab runs sync` sends what is missing."
-    return [*launch_notes(launch), *([warning] if problem else []), last]
+        fault = access_fault(uri, "training goes on, `ditlab runs sync` sends what is missing")
+        lines += [f"warning: {fault}"] * bool(fault)
+    return [*lines, last]
 
 
 def _compile_decision(experiment: Experiment) -> CompileDecision:
@@ -307,30 +305,19 @@ def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
 
 
 def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str]:
-    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or says why none is."""
-    name, spec_hash, others = experiment.name, experiment.content_hash(), ""
+    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or says that none is
+    there."""
+    name = experiment.name
+    spec_hash = experiment.content_hash()
     if folder := find_unfinished(home, name, spec_hash):
         record = read_record(folder)
         where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
         return folder, f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}"
-    named = [each for each in list_runs(home) if each.name == name and not (each.trials or each.parent)]
-    for record in named[:MOST_COMPARED]:
-        with suppress(UserError):
-            old = load_recorded_experiment(home.run(record.run_id).spec).to_dict()
-            changed = content_changes(old, experiment.to_dict())
-            texts = ", ".join(f"{path}: {format_value(was)} -> {format_value(now)}" for path, was, now in changed)
-            if all(path in RESUMABLE_CHANGES for path, *_ in changed):
-                other = f" but for {texts}" if changed else ""
-                begun = "is finished" if record.status == "finished" else f"is {record.status}"
-                length = "" if changed else " with a larger training.steps"
-                others = (
-                    f"run {record.run_id} of this spec{other} {begun} at step {record.step:,}; "
-                    f"--resume {record.run_id}{length} goes on from it"
-                )
-                break
-            others = others or f"the newest of that name, {record.run_id}, differs in {texts}"
-    why = others or (f"the {len(named)} of that name have other specs" if named else "none has that name")
-    return None, f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins: {why}"
+    newest = next((each for each in list_runs(home) if each.name == name and not each.trials), None)
+    about = ""
+    if newest:
+        about = f"; the newest of that name, {newest.run_id} ({newest.status}), has spec hash {newest.spec_hash}"
+    return None, f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins{about}"
 
 
 def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -357,7 +344,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     if changed:
         raise UserError(
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
-            f"resume it with its own spec, or {_new_run(folder, old, new)}."
+            f"resume it with its own spec, or begin a new run, from its checkpoint with --from {folder.run_id}."
         )
     if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
         raise UserError(
@@ -377,16 +364,6 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
     return recorded
-
-
-def _new_run(folder: RunFolder, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return how a new run of a changed spec begins: from the run's checkpoint, where that fits."""
-    if old["model"] != new["model"]:
-        return "start a new run without --resume"
-    fork = f"begin a new run from its checkpoint, with --from {folder.run_id}"
-    if old["optimizer"]["kind"] != new["optimizer"]["kind"]:
-        fork += " --weights-only"
-    return f"{fork} in place of --resume"
 
 
 def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:

@@ -29,11 +29,9 @@ from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PRO
 from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
-from ditlab.tracking.openmetrics import OpenMetricsFile, RunGauges
 from ditlab.tracking.records import update_record
 from ditlab.tracking.review import (
     STATUS_TAG,
-    checkpoint_tags,
     end_run,
     log_model,
     log_overview,
@@ -215,9 +213,6 @@ class TrackedReporter(Reporter):
         self.requests: TrackedRequests = TrackedRequests(
             self._tracker, self.warn, refused, self.metrics if counts else ignore
         )
-        self._openmetrics = OpenMetricsFile(
-            self._folder.openmetrics, self._folder.run_id, experiment.name, experiment.model.family, self.warn
-        )
 
     def __enter__(self) -> "TrackedReporter":
         launch, tracker = self._launch, self._tracker
@@ -321,9 +316,6 @@ class TrackedReporter(Reporter):
     def tags(self, tags: Mapping[str, str]) -> None:
         self._tracker.set_tags(tags)
 
-    def expose(self, gauges: Callable[[], RunGauges], is_over: bool) -> None:
-        self._openmetrics.renew(gauges, is_over)
-
     def samples(self, step: int, figure: Figure) -> None:
         try:
             save_samples(self._folder, step, figure)
@@ -336,12 +328,6 @@ class TrackedReporter(Reporter):
         picture = samples_path(self._folder, step)
         text = picture.with_suffix(".txt")
         self._tracker.log_image("samples", step, picture)
-        known = self.recorded.tags()  # within the training, they are empty until a checkpoint is complete
-        is_saved = known.get("ditlab.saved.step") == str(step)
-        saved = {name: known.get(f"ditlab.saved.{name}", "") if is_saved else "" for name in ("checkpoint", "manifest")}
-        self._tracker.set_tags(
-            {"ditlab.samples.step": str(step), **{f"ditlab.samples.{name}": each for name, each in saved.items()}}
-        )
         if text.exists():
             self._tracker.log_artifact(text, "samples")
         renew_note(self._tracker)
@@ -355,7 +341,6 @@ class TrackedReporter(Reporter):
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self.requests.saved(step, location)
-        self._tracker.set_tags(checkpoint_tags(self._tracker, step, location))
         renew_note(self._tracker)
         try:
             update_record(self._folder, step=step)

@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
@@ -24,16 +24,12 @@ from ditlab.tracking.history import MAIN_TAG, final_values, metric_history
 from ditlab.tracking.journal import main_metric
 from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
 from ditlab.tracking.names import flatten
-from ditlab.tracking.notes import number, plain, table
 from ditlab.tracking.records import RunRecord, create_run, find_run, find_unfinished, list_runs, update_record
 from ditlab.tracking.review import STATUS_TAG
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, EndStatus, RunTracker
 
 OVER_SEEDS = ("train/loss", "eval/", "held_out/", "quality/", "assessed/", "perf/", "train/samples_per_second")
 """Metrics that a group has over its seeds."""
-_NOTED = ("train/loss", "eval/", "quality/")
-"""Metrics of the note."""
-_MOST_NOTED = 12
 
 
 class GroupPlace(NamedTuple):
@@ -166,7 +162,6 @@ class GroupRun:
             self._status = "interrupted"
         self._tracker.set_tags({STATUS_TAG: self._status})
         update_record(self._group.folder, status=self._status, step=len(self._finished))
-        self._log_note()
         self._tracker.end(self._status)
         self._tracker.close(0.0 if self._status == "interrupted" else CATCH_UP_TIMEOUT)
 
@@ -182,11 +177,6 @@ class GroupRun:
         self._tracker.journal.log_metrics(num, metrics)
         if main := main_metric(folder):
             self._tracker.set_tags({MAIN_TAG: main})
-        names = list(found)
-        columns: dict[str, Any] = {"seed": list(self._finished)}
-        columns |= {name: [each[name] for each in self._finished.values()] for name in names}
-        self._tracker.log_table(columns, "seeds.json")
-        self._log_note()
 
     def intervals(self) -> dict[str, Interval]:
         """Interval of each metric's mean over the seeds that have finished."""
@@ -195,19 +185,3 @@ class GroupRun:
     def ended(self, status: EndStatus) -> None:
         """Note how the group ends."""
         self._status = status
-
-    def _log_note(self) -> None:
-        """Renew what MLflow shows with the run: its metrics over seeds."""
-        group, num = self._group, len(self._finished)
-        about = f"**{plain(group.experiment.name)}**: {num} of {group.num_seeds} seeds of one experiment have finished."
-        found = {name: each for name, each in self.intervals().items() if name.startswith(_NOTED)}
-        rows = [
-            [
-                plain(name),
-                number(each.mean),
-                *(number(end) if math.isfinite(end) else "" for end in (each.low, each.high)),
-            ]
-            for name, each in list(found.items())[:_MOST_NOTED]
-        ]
-        parts = [about, table(["metric", "mean", "low (95 %)", "high (95 %)"], rows) if rows else ""]
-        self._tracker.log_note("\n\n".join(filter(None, parts)) + "\n")

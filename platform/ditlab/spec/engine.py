@@ -224,8 +224,8 @@ class Tracking(Spec):
     every: Count = 1
     """Steps between logged training metrics."""
     budget: Count | None = 10_000
-    """About how many points of one metric reach MLflow over a million steps: the first tenth all, then ever fewer, with
-    the spikes. Each doubling of the steps adds at most a tenth; the run's journal keeps every point. Null: all."""
+    """How many points of one metric reach MLflow over a million steps at most: the first tenth all, then ever fewer.
+    Each doubling of the steps adds half a tenth; the run's journal keeps every point. Null: all."""
     system_metrics: bool = True
     """Log CPU, memory, disk, network and GPU use of every node."""
     price: Annotated[float, Field(gt=0, lt=1e9)] | None = None

@@ -25,8 +25,8 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
 from ditlab.spec.sweep import Asha, Median, Scheduler
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
-from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
+from ditlab.tracking.index import DeviceHours
 from ditlab.tracking.records import list_runs
 from ditlab_models.finetuning import fine_tune
 

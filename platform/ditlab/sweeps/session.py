@@ -43,7 +43,7 @@ from ditlab.sweeps.results import (
 from ditlab.sweeps.search import ChosenTrials, OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
-from ditlab.tracking.device_hours import DeviceHours
+from ditlab.tracking.index import DeviceHours
 from ditlab.tracking.records import update_record
 
 # Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;

@@ -1,7 +1,5 @@
-"""Tracking addresses: forms, checks, and a probe of answer and credentials before a client. Imports no mlflow."""
+"""Tracking addresses: forms, checks, and a probe before a client. Imports no mlflow."""
 
-import base64
-import configparser
 import os
 import re
 import socket
@@ -22,10 +20,6 @@ _FORMS = (
     "http://HOST:PORT, https://HOST, sqlite:///PATH.db (four slashes for an absolute path; %25 for % and %3F for ?), "
     "postgresql://USER@HOST/DATABASE, mysql://..., mssql://..., databricks, or null for the database under DITLAB_HOME"
 )
-_PROBE = "/api/2.0/mlflow/experiments/search?max_results=1"
-_REMEDY = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account there"
-# MLflow's other ways to authenticate, which the probe does not try.
-_OTHER_WAYS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")
 _TIMEOUT = 5.0
 """Seconds for an answer."""
 _LOOPBACK = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1", "[::1]")
@@ -139,14 +133,14 @@ def redact(uri: str) -> str:
     return hide_in_urls(uri)
 
 
-def exempt_from_proxies(*hosts: str) -> None:
-    """Keep requests to this machine, and to further `hosts` of it, from the proxy that the environment names: no proxy
-    reaches them. For this process and those it starts."""
+def exempt_from_proxies() -> None:
+    """Keep requests to this machine from the proxy that the environment names: no proxy reaches them. For this process
+    and those it starts."""
     for name in ("no_proxy", "NO_PROXY"):
         given = os.environ.get(name) or os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         present = [each.strip() for each in given.split(",") if each.strip()]
         if "*" not in present:
-            os.environ[name] = ",".join(dict.fromkeys([*present, *_LOOPBACK, *hosts]))
+            os.environ[name] = ",".join(dict.fromkeys([*present, *_LOOPBACK]))
 
 
 def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
@@ -173,78 +167,21 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
 
 
 def access_fault(uri: str, remedy: str) -> str:
-    """A sentence on an address that does not answer, with its remedy, or that refuses credentials; empty for others."""
+    """A sentence on an address that does not answer or cannot be used, with its remedy; empty for others."""
     try:
         check_tracker(uri)
     except UserError as error:
         return str(error)
-    if reason := check_reachable(uri):
-        return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}."
-    return f"{refusal}, and give the command again." if (refusal := check_access(uri)) else ""
-
-
-def check_access(uri: str, timeout: float = _TIMEOUT) -> str | None:
-    """A clause if the server at `uri` refuses this process's name or password; None if not, and for no server."""
-    if urlsplit(uri).scheme not in ("http", "https") or any(os.environ.get(name) for name in _OTHER_WAYS):
-        return None
-    return refusal_message(uri, *probe(uri, _authorization(), timeout))
+    reason = check_reachable(uri)
+    return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}." if reason else ""
 
 
 def refusal_message(uri: str, status: int | None, answer: str = "") -> str | None:
-    """A sentence, without its full stop, for an HTTP status that refuses a request; None for any other status.
-
-    It quotes the `answer`, and names the remedy where status or answer say what is wrong, and none where they do not.
-    """
+    """A sentence, without its full stop, for an HTTP status that refuses a request; None for any other status."""
     if status not in (401, 403):
         return None
     answer = " ".join(hide(answer).split())[:_LONGEST_ANSWER].rstrip(".")
-    host = urlsplit(uri).netloc.rpartition("@")[2]
-    if status == 401:
-        what = "refuses the name or password" if _authorization() else "wants a name and password"
-        return f"MLflow at {redact(uri)} {what} ({status}); {_REMEDY}"
-    what = f"MLflow at {redact(uri)} refuses this ({status}{f': {answer}' if answer else ''})"
-    if "Invalid Host header" in answer:
-        return (
-            f"{what}; start that server with --allowed-hosts {host} among its names (`ditlab ui` and `mlflow server` "
-            "take it), or use a name that it answers to"
-        )
-    if "Permission denied" in answer:
-        return f"{what}; ask its administrator for the permission, or {_REMEDY}"
-    return f"{what}; its log, or that of a proxy before it, may say why"
-
-
-def probe(uri: str, authorization: str | None, timeout: float = _TIMEOUT) -> tuple[int | None, str]:
-    """HTTP status of a search for experiments, None where nothing answers, and the answer's text where it refuses."""
-    exempt_from_proxies()
-    request = urllib.request.Request(f"{uri.rstrip('/')}{_PROBE}")
-    if authorization:
-        request.add_unredirected_header("Authorization", authorization)  # for this server and no other
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return int(answer.status), ""
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read(10_000).decode(errors="replace")
-    except (OSError, ValueError):
-        return None, ""
-
-
-def basic_authorization(name: str, password: str) -> str:
-    """Value of the Authorization header for a name and password."""
-    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
-
-
-def _authorization() -> str | None:
-    """The header's value as MLflow's client finds it: variables, then its file in the user's home."""
-    name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
-    kept = configparser.ConfigParser(interpolation=None)
-    try:
-        kept.read(Path("~/.mlflow/credentials").expanduser())
-        name = name or kept.get("mlflow", "mlflow_tracking_username", fallback=None)
-        password = password or kept.get("mlflow", "mlflow_tracking_password", fallback=None)
-    except (OSError, RuntimeError, UnicodeDecodeError, configparser.Error):
-        pass  # MLflow reports such a file itself
-    if name and password:
-        return basic_authorization(name, password)
-    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
-    return f"Bearer {token}" if token else None
+    return (
+        f"MLflow at {redact(uri)} refuses this ({status}: {answer or 'no reason'}); set MLFLOW_TRACKING_USERNAME and "
+        "MLFLOW_TRACKING_PASSWORD to those of an account that may do it, or correct that server's --allowed-hosts"
+    )

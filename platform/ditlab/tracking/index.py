@@ -12,25 +12,26 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.tracking.history import MAIN_TAG
+from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, JournalFacts
 from ditlab.tracking.journal import LONGEST_LINE, all_metrics, read_journal
 
-_FORMAT = 2
+_FORMAT = 3
 """Version of the tables, in the file's name."""
 _LOCK_TIMEOUT = 30.0  # seconds that another process may take to read journals
 _CACHE = "PRAGMA cache_size = -65536"  # KiB: points of several metrics come in turns
 # Names that no question in SQL has by accident.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS _journals (
-    id INTEGER PRIMARY KEY, part TEXT, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER, head TEXT,
-    end INTEGER, state TEXT, UNIQUE (part, run, node)
+    id INTEGER PRIMARY KEY, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER, head TEXT,
+    end INTEGER, state TEXT, UNIQUE (run, node)
 );
 CREATE TABLE IF NOT EXISTS _names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS _points (
@@ -40,7 +41,7 @@ CREATE TABLE IF NOT EXISTS _points (
 CREATE TRIGGER IF NOT EXISTS points_of_no_journal AFTER DELETE ON _journals
 BEGIN DELETE FROM _points WHERE journal = old.id; END;
 """
-_FORGET = "DELETE FROM _journals WHERE (part, run, node) = (?, ?, ?)"
+_FORGET = "DELETE FROM _journals WHERE (run, node) = (?, ?)"
 _KEPT_TAGS = (MAIN_TAG, "ditlab.measurement.")
 """Beginnings of the names of tags that are kept with a run's points."""
 _log = logging.getLogger("ditlab.tracking")
@@ -64,11 +65,6 @@ class Place(NamedTuple):
     file: BinaryIO
     begin: int
     """Offset in bytes."""
-
-
-Read = Callable[[Place, State], int]
-"""Reader of an open journal from a place on: it changes the state of the last reading, and returns the end of the last
-whole line, in bytes."""
 
 
 class _Known(NamedTuple):
@@ -109,13 +105,13 @@ class JournalIndex:
                 path.unlink()
         self.database = _connect(":memory:")
 
-    def update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
-        """Read a part of what is new in journals, and return the state of each."""
+    def update(self, journals: Collection[Journal]) -> dict[Journal, State]:
+        """Read what is new in journals, and return the state of each (`_read`)."""
         try:
-            return self._update(part, read, journals)
+            return self._update(journals)
         except sqlite3.Error as error:
             self.recover(error)
-        return self._update(part, read, journals)
+        return self._update(journals)
 
     def keep_only(self, runs: Collection[str]) -> None:
         """Forget all runs but these: the others were deleted."""
@@ -127,28 +123,27 @@ class JournalIndex:
                     self.database.execute("BEGIN IMMEDIATE")
                     self.database.executemany("DELETE FROM _journals WHERE run = ?", gone)
 
-    def _update(self, part: str, read: Read, journals: Collection[Journal]) -> dict[Journal, State]:
+    def _update(self, journals: Collection[Journal]) -> dict[Journal, State]:
         self.faults = {}
-        known = self._known(part)
+        known = self._known()
         changed = [journal for journal in journals if self._has_changed(journal, known.get(journal))]
         if changed:
             with self.database:
                 self.database.execute("BEGIN IMMEDIATE")
-                known = self._known(part)  # another process may have read them meanwhile
+                known = self._known()  # another process may have read them meanwhile
                 for journal in changed:
                     try:
                         with open(self._path(journal), "rb") as file:  # noqa: PTH123
-                            self._read_on(part, read, journal, known.get(journal), file)
+                            self._read_on(journal, known.get(journal), file)
                     except FileNotFoundError:
-                        self.database.execute(_FORGET, (part, *journal))
+                        self.database.execute(_FORGET, journal)
                     except OSError as error:
                         self.faults[journal.run] = error
-            known = self._known(part)
+            known = self._known()
         return {journal: json.loads(known[journal].state) for journal in journals if journal in known}
 
-    def _known(self, part: str) -> dict[Journal, _Known]:
-        query = "SELECT run, node, inode, size, changed, id, head, end, state FROM _journals WHERE part = ?"
-        rows = self.database.execute(query, (part,))
+    def _known(self) -> dict[Journal, _Known]:
+        rows = self.database.execute("SELECT run, node, inode, size, changed, id, head, end, state FROM _journals")
         return {Journal(run, node): _Known(*known) for run, node, *known in rows}
 
     def _path(self, journal: Journal) -> str:
@@ -165,21 +160,21 @@ class JournalIndex:
             return False
         return known is None or known[:3] != (found.st_ino, found.st_size, found.st_ctime_ns)
 
-    def _read_on(self, part: str, read: Read, journal: Journal, known: _Known | None, file: BinaryIO) -> None:
+    def _read_on(self, journal: Journal, known: _Known | None, file: BinaryIO) -> None:
         """Read a journal on from where this process or another one ended; another journal from its beginning."""
         found = os.fstat(file.fileno())
         stamp = (found.st_ino, found.st_size, found.st_ctime_ns)
         head = hashlib.sha256(file.readline(LONGEST_LINE)).hexdigest()
         has_grown = known and (known.inode, known.head) == (found.st_ino, head) and known.size < found.st_size
         if known and not has_grown and known[:3] != stamp:
-            self.database.execute(_FORGET, (part, *journal))
+            self.database.execute(_FORGET, journal)
             known = None
         if known is None:
-            insert = "INSERT INTO _journals (part, run, node, end, state) VALUES (?, ?, ?, 0, '{}')"
-            number = self.database.execute(insert, (part, *journal)).lastrowid or 0
+            insert = "INSERT INTO _journals (run, node, end, state) VALUES (?, ?, 0, '{}')"
+            number = self.database.execute(insert, journal).lastrowid or 0
             known = _Known(0, 0, 0, number, head, 0, "{}")
         state = json.loads(known.state)
-        end = read(Place(self.database, known.id, file, known.end), state)
+        end = _read(Place(self.database, known.id, file, known.end), state)
         self.database.execute(
             "UPDATE _journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, ?) WHERE id = ?",
             (*stamp, head, end, json.dumps(state), known.id),
@@ -210,10 +205,16 @@ def _connect(place: str) -> sqlite3.Connection:
     return database
 
 
-def read_points(place: Place, state: State) -> int:
-    """Add a journal's points to the table `_points`; the state has the run's `params` as they are now, and `tags`."""
+def _read(place: Place, state: State) -> int:
+    """Read a journal from a place on; returns the end of its last whole line, in bytes.
+
+    Points go to the table `_points`; the state has the run's `params` as they are now, `tags`, and the `hours` of its
+    devices up to the latest record.
+    """
     tags = state.setdefault("tags", {})
     params = state.setdefault("params", {})
+    facts = JournalFacts(device_hours=state.setdefault("hours", {}), counted_until=state.get("until", 0))
+    facts.tags[DEVICES_TAG] = state.get("devices", "")
     names = dict(place.database.execute("SELECT name, id FROM _names"))
     end = place.begin
 
@@ -226,6 +227,7 @@ def read_points(place: Place, state: State) -> int:
             record = line.record
             if record is None:
                 continue
+            facts.count_time(record["time"], record["kind"])
             match record["kind"]:
                 case "metrics":
                     for name, value in all_metrics(record):
@@ -238,7 +240,38 @@ def read_points(place: Place, state: State) -> int:
                 case "resume":
                     params.update({path: new for path, (_, new) in record["changes"].items()})
                 case "tags":
+                    facts.tags |= record["values"]
                     tags.update({tag: text for tag, text in record["values"].items() if tag.startswith(_KEPT_TAGS)})
 
     place.database.executemany("INSERT OR REPLACE INTO _points VALUES (?, ?, ?, ?, ?, ?)", rows())
+    state.update(devices=facts.tags[DEVICES_TAG], until=facts.counted_until)
     return end
+
+
+class DeviceHours:
+    """Hours of devices of the runs of a home: what their attempts held, from each one's start to its latest record."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._index = JournalIndex(home)
+
+    def by_run(self, run_ids: Collection[str] | None = None) -> dict[str, Mapping[str, float]]:
+        """Read what is new, and return the hours by device (`GPU`, `core`) of each run that has some.
+
+        `run_ids`: these runs alone; None: all of the home.
+        """
+        if run_ids is None:
+            run_ids = []
+            with suppress(OSError):
+                run_ids = [each.name for each in os.scandir(self._home.runs) if not each.name.startswith(".")]
+            self._index.keep_only(run_ids)
+        states = self._index.update([Journal(run_id) for run_id in run_ids])
+        return {journal.run: state["hours"] for journal, state in states.items() if state["hours"]}
+
+    def total(self, run_ids: Collection[str] | None = None) -> defaultdict[str, float]:
+        """Hours by device of all runs, or of some, together."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for each in self.by_run(run_ids).values():
+            for device, hours in each.items():
+                total[device] += hours
+        return total

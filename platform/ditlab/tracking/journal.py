@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import statistics
 import time
@@ -25,7 +24,6 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, NotRequired, U
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.storage.files import add_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import MIB
@@ -249,49 +247,6 @@ RECENT = 0.02
 RECENT_TEXT = "median of the last 2 %"
 
 
-class RecentMetrics(NamedTuple):
-    """Metrics among the last 64 KiB of a journal."""
-
-    latest: dict[str, float]
-    """Latest value by metric."""
-    num_damaged: int
-    """Damaged lines that were passed over."""
-    fault: str = ""
-    """Reason why the journal cannot be read; empty where there is none yet."""
-    step: int = 0
-    """Newest step of a metric."""
-    loss: float = math.nan
-    """Training loss: `recent_median`, of the steps that are there; NaN without any."""
-
-
-def recent_metrics(folder: RunFolder) -> RecentMetrics:
-    """Read the latest value of each metric among the last 64 KiB of a run's journal."""
-    latest: dict[str, float] = {}
-    losses: dict[int, float] = {}
-    num_damaged = 0
-    step = 0
-    lines: list[JournalLine] = []
-    try:
-        with folder.journal.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
-            if begin:  # to the beginning of a line
-                file.seek(begin - 1)
-                begin += len(file.readline(_TAIL_BYTES + 1)) - 1
-            lines += read_journal(file, begin)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        return RecentMetrics({}, 0, first_line(error))
-    for line in lines:
-        num_damaged += line.record is None and line.is_whole
-        if line.record is not None and line.record["kind"] == "metrics":
-            latest.update(values := dict(all_metrics(line.record)))
-            step = max(step, line.record["step"])
-            if TRAIN_LOSS in values:
-                losses[line.record["step"]] = values[TRAIN_LOSS]
-    return RecentMetrics(latest, num_damaged, "", step, recent_median(losses))
-
-
 def main_metric(folder: RunFolder) -> str:
     """Return the held-out metric by which a run is read first, as the beginning of its journal has it; empty for none.
 
@@ -303,23 +258,6 @@ def main_metric(folder: RunFolder) -> str:
     except OSError:
         return ""
     return found[1].decode(errors="replace") if found else ""
-
-
-def last_logged(folder: RunFolder, kind: str, name: str) -> str | float | None:
-    """Return the last value of a metric or tag, of which the line alone is parsed; None where the journal has none."""
-    try:
-        content = folder.journal.read_bytes()
-    except OSError:
-        return None
-    place = json.dumps(name).encode() + b":"
-    begin = len(content)
-    while (at := content.rfind(place, 0, begin)) >= 0:
-        begin = content.rfind(b"\n", 0, at) + 1
-        record = parse_record(content[begin : content.find(b"\n", at)])
-        if record is not None and record["kind"] == kind:
-            values = dict(all_metrics(record)) if kind == "metrics" else record["values"]
-            return values.get(name)
-    return None
 
 
 def recent_median(losses: Mapping[int, float]) -> float:

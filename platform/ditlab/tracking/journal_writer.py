@@ -1,14 +1,13 @@
 """Appending to a run's journal, which outlives a killed process and a power cut.
 
 What a journal holds already prevents double records, and carries each metric's thinning on where it was. Thinning
-selects the points of a metric for MLflow: all of the first ones, then fewer and fewer, and every spike.
+selects the points of a metric for MLflow: all of the first ones, then fewer and fewer.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
 import threading
 from collections import defaultdict
@@ -28,14 +27,7 @@ from ditlab.tracking.journal import (
 )
 
 _DENSE = 10
-"""A tenth of the budget goes before any point is held back; as many non-finite ones go, wherever they come."""
-_WINDOW = 16
-"""Points of a window in the first octave; each octave doubles it, so octaves send alike."""
-_WIDENING = 0.5
-"""Share of a window's range so far that a new extreme must add. Any new extreme would be too weak a condition: a
-learning rate that falls is one at every step. With a budget of 10,000, a straight line sends
-9,800 of 10^6 points, half a cosine 10,200, noise 3,700 (Gaussian) to 5,000 (Cauchy), a constant 1,600; each doubling
-beyond adds at most a tenth."""
+"""A tenth of the budget goes before any point is held back."""
 _DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
 """Kinds that are on the disk when `append` returns."""
 _SYNC_INTERVAL = 2.0
@@ -45,36 +37,24 @@ _log = logging.getLogger("ditlab.tracking")
 
 
 class Thinning:
-    """One metric's thinning: selects about `budget` of 10^6 points, or every point where `budget` is None."""
+    """One metric's thinning: selects at most `budget` of 10^6 points, or every point where `budget` is None.
+
+    All of the first tenth of the budget are selected, then every second one, every fourth and so on: half a tenth of
+    each doubling.
+    """
 
     def __init__(self, budget: int | None) -> None:
-        self._dense = math.inf if budget is None else max(1, budget // _DENSE)
-        self._num = self._num_non_finite = 0
-        self._until = 0
-        """End of the window, in points."""
-        self._low = self._high = 0.0
-        """Range of the points of the window that were selected."""
+        self._dense = None if budget is None else max(1, budget // _DENSE)
+        self._num = 0
 
-    def selects(self, value: float) -> bool:
-        """Return True if the next point goes to MLflow: it opens a window, or widens the window's range by half."""
+    def selects(self) -> bool:
+        """Return True if the next point goes to MLflow."""
         num = self._num
         self._num = num + 1
-        if num < self._dense:
+        if self._dense is None:
             return True
-        if not math.isfinite(value):
-            self._num_non_finite += 1
-            return self._num_non_finite <= self._dense
-        if num >= self._until:
-            octave = (num // int(self._dense)).bit_length() - 1
-            self._until = num + (_WINDOW << octave)
-            self._low = self._high = value
-            return True
-        margin = _WIDENING * (self._high - self._low)
-        if self._low - margin <= value <= self._high + margin:
-            return False
-        self._low = min(value, self._low)
-        self._high = max(value, self._high)
-        return True
+        octave = (num // self._dense).bit_length()
+        return num % (1 << octave) == 0
 
 
 class JournalWriter:
@@ -111,8 +91,8 @@ class JournalWriter:
                 for name, points in content.metrics.items():
                     self._last_steps[name] = max(points.steps)
                     thinning = self._thinnings[name]
-                    for value in points.values:
-                        thinning.selects(value)
+                    for _ in points.values:
+                        thinning.selects()
                 for record in content.events:
                     self.facts.add(record)
                     if record["kind"] == "image":
@@ -153,7 +133,7 @@ class JournalWriter:
             for key, raw in values.items():
                 if last_steps.get(key, -1) < step:
                     value = float(raw)
-                    (sent if thinnings[key].selects(value) else held)[key] = value
+                    (sent if thinnings[key].selects() else held)[key] = value
             if not sent and not held:
                 return
             now = current_time()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import logging
 import os
 import re
@@ -21,7 +19,15 @@ from ditlab.errors import first_line
 from ditlab.home import Home
 from ditlab.storage.files import take_lock
 from ditlab.storage.plain_files import MIB
-from ditlab.tracking.access import artifact_address, exempt_from_proxies, is_server, sqlite_address, sqlite_path
+from ditlab.tracking.access import (
+    artifact_address,
+    exempt_from_proxies,
+    is_server,
+    redact,
+    refusal_message,
+    sqlite_address,
+    sqlite_path,
+)
 
 _SETTINGS = {
     # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
@@ -131,52 +137,27 @@ def denial(error: Exception) -> tuple[int | None, str]:
     return (status, text) if status in (401, 403) else (None, "")
 
 
-def outage_reason(error: Exception, address: str = "") -> str:
-    """First line of an error of MLflow's client that says what is wrong at an `address` without its password."""
+def outage_reason(error: Exception) -> str:
+    """First line of an error of MLflow's client that says what is wrong."""
     reason = first_line(error)
-    if found := re.search(r"(?:schema \(found version |Can't locate revision identified by ')(\w+)", str(error)):
-        return other_version(found[1], address) or reason
     if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
         return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
     return f"{reason}; the server's log says why" if "error responses" in reason else reason
 
 
+def store_fault(uri: str, home: Home) -> str:
+    """Return a clause on what MLflow's client meets at an address that answers; empty where it may read there."""
+    try:
+        connect(uri, home).search_experiments(max_results=1)
+    except Exception as error:
+        # MLflow's client and its database drivers raise errors of a dozen kinds.
+        return refusal_message(uri, *denial(error)) or f"{redact(uri)} cannot be read ({outage_reason(error)})"
+    return ""
+
+
 def is_damage(reason: str) -> bool:
     """Return True if the reason of a database's error is damage, and no lock, full disk or the like."""
     return any(word in reason for word in _WORDS)
-
-
-def schema_fault(database: Path) -> str:
-    """Return a clause, with its remedy, on a database of another version of MLflow than this; empty for other ones."""
-    try:
-        with closing(open_read_only(database)) as connection:
-            found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except (OSError, sqlite3.Error):
-        return ""
-    return other_version(str(found[0]), f"sqlite:///{database}") if found else ""
-
-
-def other_version(revision: str, address: str = "") -> str:
-    """Return a clause on a database's schema, with its remedy; empty for that of the installed MLflow.
-
-    An older one is among the installed MLflow's migrations, a newer one is not. Does not import MLflow.
-    """
-    spec = importlib.util.find_spec("mlflow")
-    (package,) = (spec and spec.submodule_search_locations) or [""]
-    texts = [path.read_text() for path in Path(package, "store/db_migrations/versions").glob("*.py")]
-    known = set(re.findall(r'^revision(?:: str)? = "(\w+)"', "\n".join(texts), re.MULTILINE))
-    followed = set(re.findall(r'^down_revision(?:: .*)? = "(\w+)"', "\n".join(texts), re.MULTILINE))
-    version = importlib.metadata.version("mlflow")
-    if not known or (revision in known and revision not in followed):
-        return ""
-    if revision in known or revision == "None":
-        upgrade = f"copy it, then `mlflow db upgrade {address or 'ADDRESS'}` brings it up to date"
-        return f"this database was made by an older MLflow than the installed {version}; {upgrade}"
-    return (
-        f"this database is of a schema ({revision}) that the installed MLflow {version} does not know, so a newer one "
-        "made it; install that one (`pip install --upgrade mlflow`), or take another database, which "
-        "`ditlab runs sync` fills from the runs' journals"
-    )
 
 
 def open_read_only(database: Path) -> sqlite3.Connection:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import access_fault, artifact_address, is_server, redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, artifact_address, is_server, redact
 from ditlab.tracking.backend import RunGoneError
-from ditlab.tracking.mlflow_connection import connect, error_code, is_refusal
+from ditlab.tracking.mlflow_connection import connect, error_code
 from ditlab.tracking.names import VIEW, safe_folder
 
 RUN_TAG = "ditlab.run"
@@ -33,26 +31,18 @@ _COLUMNS = (
 )  # fmt: skip
 _IMAGE_SECTION = "ditlab-images"
 
-_STATUS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "interrupted"}
-
 
 def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str = "") -> str:
-    """MLflow's id of the experiment of this name, with our saved view, which has columns of a run's main metric; its
-    artifacts lie under DITLAB_HOME unless a server keeps them."""
+    """MLflow's id of the experiment of this name. A new one has our saved view, with columns of its first run's main
+    metric; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)
     if found and found.lifecycle_stage == "deleted":
-        raise _deleted_experiment(client, found)
-    if found and (view := _view_value(metric, found.tags.get(VIEW_TAG))):
-        try:
-            client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
+        raise _deleted_experiment(found)
     if found:
         return str(found.experiment_id)
     location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model applications.
-    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric) or ""}
+    tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric)}
     try:
         return str(client.create_experiment(name, artifact_location=location, tags=tags))
     except Exception as error:
@@ -91,25 +81,18 @@ def check_alive(client: Any, mlflow_run_id: str) -> None:
         return
     experiment = client.get_experiment(info.experiment_id)
     if experiment.lifecycle_stage == "deleted":
-        raise _deleted_experiment(client, experiment)
-    restore = _restore_command(client, f"runs restore --run-id {mlflow_run_id}")
-    raise RunGoneError(f"run {mlflow_run_id} was deleted in MLflow; {restore}")
-
-
-def _deleted_experiment(client: Any, experiment: Any) -> RunGoneError:
-    """Error for an experiment in MLflow's trash, whose name no other one can have."""
-    restore = _restore_command(client, f"experiments restore --experiment-id {experiment.experiment_id}")
-    return RunGoneError(
-        f"experiment {experiment.name!r} (number {experiment.experiment_id}) was deleted in MLflow; {restore}, or set "
-        "another tracking.experiment"
+        raise _deleted_experiment(experiment)
+    raise RunGoneError(
+        f"run {mlflow_run_id} was deleted in MLflow; `mlflow runs restore --run-id {mlflow_run_id}` restores it, and "
+        "`ditlab runs sync` sends what waits"
     )
 
 
-def _restore_command(client: Any, arguments: str) -> str:
-    """Command that takes something out of MLflow's trash."""
-    return (
-        f"`MLFLOW_TRACKING_URI={shlex.quote(redact(client.tracking_uri))} mlflow {arguments}` restores it, and "
-        "`ditlab runs sync` sends what waits"
+def _deleted_experiment(experiment: Any) -> RunGoneError:
+    """Error for an experiment in MLflow's trash, whose name no other one can have."""
+    return RunGoneError(
+        f"experiment {experiment.name!r} was deleted in MLflow; `mlflow experiments restore --experiment-id "
+        f"{experiment.experiment_id}` restores it, and `ditlab runs sync` sends what waits"
     )
 
 
@@ -126,22 +109,9 @@ def _search(client: Any, run_id: str, experiments: list[str]) -> list[Any]:
     return sorted(found, key=lambda r: (r.info.lifecycle_stage == "deleted", not r.data.metrics, r.info.run_id))
 
 
-def _view_value(metric: str, present: str | None = None) -> str | None:
-    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression.
-
-    Given the one that is there, None where that is a person's, or has the metric's columns already.
-    """
+def _view_value(metric: str) -> str:
+    """The tag's value: a saved view with a name, as MLflow's UI writes it, without compression."""
     own = [f"metrics.`{name}`" for name in ((f"best/{metric}", metric) if metric else ())]
-    columns = [*own, *_COLUMNS]
-    if present is not None:
-        try:
-            view = json.loads(present)
-            before = json.loads(view["state"])["selectedColumns"]
-            columns = [*(column for column in own if column not in before), *before]
-        except (ValueError, KeyError, TypeError):
-            return None
-        if view.get("updatedAt") or _COLUMNS[-1] not in before or len(columns) == len(before):
-            return None
     cards = [
         {
             "uuid": f"ditlab-{number}", "type": "IMAGE", "runsCountToCompare": 10, "metricSectionId": _IMAGE_SECTION,
@@ -151,44 +121,10 @@ def _view_value(metric: str, present: str | None = None) -> str | None:
     ]  # fmt: skip
     section = {"uuid": _IMAGE_SECTION, "name": "samples", "display": True, "isReordered": False}
     state = {
-        "selectedColumns": columns, "orderByKey": "attributes.start_time", "orderByAsc": False,
+        "selectedColumns": [*own, *_COLUMNS], "orderByKey": "attributes.start_time", "orderByAsc": False,
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
-
-
-def list_mlflow_runs(uri: str, home: Home, num: int) -> list[dict[str, Any]]:
-    """Rows of the newest `num` runs at an address. Raises UserError where it is malformed or does not answer."""
-    uri = resolve_tracking_uri(uri, home)
-    if fault := access_fault(uri, "start that MLflow server or correct the address"):
-        raise UserError(fault)
-    try:
-        client = connect(uri, home)
-        experiments = {e.experiment_id: e.name for e in client.search_experiments()}
-        runs = client.search_runs(
-            list(experiments), f"tags.`{RUN_TAG}` LIKE '%'", max_results=num, order_by=["attributes.start_time DESC"]
-        )
-    except Exception as error:
-        # Whatever answers at the address, MLflow's client and its database drivers raise errors of a dozen kinds.
-        raise UserError(
-            f"tracking.uri={redact(uri)} cannot be read as an MLflow store ({first_line(error)}); correct the address."
-        ) from error
-    rows = []
-    for run in runs:
-        started = datetime.fromtimestamp(run.info.start_time / 1000).astimezone()
-        rows.append(
-            {
-                "run_id": run.data.tags[RUN_TAG],
-                "mlflow_run_id": run.info.run_id,
-                "name": run.info.run_name,
-                "family": run.data.tags.get("ditlab.family", ""),
-                "experiment": experiments[run.info.experiment_id],
-                "status": _STATUS.get(run.info.status, run.info.status.lower()),
-                "created": started.isoformat(timespec="milliseconds"),
-                "train_loss": run.data.metrics.get("train/loss"),
-            }
-        )
-    return rows
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:

@@ -7,7 +7,6 @@ baselines, samples, the spec in five lines, and how to go on; a sweep's note ran
 from __future__ import annotations
 
 import math
-import posixpath
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -195,20 +194,13 @@ class RunNote:
         return parts
 
     def _samples(self) -> list[str]:
-        """The newest samples, and the checkpoint that drew them, where it is known."""
-        tags = self.facts.tags
+        """The newest samples."""
         step = self.facts.images.get(_SAMPLES)
         if step is None:
             return []
-        source = ""
-        place = tags.get("ditlab.samples.checkpoint", "")
-        if place and tags.get("ditlab.samples.step") == str(step):
-            digest = tags.get("ditlab.samples.manifest", "")
-            short = f", manifest {plain(digest[:16])}" if digest else ""
-            source = f" Their weights: checkpoint {plain(posixpath.basename(place.rstrip('/')))}{short}."
         file = artifact_image(_SAMPLES, step)
         return [
-            f"Samples of step {step:,} ({page('as a file', file)}; [all steps](charts:)).{source}",
+            f"Samples of step {step:,} ({page('as a file', file)}; [all steps](charts:)).",
             picture(f"samples of step {step:,}", file),
         ]
 

@@ -285,14 +285,6 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     found = find_run(home, text)
     if found.record.trials:
         trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
-        spec = found.folder.path / "sweep.yaml"
-        if not trial_ids and spec.exists():
-            from ditlab.spec.files import read_with_parents
-            from ditlab.spec.sweep import find_sweep_kind
-
-            kind = find_sweep_kind(read_with_parents(spec), f"run '{text}'")
-            if kind is not None:
-                raise UserError(f"run '{text}' is a {kind.noun}; name a training run.")
         num = found.record.trials
         names = ", ".join(trial_ids[:8])
         if found.record.is_group:

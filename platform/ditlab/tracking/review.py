@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -93,22 +92,3 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     journal.append(
         "model", step=step, name=facts.params.get("name", facts.name), path=path, params=params, points=points, **fields
     )
-
-
-def checkpoint_tags(tracker: RunTracker, step: int, location: str) -> dict[str, str]:
-    """Tags of a complete checkpoint; those of the samples too, where they were drawn from these weights.
-
-    One in the run's folder is named relative to it, with its manifest's SHA-256 where that file is on this machine.
-    """
-    path = Path(location)
-    try:
-        digest = hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest()
-    except (OSError, ValueError):
-        digest = ""
-    inside = path.is_relative_to(tracker.folder.path)
-    place = path.relative_to(tracker.folder.path).as_posix() if inside else location
-    found = {"step": str(step), "checkpoint": place, "manifest": digest}
-    tags = {f"ditlab.saved.{name}": value for name, value in found.items()}
-    if tracker.journal.facts.tags.get("ditlab.samples.step") == str(step):
-        tags |= {f"ditlab.samples.{name}": value for name, value in found.items()}
-    return tags

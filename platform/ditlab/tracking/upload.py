@@ -321,7 +321,7 @@ class BackgroundUploader:
                 uri = redact(transfer.to.uri)
                 refusal = refusal_message(uri, *denial(error))
                 place = f"MLflow at {uri}" if is_mlflow(uri) else uri
-                sentence = refusal or f"{place} takes nothing ({outage_reason(error, uri)})"
+                sentence = refusal or f"{place} takes nothing ({outage_reason(error)})"
                 transfer.to.warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
             self._is_outage = True
             self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
@@ -362,7 +362,7 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
                 warn(f"{folder.run_id}: {error}")
             except Exception as error:
                 # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
-                reason = outage_reason(error, redact(address))
+                reason = outage_reason(error)
                 remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
                 fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
             left = num_unsent(folder, address, home)

@@ -13,7 +13,6 @@ from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
-from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.evaluation import REGRET, known_law
 from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
@@ -136,14 +135,12 @@ class MetricLog:
         if current_step == self._total_steps or time.monotonic() - self._reported > PROGRESS_INTERVAL:
             self._reported = time.monotonic()
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
-        self._expose(current_step)
 
     def finish(self, step: int) -> None:
         """Report the times since the last point, with the evaluation and the checkpoint after the last step."""
         if self._is_first:
             self._report_skipped(step, is_over=True)
             self.add(step, self.phases.point())
-        self._expose(step, is_over=True)
 
     def _report_skipped(self, step: int, is_over: bool = False) -> None:
         """Report a skipped step: the first, the tenth, the hundredth and so on, and at the end their number."""
@@ -169,16 +166,6 @@ class MetricLog:
             pauses = {kind: -(-total // each) - step // each for kind, each in every.items() if each}
             left = self.throughput.seconds_left(total - step, pauses) if speed else None
             self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
-
-    def _expose(self, step: int, is_over: bool = False) -> None:
-        """Renew what scrapers read, where that is due."""
-        phases, samples = self.phases, step * self._experiment.batch.size
-        self._reporter.expose(
-            lambda: RunGauges(
-                step, self._total_steps, samples, not is_over, dict(self.latest),
-                {name: phases.totals[:, index].tolist() for index, name in enumerate(PHASES)}, phases.peaks.tolist(),
-            ), is_over,
-        )  # fmt: skip
 
     def _update(self, values: dict[str, float]) -> None:
         """Replace the metrics of the groups (`train`, `eval`) that `values` belong to.

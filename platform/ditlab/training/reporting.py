@@ -10,7 +10,6 @@ import numpy as np
 from ditlab.receipts.records import VERBS
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.reports.formatting import format_clock
-from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.hooks import StepHook
 from ditlab.training.inbox import Request
 from ditlab_models.figures import Figure
@@ -169,9 +168,6 @@ class Reporter(StepHook):
 
     def tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the tracked run."""
-
-    def expose(self, gauges: Callable[[], RunGauges], is_over: bool) -> None:
-        """Renew what scrapers read, at most every few seconds, or where the run is over."""
 
     def worker_name(self, rank: int) -> str:
         """Return the name of a worker for people, with its node where there are several."""

@@ -12,7 +12,6 @@ from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB, VERBS
 from ditlab.runs.locks import running_state
 from ditlab.runs.requests import RequestAnswer, post_request
-from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.records import read_record
 from ditlab.training.inbox import Inbox
 
@@ -78,7 +77,7 @@ def ask(
     begin = time.monotonic()
     while True:
         why = refusal(folder, verb)
-        on_wait(f"waiting for run {folder.run_id}, at step {recent_metrics(folder).step:,}, to {verb}")
+        on_wait(f"waiting for run {folder.run_id} to {verb}")
         if answer := inbox.read(request, RequestAnswer):  # after the look at the run, which answers before it ends
             return answer
         if why:

@@ -9,16 +9,16 @@ from pydantic import Field, field_validator
 from ditlab.spec.uris import refuse_address
 from ditlab_models.contract import Spec
 
-NotifyEvent = Literal["finished", "failed", "diverged", "best", "lost"]
+NotifyEvent = Literal["finished", "failed", "diverged", "lost"]
 
 
 class Notification(Spec):
     """Messages to people about events of a run."""
 
     on: Annotated[tuple[NotifyEvent, ...], Field(strict=False)]
-    """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `best`, the main held-out metric is below
-    all its values so far (at most every half hour); `lost`, a worker or node was lost (at most every half hour), or the
-    process that leads the run is gone, which `ditlab watch RUN --notify` tells."""
+    """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `lost`, a worker or node was lost, and
+    the run goes on without it (told once), or the process that leads the run is gone, which `ditlab watch RUN --notify`
+    tells."""
     to: str
     """`env:NAME`: environment variable of the process that starts the run, with one or several addresses. An http(s)
     address receives JSON by POST, others are those of apprise (`pip install 'ditlab[notify]'`). A spec never holds an
@@ -45,7 +45,7 @@ class NotifySection(Spec):
     """Section of an experiment."""
 
     notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
-    """Messages to people: `[{on: [finished, failed, diverged, best, lost], to: env:DITLAB_NOTIFY}]`. The trials of a
+    """Messages to people: `[{on: [finished, failed, diverged, lost], to: env:DITLAB_NOTIFY}]`. The trials of a
     sweep send none."""
 
 
@@ -53,4 +53,4 @@ class SweepNotifySection(Spec):
     """Section of a sweep."""
 
     notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
-    """Messages to people about the sweep, as `notify` of an experiment; `best` is a new best trial."""
+    """Messages to people about the sweep, as `notify` of an experiment."""

@@ -12,10 +12,12 @@ from ditlab.home import RunFolder
 from ditlab.runs.locks import running_state
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.tracking.records import read_record
-from ditlab_addons.notify.messages import ResultReader, run_message
-from ditlab_addons.notify.observing import LOOK, check_addresses, report
+from ditlab_addons.notify.messages import run_message
+from ditlab_addons.notify.observing import Notifier, check_addresses
 from ditlab_addons.notify.section import Notification
-from ditlab_addons.notify.sending import send
+
+LOOK = 5.0
+"""Seconds between two looks at the process."""
 
 
 def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
@@ -35,11 +37,13 @@ def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
     if state.state == "unseen":
         raise UserError(f"--notify: run {folder.run_id} was {state.text}; watch it there, or leave --notify out.")
     check_addresses(wanted, False, say)
-    variables = list(dict.fromkeys(each.variable for each in wanted))
-    threading.Thread(target=_await_loss, args=(folder, variables, say), daemon=True).start()
+    notifier = Notifier(
+        folder, wanted, say, lambda event, reason: run_message(folder, event, reason, folder.resume_command)
+    )
+    threading.Thread(target=_await_loss, args=(folder, notifier), daemon=True).start()
 
 
-def _await_loss(folder: RunFolder, variables: Sequence[str], say: Callable[[str], None]) -> None:
+def _await_loss(folder: RunFolder, notifier: Notifier) -> None:
     while True:
         time.sleep(LOOK)
         with suppress(UserError):  # a record in writing
@@ -49,7 +53,4 @@ def _await_loss(folder: RunFolder, variables: Sequence[str], say: Callable[[str]
             state = running_state(folder, record)
             if state.state == "lost":
                 break
-    reason = f"lost {state.text}: the process that led it is gone"
-    message = run_message(folder, "lost", ResultReader(folder).read(), reason, is_gone=True)
-    for variable in variables:
-        report(folder, "lost", variable, send(variable, message), say)
+    notifier.offer("lost", f"lost {state.text}: the process that led it is gone")

@@ -18,8 +18,8 @@ def ditlab(*words):
 
 def finished_runs():
     """Runs that have ended as planned, the best first."""
-    rows = ditlab("runs", "--each", "--status", "finished", "--sort", "held-out", "--num", "1000")[1]["runs"]
-    return [row for row in rows if row["main_value"] is not None]
+    where = "status = 'finished' AND main_value NOT NULL"
+    return ditlab("runs", "query", f"SELECT run, main_value FROM runs WHERE {where} ORDER BY main_value")[1]["rows"]
 
 
 spec, dice, tried = sys.argv[1], random.Random(0), {}
@@ -28,7 +28,7 @@ if code:
     sys.exit(checked["message"])
 while True:
     best = finished_runs()[:1]
-    centre = tried.get(best[0]["run_id"], 1e-3) if best else 1e-3
+    centre = tried.get(best[0]["run"], 1e-3) if best else 1e-3
     rate = centre * 10 ** dice.uniform(-1, 1)
     code, ended = ditlab("train", spec, "--local", "--no-figures", "--set", f"optimizer.lr={rate:g}")
     if code == 2 and ended["kind"] == "budget":
@@ -36,4 +36,4 @@ while True:
     if code not in (0, 130):  # 130: the budget has ended this run, and refuses the next one
         sys.exit(ended["message"])
     tried[ended["run_id"]] = rate
-print(json.dumps({"best": best[0]["run_id"] if best else None, "runs": len(tried), "refused": ended}))
+print(json.dumps({"best": best[0]["run"] if best else None, "runs": len(tried), "refused": ended}))

@@ -194,9 +194,7 @@ def test_an_interruption_that_a_library_makes_another_error_of():
     assert (done.returncode, done.stderr) == (130, "ditlab: interrupted.\n")
 
 
-FULL = (
-    "ditlab: standard output cannot be written (No space left on device); send it to another file, or make room there."
-)
+FULL = "ditlab: standard output cannot be used (No space left on device); make room there, or correct its permissions."
 ENDS = {"<&-": None, ">&-": None, "2>&-": None, "| head -1": None, "| true": None, "2>&1 | head -1": None,
         "2> /dev/full": None, "> /dev/full": FULL}  # fmt: skip
 

@@ -71,11 +71,11 @@ def test_the_page_for_programs_has_every_command_and_key():
 
 
 OF_A_RUN = [
-    "runs", "runs show RUN", "runs log RUN", "runs query --schema", "runs rm RUN --dry-run", "verify RUN --steps 0",
+    "runs", "runs show RUN", "runs log RUN", "runs query VALUES(1)", "runs rm RUN --dry-run", "verify RUN --steps 0",
     "report RUN --out OUT/page.html", "export RUN --out OUT/export", "weights inspect OUT/export",
     "sample RUN --num 2 --out OUT/samples", "evaluate RUN --rows 8", "figures RUN --list",
     "train SPEC --local --dry-run", "tune SWEEP --dry-run", "params SPEC --shapes", "show SPEC", "show SWEEP", "new",
-    "data list", "data inspect SPEC", "completion bash",
+    "data list", "data inspect SPEC",
 ]  # fmt: skip
 
 

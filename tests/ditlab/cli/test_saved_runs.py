@@ -124,9 +124,7 @@ def test_figures_of_few_and_of_all_held_out_samples_are_told_apart(with_run):
     )
     assert found and found[1] == found[2] and f"step 4, {found[1]} samples" in evaluated.out
     shown = with_run("runs", "show", "small").out
-    assert found[0] in " ".join(shown.split()) and re.search(
-        r"speed +[\d.,e+]+ samples/s, the median of the run", shown
-    )
+    assert found[0] in " ".join(shown.split())
     assert "so they differ" not in with_run("evaluate", "small", "--rows", "32").out
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from ditlab.home import Home
+from ditlab.tracking.index import DeviceHours
 from support.command import run_inside
 
 PROGRAM = Path(__file__).with_name("search_program.py")
-LIST = ("runs", "--each", "--num", "1000", "--json")
+LIST = ("runs", "--num", "1000", "--json")
 
 
 def device_seconds(home: Path) -> list[float]:
     """Core seconds of each run of a home."""
-    return [3600 * row["device_hours"]["core"] for row in run_inside(*LIST, home=home).json["runs"]]
+    return [3600 * hours["core"] for hours in DeviceHours(Home(home)).by_run().values()]
 
 
 @pytest.mark.slow

@@ -146,8 +146,7 @@ def sent(monkeypatch):
 def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
     monkeypatch.setenv("DITLAB_FIGURES", "off")  # of this shell: the nodes have their own
     options = shlex.split(
-        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --metrics-port 9100 --prove --grace 900 "
-        "--json"
+        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --prove --grace 900 --json"
     )
     done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", *options)
     assert done.code == 0 and done.json["job"] == "digits-dit-quick-1", done.err
@@ -169,7 +168,7 @@ def test_the_home_of_a_job_is_the_one_that_is_named(sent, capfd, monkeypatch):
     assert "--home runs is no absolute path" in said(capfd, monkeypatch, SPEC, "--home", "runs")
 
 
-@pytest.mark.parametrize("option", ["--seeds 3", "--no-figures", "--metrics-port 9100", "--prove"])
+@pytest.mark.parametrize("option", ["--seeds 3", "--no-figures", "--prove"])
 def test_an_option_that_tune_lacks_is_refused_before_the_upload(capfd, monkeypatch, option):
     monkeypatch.chdir(CHECKOUT)
     sweep = "experiments/digits/sweep_schedule.yaml"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.command import run_process
-from support.served import NAME, Served, account, served
+from support.served import NAME, Served, account, guarded
 
 PLUGINS = Path(__file__).parents[2] / "support" / "plugins"
 PASSWORD, KEY, TOKEN = "leaky-" + secrets.token_hex(8), "AKse/" + secrets.token_hex(12), secrets.token_hex(32)
@@ -60,7 +60,7 @@ def tags_of(server: Served) -> dict[str, str]:
 def test_no_secret_is_left_anywhere(tmp_path: Path, short: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "leaking.yaml").write_text(SPEC)
     home, log = tmp_path / "home", tmp_path / "server.log"
-    with served(home, "--auth", log=log, **account(PASSWORD)) as server:
+    with guarded(tmp_path / "mlflow", log, account(PASSWORD)) as server:
         environment = {
             **account(PASSWORD), "AWS_SECRET_ACCESS_KEY": KEY, "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": str(PLUGINS),
             "MLFLOW_TRACKING_URI": server.url, "RAY_TMPDIR": str(short),

@@ -34,7 +34,8 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     from ditlab.home import Home
 
     place = Home(home).ensure()
-    sweep, alone = create_run(place, "swept", family="dit", spec_hash="", trials=2).run_id, use(place, 1.0)
+    sweep = create_run(place, "swept", family="dit", spec_hash="", trials=2).run_id
+    use(place, 1.0)
     for _ in range(2):
         use(place, 1.5, parent=sweep)
     monkeypatch.setenv("DITLAB_BUDGET", "4h")
@@ -42,7 +43,7 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert ditlab("train", spec, "--local", "--json").json["kind"] == "budget"
     assert "DITLAB_BUDGET=4h is used up: runs under" in said.err and "have taken 4 core hours" in said.err
-    assert f"most of them {sweep} (swept) 3, {alone} (used) 1; set a larger DITLAB_BUDGET" in said.err
+    assert "core hours; set a larger DITLAB_BUDGET" in said.err
     listed = ditlab("runs", "--json")
     assert listed.json["budget"] == {"hours": 4.0, "used": {"core": 4.0}}
     assert "DITLAB_BUDGET=4h: 4 core hours are used." in listed.err
@@ -53,7 +54,7 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
 def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, monkeypatch):
     monkeypatch.setattr("ditlab.runs.budget.CHECK_INTERVAL", 0.05)
     monkeypatch.setattr("ditlab.runs.budget._SHARE", 1.0)
-    from ditlab.tracking.device_hours import DeviceHours
+    from ditlab.tracking.index import DeviceHours
 
     used = DeviceHours(run_home).total()["core"]
     monkeypatch.setenv("DITLAB_BUDGET", text := f"{3600 * used + 1:.3f}s")
@@ -68,7 +69,7 @@ def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, m
     assert (record.status, record.message) == ("interrupted", f"DITLAB_BUDGET={text} is used up")
     assert result.reason == record.message  # as `--json` has it
     longer = tiny(name="bounded", training__steps=result.step + 1)
-    with pytest.raises(UserError, match=rf"DITLAB_BUDGET={text} is used up: .*{result.run_id} \(bounded\)"):
+    with pytest.raises(UserError, match=rf"DITLAB_BUDGET={text} is used up: runs under"):
         train(longer, local=True, resume=result.run_id)
     monkeypatch.setenv("DITLAB_BUDGET", "1h")
     again = train(longer, local=True, resume=result.run_id)

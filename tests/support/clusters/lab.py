@@ -11,14 +11,14 @@ from typing import Any
 
 from support.clusters.nodes import RayNodes, bare_python, ray_nodes
 from support.object_store.s3 import S3Server, s3_at_hand
-from support.served import Served, account, served
+from support.served import Served, account, guarded
 
 BUCKET = "lab"
 
 
 @dataclass
 class Mlflow:
-    """`ditlab ui --auth` in a process of its own, and its administrator's account."""
+    """MLflow's server with accounts in a process of its own, and its administrator's account."""
 
     server: Served
     user: str
@@ -112,5 +112,5 @@ def mlflow_behind_password(home: Path) -> Iterator[Mlflow]:
     """Start an MLflow server with a home of its own, so that it outlives any cluster."""
     home.mkdir(parents=True, exist_ok=True)
     own = account(secrets.token_hex(12))
-    with served(home, "--auth", log=home / "server.log", **own) as server:
+    with guarded(home, home / "server.log", own) as server:
         yield Mlflow(server, own["MLFLOW_TRACKING_USERNAME"], own["MLFLOW_TRACKING_PASSWORD"])

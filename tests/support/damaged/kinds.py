@@ -56,7 +56,6 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)", "for people, sent to MLflow as it is"),
     (r"train/\w+/media/.*\.json", "a table or the machine's facts, sent to MLflow as they are"),
     (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
-    (r"train/\w+/openmetrics\.txt", "for scrapers, served as it is: tests of runs/test_metrics_server"),
     (r"train/\w+/media/.*\.parquet", "a table for people"),
     (r"comparisons/.*", "for people"),
     (r"caches/device_hours\.json", "made again where it is damaged: tracking/journal/test_device_hours"),

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,22 +26,20 @@ from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.page_pictures import load_picture
+from ditlab.runs.query import run_rows
 from ditlab.spec import files
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import read_takeovers
 from ditlab.sweeps.prepare import PreparedSweep
 from ditlab.sweeps.start import find_stored_sweep, read_past_trials
 from ditlab.tracking.access import resolve_tracking_uri
-from ditlab.tracking.journal import read_lines, recent_metrics
+from ditlab.tracking.journal import read_content, read_lines
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
 from ditlab.tracking.upload import CursorFile, journal_fault, num_unsent
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 from support.opened import open_training_run
-
-END_OF_JOURNAL = 60_000
-"""Bytes of a journal that `ditlab runs` reads at least: metrics before are not in its list."""
 
 Say = Callable[[str], None]
 Reader = Callable[[DamagedHome, Say], Any]
@@ -73,18 +72,22 @@ def runs(one: DamagedHome, say: Say) -> Any:
     for remark in record_remarks(found):
         say(remark)
     assert OTHER in {record.run_id for record in found.records}, "another run is lost"
-    rows = []
+    shown = run_rows(one.home, found.records)
+    for note in shown.notes:
+        say(note)
     for record in found.records:
-        recent = recent_metrics(one.home.run(record.run_id))
-        if recent.num_damaged:
-            say(f"{recent.num_damaged} damaged lines")
-        if recent.fault:
-            say(recent.fault)
-        journal = one.home.run(record.run_id).journal
-        if os.path.lexists(journal) and journal.stat(follow_symlinks=False).st_size > END_OF_JOURNAL:
-            say("an older value than those at the end of the journal")
-        rows.append((record, recent.latest))
-    return rows
+        if content := content_of(one.home.run(record.run_id).journal):
+            say(content)
+    return list(zip(found.records, shown.rows, strict=True))
+
+
+def content_of(journal: Path) -> str:
+    """A sentence on damaged lines, which the list skips in silence and `show` counts; empty for none."""
+    try:
+        damaged = read_content(journal).num_damaged
+    except OSError:
+        return ""
+    return f"{damaged} damaged lines" if damaged else ""
 
 
 def show(one: DamagedHome, say: Say) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from ditlab.engine.distributed import current_rank, single_process
 from ditlab.home import Home
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.tracking.openmetrics import RunGauges
 from ditlab.training.plan import TrainingRun, plan_run
 from ditlab.training.reporting import ProgressMarker, Reporter, RunOutcome
 from ditlab.training.trainer import train
@@ -84,8 +83,6 @@ class Recorder(Reporter):
     marker: ProgressMarker = field(default_factory=ProgressMarker)
     receipts: ReceiptWriter | None = None
     tagged: dict[str, str] = field(default_factory=dict)
-    gauges: list[RunGauges] = field(default_factory=list)
-    """What scrapers would have seen last."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.setdefault(step, {}).update(values)
@@ -103,10 +100,6 @@ class Recorder(Reporter):
 
     def tags(self, values: Mapping[str, str]) -> None:
         self.tagged.update(values)
-
-    def expose(self, gauges: Callable[[], RunGauges], is_last: bool) -> None:
-        if is_last:
-            self.gauges.append(gauges())
 
     def should_stop(self) -> bool:
         return self.stop_after is not None and max(self.losses, default=0) >= self.stop_after

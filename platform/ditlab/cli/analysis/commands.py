@@ -191,7 +191,7 @@ def evaluate(
 
 
 @click.command()
-@click.argument("runs", metavar="RUN RUN ...", nargs=-1, shell_complete=options.complete_run)
+@click.argument("runs", metavar="RUN RUN ...", nargs=-1)
 @click.option("--out", type=options.NewPath(path_type=Path), help="Folder; default: comparisons/ below DITLAB_HOME.")
 @click.option(
     "--grid", default=25, show_default=True, type=click.IntRange(min=0), help="Samples of each run that are shown."
@@ -224,7 +224,7 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
 
 
 @click.command()
-@click.argument("run", required=False, shell_complete=options.complete_run)
+@click.argument("run", required=False)
 @click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")

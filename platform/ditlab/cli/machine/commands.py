@@ -1,4 +1,4 @@
-"""Commands about this machine: `ditlab doctor`, `ditlab completion`."""
+"""`ditlab doctor`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,9 @@ from ditlab.reports.formatting import terminal_table
 if TYPE_CHECKING:
     from ditlab.doctor.machine import Finding
 
-# Where a shell reads the script at each start.
-_PLACES = {
-    "bash": 'add to ~/.bashrc: eval "$(ditlab completion bash)"',
-    "zsh": 'add to ~/.zshrc: eval "$(ditlab completion zsh)"',
-    "fish": "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
-}
-
 
 @click.command()
-@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network, GPUs.")
+@click.option("--cluster", is_flag=True, help="Check a cluster instead: nodes, access, storage, network.")
 @click.option("--address", help="Ray cluster to check (default: RAY_ADDRESS).")
 @click.option("--storage", metavar="PATH|URI", help="With --cluster: place of checkpoints, to be measured.")
 @options.as_json
@@ -81,20 +74,3 @@ def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
 
         progress.stage("checking the cluster")
         return check_cluster(storage, progress.say)
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(list(_PLACES)))
-@options.as_json
-def completion(shell: str, as_json: bool) -> None:
-    """Print a script by which SHELL completes commands, options, files and the ids of runs."""
-    from click.shell_completion import get_completion_class
-
-    from ditlab.cli.main import cli
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    script = kind(cli, {}, "ditlab", "_DITLAB_COMPLETE").source()
-    click.echo(script, err=as_json)
-    output.emit({"shell": shell, "script": script}, as_json)
-    output.hint_text(as_json, _PLACES[shell])

@@ -15,16 +15,6 @@ PARTS = Parts(
             ),
             position=260,
         ),
-        Command(
-            name="completion",
-            summary="Print a script that completes commands and runs in a shell.",
-            target="ditlab.cli.machine.commands:completion",
-            examples=(
-                'eval "$(ditlab completion bash)"',
-                "ditlab completion fish > ~/.config/fish/completions/ditlab.fish",
-            ),
-            position=270,
-        ),
     ),
     results="ditlab.cli.machine.results:RESULTS",
 )

@@ -14,11 +14,7 @@ class DoctorOutput(TypedDict):
     """With `--cluster`."""
 
 
-CompletionOutput = TypedDict("CompletionOutput", {"shell": str, "script": str})
-
-
 RESULTS = {
     "doctor": DoctorOutput,
-    "completion": CompletionOutput,
 }
 """Type of the object of each command."""

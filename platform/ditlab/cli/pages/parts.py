@@ -31,7 +31,6 @@ PARTS = Parts(
             examples=(
                 "ditlab ui",
                 "ditlab ui --port 5001 --wait 600",
-                "ditlab ui --host 0.0.0.0 --auth --allowed-hosts mlflow.example.org",
             ),
             position=250,
         ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -16,10 +16,10 @@ import click
 
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.reports.formatting import facts_table, format_duration, terminal_table
-from ditlab.runs.locks import RunningState
+from ditlab.runs.locks import RunningState, running_state
 from ditlab.spec.values import format_bytes
 
 if TYPE_CHECKING:
@@ -32,140 +32,108 @@ if TYPE_CHECKING:
     from ditlab.tracking.upload import SyncResult
 
 _MOST_METRICS = 24
-_MOST_REMOTE = 1000
-"""Newest runs of a server among which a list is filtered and sorted."""
-_UNFINISHED = ["running", "lost", "interrupted", "failed", "stopped", "finished"]
-"""Statuses, the furthest from a run's end first."""
 _ELSEWHERE = ("system/", "time/", "perf/")
 """Metrics of the machine, and those of the table of times."""
 
 
 RunRow = dict[str, Any]
 """A run by the keys of `--json`."""
-_SORTS = {
-    "created": lambda row: row["created"], "name": lambda row: row["name"], "step": lambda row: -row.get("step", 0),
-    "loss": lambda row: _lowest(row["train_loss"]), "held-out": lambda row: _lowest(row.get("main_value")),
-    "speed": lambda row: -(row.get("samples_per_second") or 0),
-}  # fmt: skip
-
-
-def _lowest(value: float | None) -> float:
-    return float("inf") if value is None else value
 
 
 @click.group(invoke_without_command=True)
 @click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs.")
 @click.option("--name", metavar="PATTERN", help="Runs of this name; * stands for any text.")
 @click.option("--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped.")
-@click.option("--family", help="Runs of this family.")
-@click.option(
-    "--sort", type=click.Choice(list(_SORTS)), default="created", show_default=True,
-    help="Order: the newest, the name, the furthest, the lowest loss or held-out metric, or the fastest first.",
-)  # fmt: skip
-@click.option("--each", is_flag=True, help="A line for each run, also of those that differ in the seed alone.")
-@click.option("--tracking", metavar="URI", help="List the runs of this MLflow server instead of DITLAB_HOME's.")
 @options.as_json
 @click.pass_context
-def runs(
-    ctx: click.Context, num: int, name: str | None, status: str | None, family: str | None, sort: str, each: bool,
-    tracking: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_json: bool) -> None:
     """List recent runs, the newest first; the commands below show, query, rename, delete and sync them.
 
-    Runs that differ in the seed alone (`ditlab train --seeds`, the arm of a sweep with `seeds`) are one line: NAME x3,
-    with means over seeds, and half the 95 % interval of what is held out.
-
-    The training loss is the median of the last 2 % of the steps, as far as the journal's last 64 KiB hold them; held
-    out is a run's main metric at its last evaluation; /s the samples a second of its latest steps.
+    The training loss is the median of the last 2 % of the steps; held out is a run's main metric at its last
+    evaluation; /s the median of the samples a second. `ditlab runs query` sorts and filters by any of them.
     """
     if ctx.invoked_subcommand is not None:
         return
 
+    from ditlab.runs.budget import HomeBudget
+    from ditlab.tracking.index import DeviceHours
+
     home = Home.from_environment()
-    wanted = {"name": name, "status": status, "family": family}
-    is_sorted = sort != "created"
-    most = None if is_sorted else num
-    budget: dict[str, Any] = {}
-    if tracking:
-        rows, remarks = _remote_rows(tracking, home, most, wanted)
-    else:
-        rows, remarks = _local_rows(home, most, wanted, has_groups=not each)
-        budget = _count_hours(home, rows, remarks, as_json)
-    if is_sorted:
-        rows = sorted(rows, key=_SORTS[sort])
-        if sort == "held-out" and not tracking:
-            rows = _by_protocol(home, rows, remarks)
-        rows = rows[:num]
+    rows, remarks = _rows(home, num, name, status)
+    found: RunRow = {"runs": rows}
+    if budget := HomeBudget.from_environment():
+        hours = DeviceHours(home)
+        remarks.append(budget.describe(hours))
+        found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
     if rows:
         output.console(as_json).print(_runs_table(rows))
     else:
-        which = "runs like these" if any(wanted.values()) else "runs"
-        output.print_line(f"no {which} under {tracking or home.root}", as_json)
+        output.print_line(f"no {'runs like these' if name or status else 'runs'} under {home.root}", as_json)
     for remark in remarks:
         output.say(remark)
-    output.emit({"runs": rows, **budget}, as_json)
-    if rows and not tracking:
-        output.hint(as_json, "runs show", rows[0]["run_id"].partition(".")[0])  # of an arm its sweep
+    output.emit(found, as_json)
+    if rows:
+        output.hint(as_json, "runs show", rows[0]["run_id"])
 
 
-def _count_hours(home: Home, rows: list[RunRow], remarks: list[str], as_json: bool) -> RunRow:
-    """Count hours of devices: of each row for `--json`, as the table has no room, and those of DITLAB_BUDGET, if any,
-    which are also a remark."""
-    from ditlab.runs.budget import HomeBudget
-    from ditlab.tracking.device_hours import DeviceHours
+def _rows(home: Home, num: int, name: str | None, status: str | None) -> tuple[list[RunRow], list[str]]:
+    """Rows of the newest runs that are wanted, and sentences on what could not be read."""
+    from ditlab.runs.query import run_rows
+    from ditlab.tracking.records import record_remarks, scan_runs
 
-    budget = HomeBudget.from_environment()
-    found: RunRow = {}
-    if not budget and not as_json:
-        return found
-    hours = DeviceHours(home)
-    if budget:
-        remarks.append(budget.describe(hours))
-        found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
-    if as_json:  # a look at each journal
-        for row in rows:
-            row["device_hours"] = dict(hours.total(row.get("runs", [row["run_id"]])))
-    return found
+    runs = scan_runs(home)
+    states: dict[str, RunningState | None] = {}
+    chosen: list[RunRecord] = []
+    for record in runs.records:
+        if len(chosen) == num:
+            break
+        if name is not None and not fnmatchcase(record.name, name):
+            continue
+        running = running_state(home.run(record.run_id), record) if record.status == "running" else None
+        if status in (None, _status_word(record, running)):
+            chosen.append(record)
+            states[record.run_id] = running
+    found = run_rows(home, chosen)
+    rows = []
+    for record, row in zip(chosen, found.rows, strict=True):
+        running = states[record.run_id]
+        row |= {"status": _status_word(record, running), "state": running.text if running else ""}
+        if record.trials:
+            row["family"] = f"{record.family} {'seeds' if record.is_group else 'sweep'}"
+        rows.append(row)
+    return rows, [*record_remarks(runs), *found.notes]
+
+
+def _status_word(record: RunRecord, running: RunningState | None) -> str:
+    """Status of a run in the list; `lost` for one whose process has ended without a word."""
+    return "lost" if running and running.state == "lost" else record.status
 
 
 def _runs_table(rows: Sequence[RunRow]) -> Table:
-    mains = {str(row["main_metric"]).removeprefix("eval/") for row in rows if row.get("main_value") is not None}
-    held_out = next(iter(mains)) if len(mains) == 1 else "held out"
     columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
-    columns |= {"loss": "number", held_out: "number", "/s": "number"}
+    columns |= {"loss": "number", "held out": "number", "/s": "number"}
     table = terminal_table(columns, optional=("/s", "age", "family", "step"))
     for row in rows:
-        table.add_row(*_cells(row, has_metric=len(mains) > 1))
+        table.add_row(*_cells(row))
     return table
 
 
-def _cells(row: RunRow, *, has_metric: bool) -> Iterator[str | Text]:
-    """Cells of a run's row, with `has_metric` the name of what is held out beside its value."""
-    from rich.text import Text
+def _cells(row: RunRow) -> Iterator[str | Text]:
+    from ditlab.cli.progress import status_text
 
-    from ditlab.cli.progress import STATUS_COLOURS, status_text
-
-    seeds = f" x{row['seeds']}" if row.get("seeds") else ""
-    yield from map(escape_line, (row["run_id"], row["name"] + seeds, row["family"]))
-    if row["status"] == "lost":
-        yield from (Text(f"lost {row['state']}", STATUS_COLOURS["failed"]), "")
-    else:
-        yield status_text(row["status"])
-        yield f"{row['step']:,}/{row['total_steps']:,}" if "step" in row else ""
+    yield from map(escape_line, (row["run_id"], row["name"], row["family"]))
+    is_lost = row["status"] == "lost"
+    yield status_text(f"lost {row['state']}" if is_lost else row["status"])
+    yield "" if is_lost else f"{row['step']:,}/{row['total_steps']:,}"
     age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
     yield " ".join(age.split()[:2])
-    main = _number(row, "main_value", has_half=True)
-    yield _number(row, "train_loss", has_half=not main)  # of one column: lines are short
-    yield f"{escape_line(row['main_metric'].removeprefix('eval/'))} {main}" if main and has_metric else main
-    yield _number(row, "samples_per_second", has_half=False)
+    yield _number(row["train_loss"])
+    yield f"{escape_line((row['main_metric'] or '').removeprefix('eval/'))} {_number(row['main_value'])}".strip()
+    yield _number(row["samples_per_second"])
 
 
-def _number(row: RunRow, key: str, *, has_half: bool) -> str:
-    """A value, with `has_half` and of several seeds half its interval."""
-    if row.get(key) is None:
-        return ""
-    half = row.get("half_widths", {}).get(key) if has_half else None
-    return f"{row[key]:.4g}±{half:.2g}" if half else f"{row[key]:.4g}"
+def _number(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 @runs.command()
@@ -188,28 +156,25 @@ def rename(run: str, name: str, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("sql", metavar="SQL", required=False)
-@click.option("--schema", is_flag=True, help="Print the tables and their columns.")
+@click.argument("sql", metavar="SQL")
 @options.as_json
-def query(sql: str | None, schema: bool, as_json: bool) -> None:
+def query(sql: str, as_json: bool) -> None:
     """Answer SQL, one SELECT over the tables runs, metrics and specs of all runs in DITLAB_HOME.
 
     The three best runs of last week below two million parameters: "SELECT run, name, main_value FROM runs WHERE
     created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value NULLS LAST LIMIT 3". SQLite reads it,
     in memory; it can write nothing. NaN, and what was not measured, is NULL, which SQLite sorts first by itself.
-    """
-    from ditlab.runs.query import as_records, query_runs, schema_lines, shown
 
-    if schema:
-        for line in schema_lines():
-            output.print_line(line, as_json)
-        output.emit({"schema": list(schema_lines())}, as_json)
-        output.hint(
-            as_json, "runs query", "SELECT run, name, main_value FROM runs ORDER BY main_value NULLS LAST LIMIT 3"
-        )
-        return
-    if sql is None:
-        raise UserError("SQL is missing; write a SELECT in quotes, or --schema for the tables and their columns.")
+    \b
+    runs: run, name, family, status, step, total_steps, created, updated, parameters, train_loss, main_metric,
+      main_value, protocol, samples_per_second, sweep, trial, message
+    metrics: run, metric, step, value, time
+    specs: run, field, value
+
+    Values of a metric rank only where `protocol` is equal: it digests what they are measured with.
+    """
+    from ditlab.runs.query import as_records, query_runs, shown
+
     answer = query_runs(Home.from_environment(), sql)
     if len(set(answer.columns)) < len(answer.columns):
         raise UserError(f"SQL gives two columns of one name ({', '.join(answer.columns)}); name them apart with AS.")
@@ -222,11 +187,7 @@ def query(sql: str | None, schema: bool, as_json: bool) -> None:
     for note in answer.notes:
         output.say(note)
     output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
-    first = answer.rows[0][answer.columns.index("run")] if answer.rows and "run" in answer.columns else None
-    if isinstance(first, str):  # SQL may call a number so
-        output.hint(as_json, "runs show", first)
-    else:
-        output.hint(as_json, "runs query", "--schema")
+    output.hint(as_json, "runs show", "RUN")
 
 
 @runs.command()
@@ -237,7 +198,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all.
 
     A DITLAB_HOME that was moved or copied, or whose MLflow database is damaged, gets a new database, filled from all
-    runs' journals. The old one is kept under another name; notes and tags that people wrote there are copied.
+    runs' journals. The old one, with notes and tags that people wrote there, is kept under another name.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.tracking.refill import refill, refill_reason
@@ -254,8 +215,7 @@ def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
         else:
             results = sync_runs(records, home, tracking, warn=progress.say)
     if filled:
-        for line in filled.lines():
-            output.print_line(escape_line(line), as_json)
+        output.print_line(escape_line(filled.sentence()), as_json)
     _report_sent(results, is_each=bool(which))
     if not any(result.left for result in results):
         output.hint(as_json, "ui")
@@ -288,161 +248,6 @@ def _report_sent(results: Sequence[SyncResult], *, is_each: bool) -> None:
     faults = dict.fromkeys(result.fault for result in results if result.fault)
     if faults:
         raise UserError("\n".join(faults))
-
-
-def _matches(row: RunRow, wanted: Mapping[str, str | None]) -> bool:
-    return all(value is None or fnmatchcase(str(row.get(key, "")), value) for key, value in wanted.items())
-
-
-def _local_rows(
-    home: Home, num: int | None, wanted: Mapping[str, str | None], *, has_groups: bool
-) -> tuple[list[RunRow], list[str]]:
-    """Rows of the newest runs that are wanted, all for None, and sentences on what could not be read.
-
-    With `has_groups` runs that differ in the seed alone are one row, in the place of the newest.
-    """
-    from ditlab.tracking.journal import damaged_lines
-    from ditlab.tracking.records import group_members, record_remarks, scan_runs
-
-    rows: list[RunRow] = []
-    faults: list[str] = []
-    damaged = 0
-    runs = scan_runs(home)
-    groups = group_members(runs.records) if has_groups else {}
-    shown: set[str] = set()
-    for record in runs.records:
-        if len(rows) == num or record.group in shown:
-            continue
-        members = groups.get(record.group, [])
-        shown |= {record.group} if members else set()
-        found = [_row(home, each, wanted, faults) for each in members or [record]]
-        kept = [row for row in found if row]
-        damaged += sum(row.pop("num_damaged") for row in kept)
-        if kept:
-            rows.append(_group_row(record.group, kept, runs.records) if len(kept) > 1 else kept[0])
-    remarks = [*record_remarks(runs), *faults]
-    if damaged:
-        remarks.append(f"last 64 KiB of these runs' journals: {damaged_lines(damaged)}")
-    return rows, remarks
-
-
-def _by_protocol(home: Home, rows: list[RunRow], remarks: list[str]) -> list[RunRow]:
-    """Order rows that are sorted by their main metric by what it is measured with, and say so where that differs."""
-    from ditlab.receipts.records import TAG_PREFIX
-    from ditlab.runs.query import protocol_of
-    from ditlab.tracking.journal import last_logged
-
-    ways: dict[tuple[str, str], list[RunRow]] = {}
-    for row in rows:
-        metric = row.get("main_metric") or ""
-        way = ("", "")
-        if row.get("main_value") is not None:
-            tag = f"{TAG_PREFIX}{metric.partition('/')[0]}"
-            text = last_logged(home.run(row["run_id"]), "tags", tag) or ""
-            way = metric, protocol_of(metric, {tag: str(text)})
-        ways.setdefault(way, []).append(row)
-    without = ways.pop(("", ""), [])
-    if len(ways) > 1:
-        named = [f"{metric.removeprefix('eval/')} {way}".strip() for metric, way in ways]
-        remarks.append(f"sorted apart, as values of other measurements do not rank: {'; '.join(named)}.")
-    return list(chain(*ways.values(), without))
-
-
-def _row(home: Home, record: RunRecord, wanted: Mapping[str, str | None], faults: list[str]) -> RunRow | None:
-    """RunRow of a run, with `num_damaged` lines of its journal; None where it is not wanted. Appends to `faults`."""
-    from ditlab.runs.locks import running_state
-    from ditlab.tracking.history import SPEED
-    from ditlab.tracking.journal import last_logged, main_metric, recent_metrics
-
-    if not _matches(vars(record), {key: value for key, value in wanted.items() if key != "status"}):
-        return None
-    running = None
-    if record.status == "running":  # its process or job may be gone
-        running = _with_job(record, running_state(home.run(record.run_id), record))
-    status = running.state.replace("unseen", "running") if running else record.status
-    if not _matches({"status": status}, {"status": wanted["status"]}):
-        return None
-    recent = recent_metrics(home.run(record.run_id))
-    if recent.fault:
-        faults.append(f"the journal of run {record.run_id} cannot be read ({recent.fault}).")
-    names = ("run_id", "name", "family", "status", "step", "total_steps", "created", "message")
-    row = {name: getattr(record, name) for name in names} | {"train_loss": output.finite(recent.loss)}
-    row["step"] = max(record.step, recent.step)
-    metrics = {name: output.finite(value) for name, value in recent.latest.items()}
-    main = main_metric(home.run(record.run_id))
-    value = metrics.get(main)
-    if main and main not in metrics:  # its last evaluation lies further back
-        value = output.finite(last_logged(home.run(record.run_id), "metrics", main))
-    row |= {"main_metric": main, "main_value": value, "metrics": metrics, "num_damaged": recent.num_damaged}
-    row |= {"samples_per_second": metrics.get(SPEED), "status": status, "state": running.text if running else ""}
-    if record.trials:
-        row["family"] = f"{record.family} {'seeds' if record.is_group else 'sweep'}"
-    return row
-
-
-def _group_row(group: str, rows: list[RunRow], records: Sequence[RunRecord]) -> RunRow:
-    """One row of runs that differ in the seed alone: means over those of them that have a value, the newest one's
-    date, and the status of the one that is furthest from its end."""
-    parent = next((record for record in records if record.run_id == group), None)
-    means, halves = _means(rows)
-    return {
-        **rows[0], **means, "run_id": group, "half_widths": halves, "seeds": len(rows),
-        "status": min((row["status"] for row in rows), key=_UNFINISHED.index),
-        "name": parent.name if parent else re.sub(r"-seed\d+$", "", rows[0]["name"]), "metrics": {},
-        "created": max(row["created"] for row in rows), "step": min(row["step"] for row in rows),
-        "message": next((row["message"] for row in rows if row["message"]), ""),
-        "runs": [row["run_id"] for row in rows],
-    }  # fmt: skip
-
-
-def _means(rows: list[RunRow]) -> tuple[dict[str, float | None], dict[str, float]]:
-    """Means of a group's values, and half the 95 % intervals of those of several runs."""
-    from ditlab.intervals import paired_interval
-
-    means = dict[str, float | None]()
-    halves = dict[str, float]()
-    for key in ("train_loss", "main_value", "samples_per_second"):
-        values = [row[key] for row in rows if row[key] is not None]
-        means[key] = None
-        if values:
-            interval = paired_interval(values)
-            means[key] = interval.mean
-            if len(values) > 1:
-                halves[key] = interval.half_width
-    return means, halves
-
-
-def _with_job(record: RunRecord, running: RunningState) -> RunningState:
-    """Add what a cluster's job server says of a run that another host trains, where one answers."""
-    if running.state != "unseen" or not (job := record.process.get("job")):
-        return running
-    from ditlab.cluster.jobs import END_STATUSES, default_address, open_job_server
-
-    try:
-        with open_job_server(default_address()) as jobs:
-            status = jobs.state(job)[0]
-    except (UserError, RunFailed):
-        return running
-    if status in END_STATUSES:
-        return running._replace(state="lost", text=f"at step {record.step:,} or later: its Ray job {job} has ended")
-    return RunningState("running", f"its Ray job {job} is {status.lower()}")
-
-
-def _remote_rows(
-    tracking: str, home: Home, num: int | None, wanted: Mapping[str, str | None]
-) -> tuple[list[RunRow], list[str]]:
-    """Rows of the newest runs of a server that are wanted, all for None, and a sentence where it has more."""
-    from ditlab.tracking.mlflow_runs import list_mlflow_runs
-
-    remarks = []
-    if num is None or any(wanted.values()):
-        found = list_mlflow_runs(tracking, home, _MOST_REMOTE)
-        if len(found) == _MOST_REMOTE:
-            remarks.append(f"looked through the newest {_MOST_REMOTE:,} runs of the server alone.")
-    else:
-        found = list_mlflow_runs(tracking, home, num)
-    rows = [{**row, "train_loss": output.finite(row["train_loss"])} for row in found if _matches(row, wanted)]
-    return rows[:num], remarks
 
 
 @click.command(short_help="Show one run.")
@@ -523,7 +328,6 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
-        "speed": "" if found.speed is None else f"{found.speed:,.4g} samples/s, the median of the run",
         "checkpoints": "" if record.trials else _checkpoints(found),
         "folder": str(found.folder.path),
         "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),
@@ -544,7 +348,7 @@ def _status(found: RunDescription) -> str:
     if running and running.state == "lost":
         return f"lost {running.text}: its process has ended without a word"
     status = record.status if record.trials else f"{record.status}, step {record.step:,} of {record.total_steps:,}"
-    return f"{status}; {_with_job(record, running).text}" if running else status
+    return f"{status}; {running.text}" if running else status
 
 
 def _checkpoints(found: RunDescription) -> str:

@@ -11,10 +11,8 @@ PARTS = Parts(
             examples=(
                 "ditlab runs --num 50",
                 "ditlab runs show digits-dit",
-                "ditlab runs --tracking http://127.0.0.1:5000",
                 "ditlab runs log 1a2b3c4d",
                 'ditlab runs query "SELECT name, main_value FROM runs"',
-                "ditlab runs query --schema",
                 "ditlab runs rename 1a2b3c4d wide",
                 "ditlab runs rm 1a2b3c4d --dry-run",
                 "ditlab runs sync",

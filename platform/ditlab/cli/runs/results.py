@@ -4,14 +4,11 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from ditlab.cli.output_types import Device, Numbers
-
-DeviceHours = dict[Device, float]
-"""Hours of GPUs and of cores; those of several devices are added."""
+from ditlab.cli.output_types import Device
 
 
 class RunRowOutput(TypedDict):
-    """A run, or the runs that differ in the seed alone."""
+    """A run."""
 
     run_id: str
     name: str
@@ -19,30 +16,21 @@ class RunRowOutput(TypedDict):
     status: str
     """running, lost, finished, failed, interrupted or stopped."""
     created: str
+    step: int
+    total_steps: int
+    message: str
+    """Reason of an interruption or failure."""
     train_loss: float | None
     """Median of the last steps."""
-    step: NotRequired[int]
-    """This key and the next ones: not with `--tracking`."""
-    total_steps: NotRequired[int]
-    message: NotRequired[str]
-    """Reason of an interruption or failure."""
-    main_metric: NotRequired[str]
-    main_value: NotRequired[float | None]
-    metrics: NotRequired[Numbers]
-    samples_per_second: NotRequired[float | None]
-    state: NotRequired[str]
-    device_hours: NotRequired[DeviceHours]
-    """Hours of devices that it has taken."""
-    half_widths: NotRequired[Numbers]
-    """Half of the 95 % interval by key, for several seeds."""
-    seeds: NotRequired[int]
-    runs: NotRequired[list[str]]
-    mlflow_run_id: NotRequired[str]
-    """With `--tracking`, as the next key."""
-    experiment: NotRequired[str]
+    main_metric: str | None
+    main_value: float | None
+    samples_per_second: float | None
+    """Median of the steps."""
+    state: str
+    """Sentence on the process of a run that has no end."""
 
 
-HomeBudgetOutput = TypedDict("HomeBudgetOutput", {"hours": float, "used": DeviceHours})
+HomeBudgetOutput = TypedDict("HomeBudgetOutput", {"hours": float, "used": dict[Device, float]})
 
 
 class RunsOutput(TypedDict):
@@ -92,8 +80,6 @@ RenameOutput = TypedDict("RenameOutput", {"run_id": str, "name": str, "before": 
 
 QueryOutput = TypedDict("QueryOutput", {"columns": list[str], "rows": list[dict[str, Any]]})
 
-TablesOutput = TypedDict("TablesOutput", {"schema": list[str]})
-
 SyncedOutput = TypedDict("SyncedOutput", {"run_id": str, "sent": int, "left": int})
 
 SyncOutput = TypedDict("SyncOutput", {"synced": list[SyncedOutput], "refilled": dict[str, Any] | None})
@@ -114,7 +100,7 @@ RESULTS = {
     "runs": RunsOutput,
     "runs show": RunOutput,
     "runs log": LogOutput,
-    "runs query": QueryOutput | TablesOutput,
+    "runs query": QueryOutput,
     "runs rename": RenameOutput,
     "runs rm": DeleteOutput,
     "runs sync": SyncOutput,

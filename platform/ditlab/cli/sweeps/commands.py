@@ -40,7 +40,7 @@ MOST_RUNNING = 4  # running trials that a line of progress names
 @options.quick
 @options.train_address
 @click.option(
-    "--resume", metavar="SWEEP_ID|auto", shell_complete=options.complete_resume,
+    "--resume", metavar="SWEEP_ID|auto",
     help="Continue a sweep: trials that have ended are not run again; `auto`: the newest unfinished one, if any.",
 )  # fmt: skip
 @options.start

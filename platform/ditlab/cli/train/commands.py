@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
 from ditlab.parts import start_checks
-from ditlab.tracking.journal import RECENT_TEXT, recent_metrics
+from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS
 
 if TYPE_CHECKING:
     from ditlab.api.training import GroupResult, TrainingResult
@@ -29,20 +28,19 @@ if TYPE_CHECKING:
 @options.train_address
 @click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume", metavar="RUN|auto", shell_complete=options.complete_resume,
+    "--resume", metavar="RUN|auto",
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
 )  # fmt: skip
 @options.seeds
 @options.start
 @options.figures
-@options.metrics_port
 @options.start_checks
 @options.grace
 @click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
 @options.as_json
 def train(
     spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
-    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None, metrics_port: int | None,
+    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None,
     grace: float, dry_run: bool, as_json: bool, **checks: bool,
 ) -> int:  # fmt: skip
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
@@ -87,7 +85,7 @@ def train(
         from ditlab.runs.launch import StartRefused
 
         settings: dict[str, Any] = {
-            "local": local, "address": address, "resume": resume, "metrics_port": metrics_port,
+            "local": local, "address": address, "resume": resume,
             "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
             **checks,
         }  # fmt: skip
@@ -182,7 +180,9 @@ def _summary(result: TrainingResult) -> list[str]:
         end = f"interrupted at step {result.step} of {result.total_steps}"
         lines = [f"run {result.run_id} {end} · checkpoint: {place}"]
     else:
-        loss = recent_metrics(RunFolder(result.folder)).loss
+        from ditlab.tracking.history import Series, metric_history
+
+        loss = metric_history(RunFolder(result.folder)).get(TRAIN_LOSS, Series()).recent_median()
         lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
         from ditlab.reports.text_file import read_texts
         from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
@@ -227,7 +227,6 @@ def _summary(result: TrainingResult) -> list[str]:
 @options.quick
 @options.seeds
 @options.figures
-@options.metrics_port
 @options.start_checks
 @options.grace
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
@@ -270,7 +269,8 @@ def submit(
     with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, environment)
-        output.say(f"home: {home or _default_home()}")
+        if home:
+            output.say(f"home: {home}")
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
@@ -304,14 +304,6 @@ def submit(
         result |= json.loads(last or "{}")
     output.emit(result, as_json)
     return ended.exit_code
-
-
-def _default_home() -> str:
-    """Say in which home a job keeps its runs that is given none."""
-    own = Home.named_by_environment().root
-    if "DITLAB_HOME" in os.environ:
-        return f"{own} if the job runs on this machine, else that of the nodes' environment (--home PATH)"
-    return f"that of the nodes' environment, else {own} if the job runs on this machine (--home PATH)"
 
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:

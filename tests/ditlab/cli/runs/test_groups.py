@@ -1,4 +1,4 @@
-"""Groups of seeds at the command line: one line in the listing, and a training, its resume and its comparison."""
+"""Groups of seeds: a training, its resume and its comparison."""
 
 from itertools import chain
 
@@ -9,31 +9,12 @@ import ditlab as api
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.records import intact_rows
-from ditlab.tracking.records import create_run, find_training_run, update_record
-from support.sweeps import log
-
-
-def written_group(home, values, group):
-    """Records and journals of runs that differ in the seed alone."""
-    for seed, value in enumerate(values):
-        folder = create_run(home, f"fast-seed{seed}", family="dit", spec_hash="", trial=seed, group=group)
-        log(folder, {step: {"train/loss": value} for step in (1, 2)})
-        update_record(folder, status="finished", step=2, total_steps=2)
+from ditlab.tracking.records import find_training_run
 
 
 def digests(result):
     """Digests of the samples and random numbers of each step, from a run's receipts."""
     return intact_rows((result.folder / "receipts" / "steps.bin").read_bytes())["samples"].tolist()
-
-
-def test_a_group_is_one_line(home, ditlab):
-    written_group(Home(home), [1.0, 2.0, 3.0], group="5eed.4")
-    written_group(Home(home), [5.0], group="5eed.5")  # an arm of one seed is a run
-    single, group = ditlab("runs", "--json").json["runs"]
-    assert single["name"] == "fast-seed0" and "seeds" not in single
-    assert (group["run_id"], group["name"], group["seeds"], len(group["runs"])) == ("5eed.4", "fast", 3, 3)
-    assert group["train_loss"] == 2.0 and group["half_widths"]["train_loss"] == pytest.approx(4.303 / 3**0.5, 1e-3)
-    assert len(ditlab("runs", "--each", "--json").json["runs"]) == 4
 
 
 @pytest.mark.slow

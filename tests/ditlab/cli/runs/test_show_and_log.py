@@ -5,14 +5,12 @@ import os
 import shlex
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ditlab as api
-from ditlab.cluster.jobs import JobServer
 from ditlab.home import Home, RunFolder
 from ditlab.runs.events import EventReader, add_event
 from ditlab.runs.locks import lock_run
@@ -245,15 +243,3 @@ def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called
     update_record(run, process={**record.process, "host": "node-7"})
     assert " running " in ditlab("runs").out
     assert "of host node-7, which cannot be seen from here" in " ".join(ditlab("runs", "show", run.run_id).out.split())
-
-
-@pytest.mark.parametrize(("status", "state"), [("RUNNING", "running"), ("FAILED", "lost"), ("STOPPED", "lost")])
-def test_the_job_server_is_asked_for_a_run_of_a_cluster(run, ditlab, monkeypatch, status, state):
-    record = update_record(run, status="running")
-    update_record(run, process={**record.process, "host": "head", "job": "small-1a2b"})
-    assert ditlab("runs", "--json").json["runs"][0]["status"] == "running"  # no job server answers here
-    server = JobServer("http://127.0.0.1:8265", None)
-    monkeypatch.setattr(JobServer, "state", lambda *_: (status, "", None))
-    monkeypatch.setattr("ditlab.cluster.jobs.open_job_server", lambda _: nullcontext(server))
-    [row] = ditlab("runs", "--json").json["runs"]
-    assert row["status"] == state and "Ray job small-1a2b" in row["state"]

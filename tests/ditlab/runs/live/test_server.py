@@ -10,9 +10,8 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.runs import live_page
-from ditlab.runs.live_page import LivePage
+from ditlab.runs.live_page import LivePage, is_own_name
 from ditlab.runs.locks import lock_run
-from ditlab.runs.servers import is_own_name
 from support.journaled import JournaledRun
 
 TIMED = {"result", "top", "timeline"}
@@ -23,7 +22,6 @@ TIMED = {"result", "top", "timeline"}
 def run(home, monkeypatch) -> JournaledRun:
     """A run that has begun, whose page is made anew at every question."""
     monkeypatch.setattr(live_page, "_LEAST_AGE", 0.0)
-    monkeypatch.setattr(live_page, "_SHARE", 0.0)
     run = JournaledRun(home)
     run.start()
     run.evaluate(0)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import DEVICES_TAG
-from ditlab.tracking.index import cache_file
+from ditlab.tracking.index import DeviceHours, cache_file
 from ditlab.tracking.journal import encode_record
 
 NewRun = Callable[..., RunFolder]

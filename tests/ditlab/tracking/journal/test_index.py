@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.index import Journal, JournalIndex, cache_file, read_points
+from ditlab.tracking.index import Journal, JournalIndex, cache_file
 from ditlab.tracking.journal import encode_record
 
 NewRun = Callable[..., RunFolder]
@@ -22,7 +22,7 @@ def step(number: int, time: int = 1) -> bytes:
 
 def steps(index: JournalIndex, folder: RunFolder) -> list[int]:
     """Steps of the points that an index has of a run after a look at its journal."""
-    index.update("points", read_points, [Journal(folder.run_id)])
+    index.update([Journal(folder.run_id)])
     rows = index.database.execute(
         "SELECT step FROM _points JOIN _journals ON _journals.id = journal WHERE run = ? ORDER BY position",
         (folder.run_id,),
@@ -111,7 +111,7 @@ def test_two_processes_at_once(home: tuple[Home, RunFolder]) -> None:
     folder.journal.write_bytes(b"".join(map(step, range(3000))))
     program = (
         "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.tracking.index import *; "
-        "index = JournalIndex(Home(Path(sys.argv[1]))); index.update('points', read_points, [Journal(sys.argv[2])]); "
+        "index = JournalIndex(Home(Path(sys.argv[1]))); index.update([Journal(sys.argv[2])]); "
         "print(index.database.execute('SELECT count(*), min(step), max(step) FROM _points').fetchone())"
     )
     command = [sys.executable, "-c", program, str(place.root), folder.run_id]

@@ -1,4 +1,4 @@
-"""The budget of points: dense early, then thinned, spikes kept, and the same however often a run is killed."""
+"""The budget of points: dense early, then thinned, and the same however often a run is killed."""
 
 import math
 import random
@@ -13,37 +13,18 @@ from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
 MILLION = 10**6
-SHAPES: dict[str, Callable[[random.Random, int], float]] = {
-    "noise": lambda draw, step: draw.gauss(0, 1),
-    "outliers": lambda draw, step: math.tan(math.pi * (draw.random() - 0.5)),
-    "line": lambda draw, step: 1 - step / MILLION,
-    "cosine": lambda draw, step: math.cos(math.pi * step / MILLION),
-    "constant": lambda draw, step: 1.0,
-    "broken": lambda draw, step: math.nan,
-}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_million_steps_stay_within_the_budget(shape: str) -> None:
-    draw, thinning = random.Random(0), Thinning(10_000)
-    sent = [step for step in range(MILLION) if thinning.selects(SHAPES[shape](draw, step))]
-    assert 1000 < len(sent) < 10_500
+def test_a_million_steps_stay_within_the_budget() -> None:
+    thinning = Thinning(10_000)
+    sent = [step for step in range(MILLION) if thinning.selects()]
+    assert 5000 < len(sent) < 10_000
     assert sent[:1000] == list(range(1000))
 
 
 def test_no_budget_sends_everything() -> None:
     thinning = Thinning(None)
-    assert all(thinning.selects(1.0) for _ in range(50_000))
-
-
-@pytest.mark.parametrize("spike", [20.0, -20.0, math.nan, math.inf])
-def test_a_spike_of_one_step_is_sent(spike: float) -> None:
-    draw = random.Random(0)
-    for _ in range(20):
-        thinning = Thinning(1000)
-        for _ in range(draw.randrange(100, 30_000)):
-            thinning.selects(draw.gauss(0, 1))
-        assert thinning.selects(spike)
+    assert all(thinning.selects() for _ in range(50_000))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -71,7 +52,7 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
     thinning = Thinning(budget)
     records = [record for record in read_records(folder.journal) if "train/loss" in record["values"]]
     sent = {record["step"]: float(record["values"]["train/loss"]) for record in records}
-    expected = {step: value for step, value in enumerate(values) if thinning.selects(value)}
+    expected = {step: value for step, value in enumerate(values) if thinning.selects()}
     assert repr(sent) == repr(expected)  # by text, as NaN equals nothing
     assert len(sent) < steps / 2
     history = metric_history(folder)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.home import RunFolder
+from ditlab.home import Home, RunFolder
+from ditlab.runs.query import run_rows
 from ditlab.tracking.history import DEVICES_TAG, JournalFacts, final_values, metric_history
-from ditlab.tracking.journal import recent_metrics
 from ditlab.tracking.journal_writer import JournalWriter
+from ditlab.tracking.records import read_record
 from support.journals import read_records
 
 NewRun = Callable[..., RunFolder]
@@ -82,7 +83,7 @@ def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
     journal.log_metrics(1, {"train/loss": 1.0})
     journal.log_metrics(1, {"train/seconds": 2.0})
     journal.close()
-    assert recent_metrics(journal.folder).latest == {"train/loss": 1.0, "train/seconds": 2.0}
+    assert final_values(metric_history(journal.folder)) == {"train/loss": 1.0, "train/seconds": 2.0}
 
 
 def test_nan_and_infinities_survive(new_run: NewRun) -> None:
@@ -90,7 +91,7 @@ def test_nan_and_infinities_survive(new_run: NewRun) -> None:
     journal.log_metrics(1, {"nan": math.nan, "high": math.inf, "low": -math.inf})
     journal.close()
     assert b'"NaN"' in journal.path.read_bytes()
-    values = recent_metrics(journal.folder).latest
+    values = final_values(metric_history(journal.folder))
     assert math.isnan(values["nan"]) and (values["high"], values["low"]) == (math.inf, -math.inf)
 
 
@@ -159,10 +160,11 @@ def test_training_loss_is_the_median_of_the_last_steps(new_run: NewRun) -> None:
         for step in range(1, 1000):
             journal.log_metrics(step, {"train/loss": 1.0 if step <= 980 else 0.5 + step / 1e6})
         journal.log_metrics(1000, {"train/loss": 40.0, "eval/velocity": 0.4})
-    recent = recent_metrics(folder)
-    assert recent.step == 1000 and recent.loss == pytest.approx(0.5 + 990.5e-6) and recent.latest["train/loss"] == 40.0
-    assert final_values(metric_history(folder)) == {"train/loss": recent.loss, "eval/velocity": 0.4}
+    home = Home(folder.path.parents[1])
+    (row,) = run_rows(home, [read_record(folder)]).rows
+    assert row["step"] == 1000 and row["train_loss"] == pytest.approx(0.5 + 990.5e-6)
+    assert final_values(metric_history(folder)) == {"train/loss": row["train_loss"], "eval/velocity": 0.4}
     with closing(JournalWriter(folder)) as journal:
         journal.log_metrics(1001, {"train/loss": math.nan})
-    assert math.isnan(recent_metrics(folder).loss)
-    assert math.isnan(recent_metrics(new_run()).loss)
+    rows = run_rows(home, [read_record(each) for each in (folder, new_run())]).rows
+    assert all(math.isnan(row["train_loss"]) for row in rows)

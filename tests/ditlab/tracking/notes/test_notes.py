@@ -115,16 +115,6 @@ def test_a_finished_run_links_its_page_and_is_not_resumed() -> None:
     assert "(get-artifact?path=samples/latest.png&run_uuid=abc)" in shown
 
 
-def test_samples_lead_to_their_checkpoint() -> None:
-    tags = {"ditlab.samples.step": "600", "ditlab.samples.checkpoint": "checkpoints/step-00000600"}
-    tags["ditlab.samples.manifest"] = "f" * 64
-    known = facts(tags=tags, images={"samples": 600})
-    text = RunNote("1a2b3c4d", known, RunResults(), 600, 600).text()
-    assert f"checkpoint step-00000600, manifest {'f' * 16}" in text
-    other = facts(tags=tags, images={"samples": 900})
-    assert "checkpoint" not in RunNote("1a2b3c4d", other, RunResults(), 900, 900).text()
-
-
 def test_names_with_markup_are_text_everywhere() -> None:
     """MLflow's renderer is GitHub's Markdown: what is no letter, digit or harmless mark must be an entity."""
     params = {"model.family": HOSTILE, "data.path": HOSTILE, "parameters.total": "5"}

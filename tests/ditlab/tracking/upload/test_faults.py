@@ -258,9 +258,7 @@ def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     points = {}
     for key, series in metric_history(folder).items():
         thinning = Thinning(1000)
-        points[key] = [
-            p for p in zip(series.steps.tolist(), series.values.tolist(), strict=True) if thinning.selects(p[1])
-        ]
+        points[key] = [p for p in zip(series.steps.tolist(), series.values.tolist(), strict=True) if thinning.selects()]
     return points
 
 

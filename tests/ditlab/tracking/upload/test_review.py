@@ -17,7 +17,6 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
 from ditlab.tracking.mlflow_runs import VIEW_TAG, delete_mlflow_run
 from ditlab.tracking.review import (
-    checkpoint_tags,
     end_run,
     log_model,
     log_overview,
@@ -250,36 +249,15 @@ def test_the_list_of_runs_has_columns_that_answer(home: Home, new_run: NewRun) -
 
     assert columns()[:2] == ["metrics.`best/eval/velocity`", "metrics.`eval/velocity`"]
     assert {"metrics.`run/gpu_hours`", "tags.`ditlab.changed`", "tags.`ditlab.status`"} <= set(columns())
-    before = len(columns())
-    for metric in ("eval/bound", "eval/bound", "eval/velocity"):  # a family whose metric has another name
-        other = RunTracker(new_run(), None, home)
-        other.start("small", "digits", "dlm", {}, {MAIN_TAG: metric})
-        assert other.close(30) == 0
-    assert columns()[:2] == ["metrics.`best/eval/bound`", "metrics.`eval/bound`"] and len(columns()) == before + 2
-
-    view = json.loads(client_of(tracker).get_experiment(experiment).tags[VIEW_TAG])
-    state = json.dumps({**json.loads(view["state"]), "selectedColumns": ["tags.`ditlab.run`"]})
-    for persons in ("mine", json.dumps({**view, "updatedAt": 7, "state": state}), "[]", '{"state": "{}"}'):
-        client_of(tracker).set_experiment_tag(experiment, VIEW_TAG, persons)
-        tracker = open_run(new_run(), home)
-        assert tracker.close(30) == 0
-        assert client_of(tracker).get_experiment(experiment).tags[VIEW_TAG] == persons
 
 
 def test_few_tags_are_shown_and_a_file_has_all(home: Home, new_run: NewRun) -> None:
     folder = new_run()
     tracker = open_run(folder, home)
-    for step in (300, 600):
-        (folder.path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-        (folder.path / "checkpoints" / f"step-{step:08d}" / "manifest.json").write_text("{}")
     shown = {"ditlab.changed": "nothing; since aaaa", "ditlab.forked_from": "aaaa@4", "ditlab.data": "digits 1234",
              "ditlab.resume.optimizer.lr": "0.5", "mlflow.source.git.commit": "abc"}  # fmt: skip
-    tracker.set_tags({"ditlab.samples.step": "600", "ditlab.samples.checkpoint": "", "ditlab.samples.manifest": ""})
     tracker.set_tags({**shown, "ditlab.threads": "1", "ditlab.measurement.eval": "{}"})
     renew_note(tracker)
-    tracker.set_tags(checkpoint_tags(tracker, 300, str(folder.path / "checkpoints" / "step-00000300")))
-    assert tracker.journal.facts.tags["ditlab.samples.checkpoint"] == ""
-    tracker.set_tags(checkpoint_tags(tracker, 600, str(folder.path / "checkpoints" / "step-00000600")))
     evaluate(tracker, 600, 0.2)
     client = client_of(tracker)
     end_run(tracker, "finished")
@@ -288,9 +266,6 @@ def test_few_tags_are_shown_and_a_file_has_all(home: Home, new_run: NewRun) -> N
     assert visible == {*shown, "ditlab.run", "ditlab.family", "ditlab.status"} - {"mlflow.source.git.commit"}
     tags = json.loads(Path(client.download_artifacts(tracker.mlflow_run_id, "facts.json")).read_text())
     assert tags == tracker.journal.facts.tags and shown.items() <= tags.items()
-    assert tags["ditlab.samples.step"] == tags["ditlab.saved.step"] == "600" and tags["ditlab.threads"] == "1"
-    assert tags["ditlab.samples.checkpoint"] == "checkpoints/step-00000600"
-    assert tags["ditlab.samples.manifest"] == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
 
 
 def test_records_of_wrong_shape_and_of_unknown_kinds_are_passed_over(home: Home, new_run: NewRun) -> None:

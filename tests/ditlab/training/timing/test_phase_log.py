@@ -101,16 +101,13 @@ def test_tokens_are_counted_for_text_alone():
 
 
 def test_short_steps_are_logged_once_a_second_and_the_rest_at_the_end(home, tmp_path):
-    """The phases of a real run add up to its wall time; its points hold every step."""
+    """Points of a real run hold every step."""
     experiment = tiny(training__steps=12, evaluation={"every": 6, "samples": 0})
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     points = {step: values for step, values in recorder.values.items() if "time/steps" in values}
     assert max(points) == 12 and sum(values["time/steps"] for values in points.values()) == 12
-    (last,) = recorder.gauges
     of_points = points.values()
     seconds = {name: sum(each[f"time/{name}"] * each["time/steps"] for each in of_points) for name in PHASES}
-    assert seconds == pytest.approx({name: sum(of) for name, of in last.phase_seconds.items()}, abs=1e-6)
     assert min(seconds[name] for name in ("data", "forward", "backward", "update", "evaluation", "checkpoint")) > 0
-    assert last.step == 12 and not last.is_running and last.peak_memory[0] > 2**24
     assert outcome.metrics["time/forward"] == points[12]["time/forward"]
     assert all("train/loss" in recorder.values[step] for step in range(1, 13)) and INTERVAL == 1.0

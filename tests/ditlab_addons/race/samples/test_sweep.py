@@ -102,7 +102,7 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
     plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
     assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
     said = run_here(capfd, monkeypatch, "sample", last.sweep_id)
-    assert said.code == 2 and "is a sweep over samples; name a training run" in said.err
+    assert said.code == 2 and "none of its trials has begun" in said.err
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     assert last.sweep_id in run_here(capfd, monkeypatch, "runs").out
     for command, text in {"runs show": "sweep of 4 trials", "report": "report.html"}.items():
