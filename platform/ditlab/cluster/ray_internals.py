@@ -28,7 +28,6 @@ INTERNALS = {
     "get_runtime_env_default_excludes": "ray._private.ray_constants",
     "_dir_travel": "ray._private.runtime_env.packaging",
     "_get_excludes": "ray._private.runtime_env.packaging",
-    "state.get_cluster_config": "ray._private.state",
     "state.get_draining_nodes": "ray._private.state",
     "_global_node": "ray._private.worker",
     "print_to_stdstream": "ray._private.worker",

@@ -20,7 +20,6 @@ from typing import Literal
 import psutil
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.allreduce import AllReduceResult, all_reduce
 from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
@@ -54,8 +53,6 @@ from ditlab.tracking.access import (
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
 SLOW_STORAGE = 100e6
 """Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
-SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
-"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS
 TUNNEL = "start the head with --dashboard-host=127.0.0.1, and reach it through an SSH tunnel"
@@ -83,27 +80,17 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
-    return [*found, *_check_devices(nodes, say)]
+    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
+    if gpu_nodes:
+        say("checking the GPUs ...")
+        found += _check_gpus(gpu_nodes)
+    return found
 
 
 def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
     """Findings on MLflow, which every node asks but for a database."""
     asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
     return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
-
-
-def _check_devices(nodes: list[NodeRow], say: Callable[[str], None]) -> Iterator[Finding]:
-    """Findings on the GPUs, and on all-reduce between nodes with GPUs, or else all nodes."""
-    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
-    if gpu_nodes:
-        say("checking the GPUs ...")
-        yield from _check_gpus(gpu_nodes)
-    if len(nodes) == 1:
-        yield Finding("ok", "all-reduce", "one node: nothing to measure")
-        return
-    say("all-reduce between all nodes ...")
-    measured = all_reduce(gpu_nodes or nodes, use_gpu=bool(gpu_nodes))
-    yield from all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
 
 
 def _check_exposure() -> Iterator[Finding]:
@@ -241,31 +228,6 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     ]
     answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
     return wrong or [Finding("ok", "MLflow", answers)]
-
-
-def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
-    """Findings on all-reduce: its bandwidth, or the nodes that do not reach each other."""
-    how = "NCCL" if use_gpu else "gloo"
-    if measured.problems:
-        remedy = (
-            "open all ports between the nodes (security group, firewall), or name the right interface: "
-            "resources.network.interface, or GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where nodes are started"
-        )
-        return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
-    if not measured.is_right:
-        return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
-    found = []
-    limit = SLOW_GPU if use_gpu else SLOW_CPU
-    for size, seconds in measured.seconds.items():
-        speed = measured.bus_bandwidth(size)
-        is_slow = speed < limit and size == max(measured.seconds)
-        remedy = f"the gradients of a billion parameters take {4e9 / size * seconds:.0f} s a step" if is_slow else ""
-        text = (
-            f"{speed / 1e9:.2f} GB/s bus bandwidth, {seconds * 1e3:.1f} ms, {measured.num_members} processes over "
-            f"{how}, the sum is right"
-        )
-        found.append(Finding("note" if is_slow else "ok", f"all-reduce of {size >> 20} MiB", text, remedy))
-    return found
 
 
 def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Finding:

@@ -19,9 +19,9 @@ from pydantic import (
 )
 
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import card, code, fold, never_failing, table
+from ditlab.notebook_html import card, never_failing
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, named, sweep_kinds
-from ditlab.spec.cards import differing_fields, value_text
+from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
@@ -70,10 +70,8 @@ class OptunaSearch(Spec):
 
     kind: Literal["optuna"] = "optuna"
     """Proposed from earlier trials."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """`tpe`: tree-structured Parzen estimators (Bergstra et al. 2011). `random`: Optuna's own random draws."""
     startup: Count = 10
-    """Trials drawn at random before `tpe` proposes."""
+    """Trials drawn at random before tree-structured Parzen estimators (Bergstra et al. 2011) propose."""
 
 
 SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
@@ -137,8 +135,6 @@ class Asha(Spec):
     """Steps that every trial trains, and the first milestone; at least evaluation.every."""
     reduction: Annotated[int, Field(ge=2, le=1000)] = 3
     """One trial in so many goes on at a milestone; the next milestone is so many times later."""
-    brackets: Annotated[int, Field(ge=1, le=100)] = 1
-    """Groups of trials, each with a longer grace than the one before."""
 
 
 class Pbt(Spec):
@@ -154,18 +150,7 @@ class Pbt(Spec):
     """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
 
 
-class Median(Spec):
-    """The median stopping rule (Golovin et al. 2017, section 3.2.2 of Google Vizier)."""
-
-    kind: Literal["median"] = "median"
-    """Stops a trial whose best is worse than the median of the others' averages at the same step."""
-    grace: Count = GRACE
-    """Steps that every trial trains; at least evaluation.every."""
-    min_trials: Count = 3
-    """Trials that must have come as far before one is stopped."""
-
-
-SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt, Field(discriminator="kind")]
 
 
 class SeedRange(Spec):
@@ -314,20 +299,8 @@ class Sweep(Spec):
 
     @never_failing
     def _repr_html_(self) -> str:
-        """Axes, fixed fields, and the rest of the sweep; its base on request."""
-        rows = []
-        for path, axis in self.space.items():
-            values = axis.model_dump(mode="json", serialize_as_any=True, exclude={"kind", "when"})
-            texts = (f"{name} {value_text(value)}" for name, value in values.items())
-            rows.append([path, axis.kind, ", ".join(texts), value_text(axis.when) if axis.when else ""])
-        tables = [table(["axis", "kind", "values", "only when"], rows)]
-        if self.fixed:
-            pairs = [[path, value_text(value)] for path, value in self.fixed.items()]
-            tables.append(table(["field of every trial", "value"], pairs))
-        lines = "\n".join(f"{key}: {value_text(value)}" for key, value in self.base.items())
-        tables.append(differing_fields(self, ("name", "base", "fixed", "space")))
-        tables.append(fold(f"base: {self.base.get('name', '')}", code(lines)))
-        return card(self.name, f"sweep over {len(self.space)} axes", tables)
+        """Fields that differ from the defaults, the axes among them."""
+        return card(self.name, f"sweep over {len(self.space)} axes", [differing_fields(self, ("name", "base"))])
 
 
 def sweep_class(mapping: Any = None) -> type[Sweep]:

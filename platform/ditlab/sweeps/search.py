@@ -1,7 +1,7 @@
 """Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
 
-Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; median stopping:
-Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
+Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; population-based
+training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from ray import tune
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
-    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
@@ -28,7 +28,7 @@ from ray.tune.search import Searcher
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
-from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
+from ditlab.spec.sweep import Asha, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
@@ -196,13 +196,7 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     assert isinstance(search, OptunaSearch)
     # Another seed than that of the earlier sessions, whose trials would be proposed again.
     seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
-    sampler: Any = (
-        optuna.samplers.RandomSampler(seed=seed)
-        if search.sampler == "random"
-        else optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=search.startup, multivariate=False, constant_liar=True
-        )
-    )
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
     arms: dict[int, list[Trial]] = {}
@@ -268,15 +262,12 @@ def make_scheduler(
     `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
     sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
     """
-    np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
+    scheduler: _Asha | _Added
     match sweep.scheduler:
         case Asha() as asha:
-            settings = {"grace_period": asha.grace, "reduction_factor": asha.reduction, "brackets": asha.brackets}
-            scheduler: _Asha | _Median = _Asha(max_t=total_steps, **settings, **ranked)
-        case Median() as median:
-            scheduler = _Median(
-                grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
+            scheduler = _Asha(
+                max_t=total_steps, grace_period=asha.grace, reduction_factor=asha.reduction, brackets=1, **ranked
             )
         case Pbt() as pbt:
             mutations = {"trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}}
@@ -285,27 +276,18 @@ def make_scheduler(
                 resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
             )  # fmt: skip
         case Scheduler(chooser="") as added:
-            by_curves = _Added(added, sweep.metrics[0], sweep.modes[0])
-            by_curves.stop_trial = stop_trial
-            for run_id, curve in past.items():
-                for step, value in zip(curve.steps, curve.values, strict=True):
-                    by_curves.remember(run_id, step, value)
-            return by_curves
+            scheduler = _Added(added, sweep.metrics[0], sweep.modes[0])
         case _:
             return FIFOScheduler()
     controller: Any = None
     for run_id, curve in past.items():  # as if its metrics had just been measured
-        trial: Any = _EndedTrial(run_id)
+        trial: Any = SimpleNamespace(trial_id=run_id)
         scheduler.on_trial_add(controller, trial)
         result: dict[str, Any] = {}
         for step, value in zip(curve.steps, curve.values, strict=True):
-            result = {"step": step, ranked["metric"]: value, "time_total_s": 0.0}
-            if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
-                scheduler.on_trial_complete(controller, trial, result)
-            else:
-                scheduler.on_trial_result(controller, trial, result)
-        if isinstance(scheduler, _Asha):
-            scheduler.on_trial_complete(controller, trial, result)
+            result = {"step": step, ranked["metric"]: value}
+            scheduler.on_trial_result(controller, trial, result)
+        scheduler.on_trial_complete(controller, trial, result)
     scheduler.stop_trial = stop_trial
     return scheduler
 
@@ -337,19 +319,14 @@ class _StopsByCurves(FIFOScheduler):
         self._sign = -1.0 if mode == "max" else 1.0
         self._curves: dict[str, TrialCurve] = {}
 
-    def remember(self, trial_id: str, step: int, value: float) -> TrialCurve:
-        """Add a value to the curve of a trial, and return the curve."""
-        curve = self._curves.setdefault(trial_id, TrialCurve([], []))
-        longer = TrialCurve([*curve.steps, step], [*curve.values, self._sign * value])
-        self._curves[trial_id] = longer
-        return longer
-
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after an evaluation."""
         value = result.get(self._metric)
         if value is None:
             return TrialScheduler.CONTINUE
-        curve = self.remember(trial.trial_id, result["step"], value)
+        before = self._curves.get(trial.trial_id, TrialCurve([], []))
+        curve = TrialCurve([*before.steps, result["step"]], [*before.values, self._sign * value])
+        self._curves[trial.trial_id] = curve
         others = [other for trial_id, other in self._curves.items() if trial_id != trial.trial_id]
         is_over = result["step"] >= self._scheduler.grace and self._scheduler.stops(curve, others)
         return TrialScheduler.STOP if is_over else TrialScheduler.CONTINUE
@@ -361,21 +338,6 @@ class _Added(_StopsAfterCheckpoint, _StopsByCurves):
 
 class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
     """Tune's ASHA."""
-
-
-class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
-    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed trial's has not."""
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        if self._metric in result:
-            super().on_trial_complete(tune_controller, trial, result)
-
-
-@dataclass(frozen=True)
-class _EndedTrial:
-    """The part of Tune's trial that schedulers read of an ended one."""
-
-    trial_id: str
 
 
 def _mutation(axis: Axis) -> Any:

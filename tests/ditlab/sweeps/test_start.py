@@ -36,9 +36,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
-@pytest.mark.parametrize(
-    "changes", [{"search": {"kind": "optuna"}}, ASHA, {"scheduler": {"kind": "median", "grace": 2}}]
-)
+@pytest.mark.parametrize("changes", [{"search": {"kind": "optuna"}}, ASHA])
 def test_nothing_chooses_among_trials_that_do_not_compare(home, name, changes):
     (path,) = APART[name]
     with pytest.raises(UserError) as refusal:
