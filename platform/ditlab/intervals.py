@@ -14,9 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-MOST_SEEDS = 10_000
-"""Pairs beyond which a plan is not looked for."""
-
 
 def student_quantile(degrees: ArrayLike, confidence: float) -> Any:
     """Return Student's t within whose negative and itself the share `confidence` lies, for each number of degrees."""
@@ -139,36 +136,10 @@ def unpaired_interval(first: Sequence[float], second: Sequence[float], confidenc
     return Interval(mean, mean - half, mean + half, one.num, std, confidence, other.num)
 
 
-def smallest_difference(interval: Interval, more_seeds: int = 0) -> float:
-    """Return the half width that `more_seeds` further pairs would reach at the present standard deviation.
-
-    A true difference of that size would then be found in about half of all cases. Infinite with one pair.
-    """
-    if interval.num < 2:
-        return math.inf
-    num = interval.num + more_seeds
-    return float(student_quantile(num - 1, interval.confidence)) * interval.std / math.sqrt(num)
-
-
-def seeds_to_show(interval: Interval, difference: float) -> int | None:
-    """Return how many more pairs bring the half width down to `difference` at the present standard deviation.
-
-    0 where it is there already; None with one pair, for a difference of 0, and beyond `MOST_SEEDS` pairs.
-    """
-    if smallest_difference(interval, MOST_SEEDS) > abs(difference) or not difference:
-        return None
-    low, high = -1, MOST_SEEDS  # the half width falls with every pair: bisection
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if smallest_difference(interval, middle) <= abs(difference) else (middle, high)
-    return high
-
-
 def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal["min", "max"], metric: str) -> str:
     """Describe in one sentence the interval of the values of the first arm minus those of the second.
 
-    `B before A by 0.012 +- 0.004 in eval/velocity (95 %, 3 pairs)`, or the largest difference that was not excluded and
-    the seeds that would halve the interval.
+    `B before A by 0.012 +- 0.004 in eval/velocity (95 %, 3 pairs)`, or the largest difference that was not excluded.
     """
     first, second = arms
     counted = (
@@ -187,12 +158,7 @@ def describe_difference(interval: Interval, arms: tuple[str, str], mode: Literal
         return f"{first} and {second}: {metric} is equal with every seed ({counted})"
     largest = max(-interval.low, interval.high)
     found = f"no difference larger than {_rounded(largest, largest)} in {metric} was found {basis}"
-    more = None if interval.num_other else seeds_to_show(interval, interval.half_width / 2)
-    if not more:
-        return f"{first} and {second}: {found}"
-    reached = smallest_difference(interval, more)
-    seeds = f"{more} more seed{'s' * (more > 1)}"
-    return f"{first} and {second}: {found}; {seeds} would narrow this to +- {_rounded(reached, reached)}"
+    return f"{first} and {second}: {found}; more seeds would narrow the interval"
 
 
 def _rounded(value: float, scale: float) -> str:

@@ -150,7 +150,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     found = [*_node_findings(reports, silent)]
 
     count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
-    faults = software_faults(reports, working, required.versions)
+    faults = [fault for each in reports for fault in software_faults(each, required.versions, each.trains)]
     found += [_split("missing", "versions", sentence) for sentence in faults]
     found += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
     if found[-1].what != "versions":
@@ -181,7 +181,8 @@ def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list
 
 def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
     """Findings on places that all nodes must see."""
-    unseen = [_split("missing", text.partition("=")[0], text) for text in unshared_faults(whole, required)]
+    faults = [fault for each in whole for fault in unshared_faults(each, required)]
+    unseen = [_split("missing", text.partition("=")[0], text) for text in faults]
     yield from unseen
     for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
         if value and not any(each.what == option for each in unseen):

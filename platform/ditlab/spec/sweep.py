@@ -98,8 +98,6 @@ class Scheduler(Spec):
     """True where the chooser adds seeds to arms: `seeds: {min: 3, max: 12}`."""
     may_change: ClassVar[tuple[str, ...]] = ()
     """Fields that a resumed sweep may have otherwise, such as a budget."""
-    all_reach_grace: ClassVar[bool] = False
-    """True where all first trials train to `grace` before it decides anything: less is no budget of a sweep."""
     forecast_note: ClassVar[str] = "stops some trials earlier: this is the longest it takes"
     """Clause of forecasts on its effect on the duration, after `scheduler KIND`."""
 

@@ -16,7 +16,7 @@ _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key
 _PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@|\bhf_[A-Za-z0-9]{30}")
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 _PATH_FIELD = re.compile(
-    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
+    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|sampling\.mask\.path|"
     r"model\.init\.from|evaluation\.(features\.(weights|reference)|scorer\.model))"
 )
 _NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.[\w.]+)?$")
@@ -112,9 +112,7 @@ def _checked(path: str, text: str) -> str:
     refuse_secret(path, text)
     field, variable = path_field(path), variable_in(text)
     if variable.startswith("${") or (variable and (field or is_uri(text))):
-        on_command_line = f', or let the shell fill it in: --set {path}="{text}"' if path == field else ""
         raise ValueError(
-            f"{path}={text}: variables such as {variable} are not read in specs; write what it stands for"
-            f"{on_command_line}."
+            f"{path}={text}: variables such as {variable} are not read in specs; write what it stands for."
         )
     return text

@@ -47,7 +47,7 @@ MISTAKES = {
     "no time": ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time"),
     "no device hours": ({"budget": {"device_hours": 0}}, "budget.device_hours=0 must be above 0"),
     "no budget": ({"budget": "4h"}, "budget='4h' must be a mapping of fields (device_hours)"),
-    "small budget": ({"budget": {"device_hours": 1e-9}}, "budget.device_hours=1e-09 is less than one trial takes"),
+    "small budget": ({"budget": {"device_hours": 1e-9}}, "is less than the shortest trial takes"),
     "unknown key": ({"trails": 4}, "did you mean 'trials'?"),
     "no base": ({"base": "nowhere.yaml"}, "nowhere.yaml"),
     "base of base": ({"base": "sweep.yaml"}, "sweep.yaml"),
