@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,14 +12,6 @@ from ditlab.secrets import hide
 from ditlab.spec.optimization import Count
 from ditlab.spec.values import format_value
 from ditlab_models.contract import Spec
-
-NAMED = {
-    "NCCL_SOCKET_IFNAME": "interface",
-    "GLOO_SOCKET_IFNAME": "interface",
-    "NCCL_IB_DISABLE": "infiniband",
-    "NCCL_DEBUG": "debug",
-}
-"""Variables that fields of their own set."""
 
 
 class WorkerNetwork(Spec):
@@ -34,13 +26,9 @@ class WorkerNetwork(Spec):
     interface: str | None = None
     """Network interface that workers talk over (`eth0`), the same on every node: NCCL_SOCKET_IFNAME and
     GLOO_SOCKET_IFNAME. Null: the one that NCCL chooses, and that of the host's name for gloo."""
-    infiniband: Literal["auto", "off"] = "auto"
-    """`off` keeps NCCL from InfiniBand and RoCE (NCCL_IB_DISABLE=1), where a card is there and not connected."""
-    debug: Literal["none", "warn", "info"] = "none"
-    """Verbosity of NCCL in the workers' logs (NCCL_DEBUG)."""
     nccl: dict[str, str | int] = Field(default_factory=dict)
-    """Other variables of NCCL by their names, such as {NCCL_IB_HCA: mlx5}. They are shown in the run's records: a value
-    that is a secret is refused."""
+    """Other variables of NCCL by their names, such as {NCCL_DEBUG: WARN, NCCL_IB_DISABLE: 1}. They are shown in
+    the run's records: a value that is a secret is refused."""
 
     @field_validator("interface")
     @classmethod
@@ -66,10 +54,6 @@ class WorkerNetwork(Spec):
                 raise ValueError(
                     f"resources.network.nccl.{name} {problem} into the environment that the nodes are started in."
                 )
-            if field := NAMED.get(name):
-                raise ValueError(
-                    f"resources.network.nccl.{name} is set by resources.network.{field}; set that instead."
-                )
         return nccl
 
     def environment(self) -> dict[str, str]:
@@ -78,10 +62,6 @@ class WorkerNetwork(Spec):
         if self.interface:
             # Without the sign NCCL takes every interface whose name begins so.
             found |= {"NCCL_SOCKET_IFNAME": f"={self.interface}", "GLOO_SOCKET_IFNAME": self.interface}
-        if self.infiniband == "off":
-            found["NCCL_IB_DISABLE"] = "1"
-        if self.debug != "none":
-            found["NCCL_DEBUG"] = self.debug.upper()
         return found
 
 

@@ -269,7 +269,10 @@ def _grid_problems(sweep: Sweep) -> Iterator[str]:
         yield f"space has more than {MAX_TRIALS:,} combinations ({sizes}); take values out."
     if trials and (trials % count if search == "random" else trials < count):
         enough = f"a multiple of {count}" if search == "random" else count
-        yield f"space has {count:,} combinations ({sizes}), and trials={trials}; set trials to {enough}, or take values out."
+        yield (
+            f"space has {count:,} combinations ({sizes}), and trials={trials}; set trials to {enough}, or take values "
+            "out."
+        )
 
 
 def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:

@@ -21,14 +21,10 @@ def test_by_default_nothing_is_set_and_collectives_outlast_the_watch():
 
 
 def test_fields_become_variables_of_nccl_and_gloo():
-    network = Resources.model_validate(
-        {"network": {"interface": "eth1", "infiniband": "off", "debug": "info", "nccl": {"NCCL_IB_TIMEOUT": 22}}}
-    ).network
+    network = Resources.model_validate({"network": {"interface": "eth1", "nccl": {"NCCL_IB_TIMEOUT": 22}}}).network
     assert network.environment() == {
         "NCCL_SOCKET_IFNAME": "=eth1",
         "GLOO_SOCKET_IFNAME": "eth1",
-        "NCCL_IB_DISABLE": "1",
-        "NCCL_DEBUG": "INFO",
         "NCCL_IB_TIMEOUT": "22",
     }
 
@@ -40,9 +36,6 @@ def test_fields_become_variables_of_nccl_and_gloo():
         ("timeout=0", ["resources.network.timeout"]),
         ("interface=eth0,eth1", ["resources.network.interface='eth0,eth1'", "ip link"]),
         ("interface=^docker0", ["resources.network.interface"]),
-        ("infiniband=on", ["resources.network.infiniband"]),
-        ("nccl={NCCL_DEBUG: INFO}", ["resources.network.nccl.NCCL_DEBUG", "resources.network.debug"]),
-        ("nccl={NCCL_SOCKET_IFNAME: eth0}", ["resources.network.interface"]),
         ("nccl={LD_PRELOAD: x}", ["resources.network.nccl.LD_PRELOAD", "NCCL_"]),
         ("nccl={NCCL_NET: 'http://ann:hunter22@host/'}", ["resources.network.nccl.NCCL_NET", "password"]),
     ],

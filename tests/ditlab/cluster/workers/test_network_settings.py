@@ -13,8 +13,8 @@ from support.trainings.workers import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("breaking_family"), pytest.mark.timeout(600)]
 
-NETWORK = {"interface": "lo", "infiniband": "off", "debug": "warn", "nccl": {"NCCL_IB_TIMEOUT": 22}}
-VARIABLES = {"NCCL_SOCKET_IFNAME": "=lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "WARN",
+NETWORK = {"interface": "lo", "nccl": {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": 22}}
+VARIABLES = {"NCCL_SOCKET_IFNAME": "=lo", "GLOO_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN",
              "NCCL_IB_TIMEOUT": "22"}  # fmt: skip
 
 

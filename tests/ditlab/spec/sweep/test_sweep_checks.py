@@ -95,7 +95,7 @@ PATHS = [
     ({"seed": choice(1, model__depth=[1, 3]), "model.depth": whole(1, 2)}, {}, "that model.depth never has (kind int)"),
     ({"seed": choice(1, model__depth=[]), "model.depth": whole(1, 2)}, {},
      "asks for a value that model.depth never has"),
-    ({"seed": choice(1, optimizer__lr=0.001), "optimizer.lr": LR}, {}, "that optimizer.lr never has (kind loguniform); give"),
+    ({"seed": choice(1, optimizer__lr=0.001), "optimizer.lr": LR}, {}, "never has (kind loguniform); give"),
     ({"seed": choice(1, 2, model__depth=1), "model.depth": choice(1, 2, seed=1)}, {},
      "space.seed never exists, as its `when` and those of the axes that it names lead in a circle or"),
     ({"seed": choice(1, seed=1)}, {}, "space.seed never exists, as its `when`"),
