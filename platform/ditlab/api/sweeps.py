@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -77,7 +76,6 @@ def tune(
     """
     source, given = _loaded(sweep, overrides, resume)
     address, say, warn = cluster_address(address), say or ignore, warn or _log.warning
-    check_stop_wait(grace, warn)
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.runs.observers import run_observer_makers

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 
 from ditlab.cluster.access import named, token_refused, users_token
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.home import Home, is_ray_job
+from ditlab.home import Home
 from ditlab.tracking.access import exempt_from_proxies
 
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
-_STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
+_STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _STOP_RESERVE = 10  # seconds of a job's end that are not the run's
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -42,19 +42,6 @@ END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 def default_address() -> str:
     """Address of the job server where no option names one."""
     return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
-
-
-def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
-    """Warn where the Ray job that this process leads would be killed before `grace` seconds have passed."""
-    try:
-        wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
-    except ValueError:
-        return
-    if is_ray_job() and wait < grace:
-        warn(
-            f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
-            f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
-        )
 
 
 def leave_out(home: Path, root: Path) -> None:
