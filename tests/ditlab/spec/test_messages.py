@@ -50,7 +50,7 @@ MISTAKES = [
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep=0 must be at least 1."),
     ({"training": {"steps": None}}, "training.steps and training.epochs are both null; give one of them."),
     ({"batch": {"micro": 48}}, "batch.size=128 is no multiple of batch.micro=48 times resources.workers=1; set"),
-    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to 126"),
+    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to"),
     ({"model": {"patch_size": 3}}, "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size"),
     ({"checkpoint": {"storage": "s3://a:b@bucket/x"}}, "checkpoint.storage=s3://... holds a password or key"),
     ({"schedule": {"kind": "constant", "warmup": 2}}, "leaves nothing of training.steps=2; set schedule.warmup to 0,"),
