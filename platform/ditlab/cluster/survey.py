@@ -17,7 +17,6 @@ from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
 from ditlab.cluster.nodes import NodeRow, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
-from ditlab.runs.prepare import missing_interface
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
@@ -38,10 +37,7 @@ def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere:
     home = Home.from_environment()
     storage = experiment.checkpoint.storage
     packages = tuple(plugin_packages(experiment.to_dict()))
-    required = NodeRequirements(
-        versions(packages=packages), str(home.root), absolute(storage) if storage else None,
-        experiment.resources.network.interface,
-    )  # fmt: skip
+    required = NodeRequirements(versions(packages=packages), str(home.root), absolute(storage) if storage else None)
     reports, silent = collect_reports(home, required.storage, packages=packages)
     if faults := node_faults(reports, required, everywhere):
         raise UserError(faults[0])
@@ -169,8 +165,6 @@ class NodeReport:
     """Reason why the probe below DITLAB_HOME cannot be read there."""
     storage: str = ""
     """Reason why the probe below `checkpoint.storage` cannot be read there."""
-    interfaces: Sequence[str] = ()
-    """Names of its network interfaces."""
     skew: float = 0.0
     """Seconds by which its clock is ahead of the launcher's."""
     home_free: int = 0
@@ -181,12 +175,11 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """Requirements on every node: versions, shared folders, network interface."""
+    """Requirements on every node: versions and shared folders."""
 
     versions: Mapping[str, str]
     home: str
     storage: str | None = None
-    interface: str | None = None
 
 
 def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False) -> list[str]:
@@ -201,8 +194,6 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
         faults += software_faults(report, required.versions, works)
         if works and not report.problem:
             faults += unshared_faults(report, required)
-            if required.interface not in (None, *report.interfaces):
-                faults.append(missing_interface(required.interface, f"node {report.name}", report.interfaces))
     return faults
 
 

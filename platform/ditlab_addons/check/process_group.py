@@ -93,7 +93,6 @@ def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home
     experiment = validate_experiment(spec)
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
-    os.environ.update(experiment.resources.network.environment())
     return experiment, home
 
 

@@ -8,7 +8,7 @@ from ditlab.cluster.survey import NodeReport, NodeRequirements, node_faults, nod
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
        "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip
-GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN, interfaces=["lo", "eth0"])
+GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints", "eth0")
 
 
@@ -77,11 +77,6 @@ def test_a_head_that_only_drives_needs_no_ditlab_unless_trials_may_be_led_there(
     assert not node_faults([head, GOOD], REQUIRED)
     assert "head" in only_fault(head, GOOD, everywhere=True)
     assert "ray 2.1.0" in only_fault(replace(head, versions={"ray": "2.1.0"}))
-
-
-def test_an_interface_that_a_node_lacks():
-    sentence = only_fault(GOOD, replace(GOOD, name="gpu-2", interfaces=["lo", "ens5"]))
-    assert "resources.network.interface=eth0" in sentence and "gpu-2" in sentence and "lo, ens5" in sentence
 
 
 @pytest.mark.parametrize(("skew", "words"), [(8.2, "8 s ahead of"), (-61.0, "61 s behind")])
