@@ -167,7 +167,7 @@ def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray, tracked_home):
+def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray, tracked_home, monkeypatch):
     fixed, said = {"training.steps": 400, "evaluation.every": 200}, list[str]()
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4, 1e-5]}}
     fields = {"name": "bounded", "fixed": fixed, "space": space, "concurrent": 1}
