@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ditlab.secrets import hide_in_urls
 
@@ -20,6 +20,7 @@ _PATH_FIELD = re.compile(
     r"model\.init\.from|evaluation\.(features\.(weights|reference)|scorer\.model))"
 )
 _NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.[\w.]+)?$")
+_URI = re.compile(r"(\w+::)*[A-Za-z][A-Za-z0-9+.-]*://(\[[^][/\s]+])?[^][/\s]*(/([^\t-\r]*\S)?)?")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")
 
 
@@ -56,16 +57,10 @@ def has_one_slash(place: str) -> bool:
 
 
 def refuse_storage(field: str, place: str) -> str:
-    """Return a place; raise ValueError for a URI that cannot be parsed, or holds a secret."""
+    """Return a place; raise ValueError for what is no URI though it looks like one, or holds a secret."""
     refuse_secret(field, place)
-    try:
-        scheme = urlsplit(place).scheme
-    except ValueError:
-        scheme = ""
     has_scheme = is_uri(place) or has_one_slash(place)
-    is_whole = is_uri(place) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) and place.strip() == place
-    has_odd_host = re.match(r"[^:]+://[^/]*\s", place)
-    if "\0" in place or (has_scheme and (not is_whole or has_odd_host or re.search(r"[\t-\r]", place))):
+    if "\0" in place or (has_scheme and not _URI.fullmatch(place)):
         raise ValueError(
             f"{field}={place if place.isprintable() else ascii(place)} is neither a path nor a URI; write "
             "scheme://bucket/prefix, or ./ before a folder's name."

@@ -72,8 +72,8 @@ class Forecast:
 def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
-    It is known where an earlier run had the same speed. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
-    the shortest trial takes.
+    It is known where an earlier run had the same speed. Raises BudgetUsedUp where the sweep's budget is used up, or is
+    less than the shortest trial takes.
     """
     speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
