@@ -121,8 +121,6 @@ class SaveOutcome:
     """Path or URI of the checkpoint."""
     metrics: dict[str, float]
     """Metrics in the manifest."""
-    seconds: float
-    """Time from the call to the end, in the background too."""
     error: SaveFailed | None = None
     """Reason why there is no checkpoint of this step; of the same kind on every worker."""
     note: str | None = None
@@ -172,7 +170,6 @@ class BackgroundSaver:
         The first worker's manifest counts; its pieces and shards are filled in here. Waits for the save before to end.
         `poll` and `wait` return a failure, which is never raised here.
         """
-        began = time.perf_counter()
         self._join()
         self._copy_failure = None
         try:
@@ -182,7 +179,7 @@ class BackgroundSaver:
             self._copy_failure = ("write", f"{reason}; checkpoint.write=blocking needs none")
         manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
         # A daemon: a worker that waits for a dead one must not keep the process from ending.
-        thread = threading.Thread(target=self._run, args=(manifest, began), name="checkpoint-saver", daemon=True)
+        thread = threading.Thread(target=self._run, args=(manifest,), name="checkpoint-saver", daemon=True)
         thread.start()
         self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
         if self.mode == "blocking":
@@ -215,11 +212,10 @@ class BackgroundSaver:
             if not self._thread.is_alive():
                 self._thread = None
 
-    def _run(self, manifest: CheckpointManifest, began: float) -> None:
+    def _run(self, manifest: CheckpointManifest) -> None:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
         location = self.store.location_of(manifest.step)
-        seconds = time.perf_counter() - began
-        self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
+        self._last = SaveOutcome(manifest.step, location, manifest.metrics, result.error, result.note)
         self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:

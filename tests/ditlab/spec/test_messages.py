@@ -26,7 +26,7 @@ MISTAKES = [
     ({"engine": {"compile": 1}}, "engine.compile=1 must be true, false or auto."),
     ({"engine": {"zero": {"stage": 4}}}, "engine.zero.stage=4 must be 0, 1, 2 or 3."),
     ({"training": {"precision": "fp8"}}, "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'."),
-    ({"training": {"steps": 0}}, "training.steps=0 must be at least 1."),
+    ({"training": {"steps": 0}}, "training.steps=0 must be at least 1, or null for none."),
     ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
     ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
     ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, captioned_digits, mnist, arrow"),

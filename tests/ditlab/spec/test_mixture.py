@@ -120,7 +120,7 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
 @pytest.mark.parametrize(
     ("axes", "changes", "message"),
     [
-        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c=1: data.weights.c is no known field; known: a, b"),
+        ({"data.weights.c": [1, 2]}, {}, ": data.weights.c is no known field; known: a, b"),
         ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
         ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
         ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
