@@ -9,7 +9,7 @@ from ditlab.cluster.survey import NodeReport, NodeRequirements, node_faults, nod
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
        "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip
 GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN)
-REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints", "eth0")
+REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints")
 
 
 def of(name: str, version: str, report: NodeReport = GOOD) -> NodeReport:
