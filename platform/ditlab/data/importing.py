@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
-from ditlab.parts import Importer, absent_part, importers, load_part
+from ditlab.parts import Importer, importers, load_part
 from ditlab.progress import Progress, ignore_progress
 from ditlab_models.contract import Spec
 
@@ -46,11 +46,10 @@ class ImportRequest(Generic[Options]):
 
 
 def find_importer(name: str) -> Importer:
-    """Return an importer. Raises UserError for an unknown one, and for one of an add-on that is not here."""
+    """Return an importer. Raises UserError for an unknown one."""
     known = importers()
     if name not in known:
-        reason = absent_part("importer", name)
-        raise UserError(reason or f"there is no importer '{name}'; {nearest(name, list(known))}")
+        raise UserError(f"there is no importer '{name}'; {nearest(name, list(known))}")
     return known[name]
 
 
