@@ -38,17 +38,9 @@ def write_spec(target: str, like: str) -> Path:
     if like not in known:
         raise UserError(f"--like {like} is none of the experiments that come with DiTLab; {nearest(like, list(known))}")
     try:
-        mapping = {"name": "", **read_with_parents(known[like])}
-        mapping["name"] = check_name(path.stem)
-        if isinstance(base := mapping.get("base"), str):
-            mapping["base"] = read_with_parents(Path(base))
-        lines = (
-            f"# Made by `ditlab new` from {like}: {describe(known[like])}",
-            f"# `ditlab show {path}` prints every field; those that are left out have defaults.",
-            dump_yaml(mapping),
-        )
+        text = _text(path, check_name(path.stem), like, known[like])
         with path.open("x", encoding="utf-8") as file:
-            file.write("\n".join(lines))
+            file.write(text)
     except FileExistsError:
         raise UserError(f"{path} exists, and is left as it is; give another NAME, or move it away.") from None
     except OSError as error:
@@ -56,3 +48,16 @@ def write_spec(target: str, like: str) -> Path:
     except ValueError as error:
         raise UserError(str(error)) from None
     return path
+
+
+def _text(path: Path, name: str, like: str, shown: Path) -> str:
+    """Return the text of a spec that is made of a shipped one."""
+    mapping = {**read_with_parents(shown), "name": name}
+    if isinstance(base := mapping.get("base"), str):
+        mapping["base"] = read_with_parents(Path(base))
+    lines = (
+        f"# Made by `ditlab new` from {like}: {describe(shown)}",
+        f"# `ditlab show {path}` prints every field; those that are left out have defaults.",
+        dump_yaml(mapping),
+    )
+    return "\n".join(lines)
