@@ -204,8 +204,7 @@ class MotifsData(Spec):
 
     @model_validator(mode="after")
     def _fits_a_disk(self) -> "MotifsData":
-        features = self.motifs + 1
-        _check_size({"chromosomes": self.chromosomes, "peaks": self.peaks, "features": features}, _MOST_NUMBERS)
+        _check_size({"chromosomes": self.chromosomes, "peaks": self.peaks, "motifs": self.motifs}, _MOST_NUMBERS)
         return self
 
 

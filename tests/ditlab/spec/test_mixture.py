@@ -58,7 +58,7 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
         ({"parts": {"kind": DIGITS}}, "data.parts holds the name 'kind', which cannot be"),
         ({"parts": {"a": MOTIFS}}, "data.parts.a.hold_out.values=[]: names no class; name one or more, or give da"),
         ({"parts": {"a": {"kind": "motifs", "peaks": 100_000, "motifs": 1000, "chromosomes": 100}}},
-         "data.parts.a.chromosomes=100, data.parts.a.peaks=100000, data.parts.a.features=1001 give"),
+         "data.parts.a.chromosomes=100, data.parts.a.peaks=100000, data.parts.a.motifs=1000 give"),
         ({"draw": "row"}, "data.draw='row' must be 'auto', 'sample' or 'batch'."),
     ],
 )  # fmt: skip
