@@ -131,12 +131,18 @@ class SweepFolder:
         """Write the seconds that all sessions took. Raises OSError where the disk refuses."""
         write_durably(self.clock, encode_json_line({"seconds": float(seconds)}))
 
-    def damage(self) -> list[str]:
-        """Return a sentence on damaged lines of the ledger; [] where it is whole."""
-        num = _read_lines(self.ledger, Trial)[1]
-        if not num:
-            return []
-        return [f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line is run again."]
+    def damage(self, home: Home) -> list[str]:
+        """Return a sentence for each damaged file of the sweep; [] where all are whole."""
+        found = []
+        if num := _read_lines(self.ledger, Trial)[1]:
+            found.append(f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line is run again.")
+        if os.path.lexists(self.clock) and not self.load_elapsed():
+            found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
+        paths = [_takeovers(home.run(trial.run_id)) for trial in self.planned_trials()]
+        if num := sum(_read_lines(path, Takeover)[1] for path in paths):
+            what = f"takeovers of sweep {self.sweep_id}: damaged lines are passed over ({num})"
+            found.append(f"{what}; those trials have earlier values.")
+        return found
 
 
 def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:

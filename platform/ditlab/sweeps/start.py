@@ -99,7 +99,7 @@ def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
     Raises UserError where another process runs it, or the disk refuses.
     """
     with lock_run(folder.folder):
-        damage = folder.damage()
+        damage = folder.damage(prepared.home)
         try:
             past = _store(prepared, folder, read_past_trials(prepared, folder))
         except OSError as error:

@@ -71,14 +71,16 @@ def test_ordinary_run_is_no_sweep(home):
     assert SweepFolder(run).planned_trials() == []
 
 
-def test_elapsed_time_survives_and_a_damaged_file_counts_as_zero(folder):
+def test_elapsed_time_survives_and_a_damaged_file_counts_as_zero(folder, home):
     assert folder.load_elapsed() == 0.0
     folder.save_elapsed(12.5)
     assert folder.load_elapsed() == 12.5 and parse_json_line(folder.clock.read_bytes()) == {"seconds": 12.5}
+    assert folder.damage(home) == []
     changed = folder.clock.read_text().replace("12.5", "92.5")
     for damaged in ("", "{", "[]", "{}", changed):
         folder.clock.write_text(damaged)
         assert folder.load_elapsed() == 0.0
+        assert folder.damage(home) == [f"{folder.clock} is damaged: the time of earlier sessions counts as none."]
 
 
 def test_trial_has_a_record_once_it_has_started(home):

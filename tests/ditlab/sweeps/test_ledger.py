@@ -20,7 +20,7 @@ def test_trial_whose_line_is_damaged_is_planned_again(home):
     again = resume_sweep(prepared(one.sweep), one.folder)
     after = planned(again)
     said = f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is run again."
-    assert again.notes[0] == said and one.folder.damage() == [said]
+    assert again.notes[0] == said and one.folder.damage(home) == [said]
     assert [trial for trial in after if trial.number != 2] == [trial for trial in before if trial.number != 2]
     assert after[2].values == before[2].values and after[2].run_id != before[2].run_id
 
@@ -40,13 +40,17 @@ def test_special_file_as_ledger_is_refused(home, make):
         resume_sweep(prepared(one.sweep), one.folder)
 
 
-def test_damaged_takeovers_are_passed_over(home):
+def test_damaged_elapsed_time_and_takeovers_are_said(home):
     one = started(sweep_of())
     run = trial_run(home, one.sweep, planned(one)[0], "finished", {2: 0.5}, parent=one.folder.sweep_id)
     taken = Takeover(2, "abcdabcd", 2, {"optimizer.lr": 0.1}, "key")
     whole = encode_json_line(vars(taken))
     (run.path / "exploits.jsonl").write_bytes(whole + whole.replace(b"0.1", b"0.7") + b'{"step": 1}\n')
+    one.folder.clock.write_text("{}")
+    notes = one.folder.damage(home)
     assert read_takeovers(run) == [taken]
+    assert "elapsed.json is damaged: the time of earlier sessions counts as none." in notes[0]
+    assert "damaged lines are passed over (2); those trials have earlier values." in notes[1]
 
 
 def test_bits_of_a_ledger_cost_one_or_two_lines(home):
@@ -58,4 +62,4 @@ def test_bits_of_a_ledger_cost_one_or_two_lines(home):
         one.folder.ledger.write_bytes(damaged)
         found = planned(one)
         assert all(trial in trials for trial in found) and len(found) >= 1, position
-        assert len(found) == 3 or one.folder.damage(), position
+        assert len(found) == 3 or one.folder.damage(home), position
