@@ -1,9 +1,10 @@
 """Reading one checkpoint, and checking that it is what was written."""
 
+import hashlib
 import math
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,31 +92,35 @@ class CheckpointReader:
     def _verified(self, name: str) -> Path:
         """The path on this machine of a shard, after hashing it. Raises DamagedCheckpoint for another hash or size."""
         expected = self.manifest.shards[name]
-        hashed = blake3()
-        size = 0
         try:
-            with self._reaching(name), ExitStack() as opened:
-                if isinstance(self._files, LocalFiles):
-                    path = self._files.file(self._folder, name)
-                    copy = None
-                else:
+            if isinstance(self._files, LocalFiles):
+                path = self._files.file(self._folder, name)
+                digest = ""
+                size = path.stat().st_size
+                if size == expected.size:
+                    with path.open("rb") as file:
+                        digest = hashlib.file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]
+            else:
+                with self._reaching(name):
                     if self._copies is None:
                         self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
                     path = Path(self._copies.name, name)
-                    copy = opened.enter_context(path.open("wb"))
-                for chunk in self._files.chunks(self._folder, name):
-                    if copy:
-                        copy.write(chunk)
-                    hashed.update(chunk)
-                    size += len(chunk)
-                    if size > expected.size:
-                        break
+                    size = 0
+                    hashed = blake3()
+                    with path.open("wb") as sink:
+                        for chunk in self._files.chunks(self._folder, name):
+                            sink.write(chunk)
+                            hashed.update(chunk)
+                            size += len(chunk)
+                            if size > expected.size:
+                                break
+                    digest = hashed.hexdigest()
         except OSError as error:
             reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
             raise DamagedCheckpoint(
                 f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
             ) from None
-        if not expected.matches(size, hashed.hexdigest()):
+        if not expected.matches(size, digest):
             raise DamagedCheckpoint(
                 f"{self.location}/{name} was altered (its hash differs; {size} bytes, {expected.size} were written);"
                 " use an earlier checkpoint."

@@ -38,7 +38,7 @@ class Quick(Generic[SpecT]):
     def lines(self) -> list[str]:
         """Lines for people: each change."""
         pairs = self.changes.items()
-        changed = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
+        changed: list[str] = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
         return [f"--quick makes {len(changed)} changes:", *changed] if changed else ["--quick changes nothing."]
 
     def to_dict(self) -> dict[str, Any]:
