@@ -62,11 +62,11 @@ def __getattr__(name: str) -> Any:
 
 def _added(name: str) -> Any:
     """Return a function that an add-on or another package brings. Raises AttributeError for an unknown name."""
-    from ditlab.parts import load_part, named
+    from ditlab.parts import absent_part, load_part, named
 
     target = named("functions").get(name)
     if target is None:
-        raise AttributeError(f"module 'ditlab' has no attribute {name!r}")
+        raise AttributeError(absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}")
     return load_part("function", name, target)
 
 

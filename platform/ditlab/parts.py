@@ -19,6 +19,42 @@ from typing import Any, NamedTuple, TypeVar
 from ditlab.errors import UserError, first_line
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
+OF_ADDONS: dict[str, dict[str, str]] = {
+    "command": {
+        "ask": "ask",
+        "data statistics": "figures",
+        "plan": "plan",
+        "profile": "plan",
+        "prove": "check",
+        "replay": "check",
+        "verify": "check",
+        "weights": "interop",
+    },
+    "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
+    "importer": {"get": "genome"},
+    "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
+    "function": {
+        "harness_model": "figures",
+        "plan_samples": "race",
+        "prove": "check",
+        "replay": "check",
+        "sweep_samples": "race",
+        "verify": "check",
+    },
+    "method": {"ask": "ask"},
+    "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
+    "scheduler": {"race": "race"},
+    "section": {"notify": "notify"},
+    "sweep's base": {"run": "race"},
+    "weight format": {
+        "diffusers_dit": "interop",
+        "dit": "interop",
+        "get": "interop",
+        "sedd": "interop",
+        "sit": "interop",
+    },
+}
+"""Add-on of DiTLab by kind and name of its parts: what is said where the add-on is not here."""
 OWN_FORMATS = ("ditlab", "safetensors")
 """Two names of DiTLab's own form of exports."""
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -287,6 +323,17 @@ def load_part(noun: str, name: str, target: str) -> Any:
         raise UserError(
             f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or remove what brings it."
         ) from error
+
+
+def absent_part(noun: str, name: str) -> str:
+    """Return a sentence on a part (`command`, `ask`) of an add-on of DiTLab that is not here; "" for any other name."""
+    addon = OF_ADDONS[noun].get(name)
+    if addon is None or ADDONS.find(addon):
+        return ""
+    return (
+        f"the {noun} '{name}' is of the add-on {addon}, which is not here; put the folder that holds "
+        f"ditlab_addons/{addon} on the Python path, or install DiTLab with its add-ons."
+    )
 
 
 def _described(noun: str, parts: Sequence[PartT]) -> dict[str, PartT]:

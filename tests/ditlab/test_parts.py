@@ -13,13 +13,18 @@ from safetensors.torch import load_file
 import ditlab as package
 import ditlab_addons
 from ditlab import parts
+from ditlab.api.run import Run
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import classifier
 from ditlab.spec import plugins
+from ditlab.spec.yaml_text import dump_yaml
+from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
 from support.installed_package import install
+from support.sweeps import small_sweep
+from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
@@ -70,6 +75,10 @@ class Brightness(QualityFigures):
     def digest(self):
         return "brightness 1"
 """
+ASKED = {
+    "evaluation.features": ("dit", [{"kind": "clip", "weights": "clip", "sha256": "0" * 64}]),
+    "evaluation.scorer": ("dlm", {"model": "/"}),
+}
 
 
 def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
@@ -394,5 +403,86 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(di
         assert said.code == 0, said.err
     longer = ("train", spec, "--local", "--resume", "small", "--set", "training.steps=3")
     said = ditlab(*longer, *section)
-    assert said.code == 2 and "notify is a section of an add-on that is not here" in said.err
+    assert said.code == 2 and "the section 'notify' is of the add-on notify, which is not here" in said.err
     assert ditlab(*longer).code == 0
+
+
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch, anew):
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    for command in ("train", "analysis", "pages"):
+        anew(f"ditlab.cli.{command}.commands")
+
+    def function(name: str) -> str:
+        with pytest.raises(AttributeError) as caught:
+            package.__getattr__(name)
+        return f"{caught.value}\n"
+
+    def method(name: str) -> str:
+        with pytest.raises(AttributeError) as caught:
+            Run.__getattr__(None, name)
+        return f"{caught.value}\n"
+
+    def weight_format(name: str) -> str:
+        with pytest.raises(UserError) as caught:
+            PublishedWeights.open("x", "PATH", Home(home), name)
+        return f"{caught.value}\n"
+
+    def field(name: str) -> str:
+        family, asked = ASKED[name]
+        asking = smallest(family, evaluation__quality=100).replace_all({name: asked})
+        (home.parent / "asking.yaml").write_text(dump_yaml(asking.to_dict()))
+        said = ditlab("train", home.parent / "asking.yaml", "--local")
+        assert said.code == 2 and not list(home.glob("train/*"))
+        return said.err
+
+    def scheduler(name: str) -> str:
+        sweep = small_sweep(scheduler={"kind": name})
+        (home.parent / "sweep.yaml").write_text(dump_yaml(sweep))
+        return ditlab("validate", home.parent / "sweep.yaml").err
+
+    def base(name: str) -> str:
+        path = home.parent / "other.yaml"
+        path.write_text(dump_yaml({"base": {name: "small"}}))
+        return ditlab("tune", path).err
+
+    called = {
+        "command": lambda name: ditlab(*name.split()).err,
+        "field": field,
+        "importer": lambda name: ditlab("data", "import", name).err,
+        "option": lambda name: ditlab("watch" if name == "--notify" else "train", "x.yaml", name).err,
+        "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
+        "sweep's base": base,
+        "function": function,
+        "method": method,
+        "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
+        "weight format": weight_format,
+        "scheduler": scheduler,
+    }
+    assert called.keys() == parts.OF_ADDONS.keys()
+    for noun, names in parts.OF_ADDONS.items():
+        for name, addon in names.items():
+            said = called[noun](name)
+            assert said.count("\n") == 1, said
+            assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said
+    assert ditlab("--help").code == 0
+    assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
+
+
+def test_the_table_of_add_ons_names_every_part_of_each():
+    found = {noun: dict[str, str]() for noun in parts.OF_ADDONS}
+    for name, addon in parts.ADDONS.load_all().items():
+        found["command"] |= {command.name: name for command in addon.commands}
+        found["command"] |= dict.fromkeys(addon.subcommands, name)
+        if name in parts.OF_ADDONS["field"].values():
+            found["field"] |= dict.fromkeys(addon.quality_figures, name)
+        found["importer"] |= {importer.name: name for importer in addon.importers}
+        found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
+        found["option"] |= {option.name: name for option in addon.options}
+        found["sweep's base"] |= {kind.name: name for kind in addon.sweep_kinds}
+        found["section"] |= dict.fromkeys([*addon.sections, *addon.sweep_sections], name)
+        found["function"] |= dict.fromkeys(addon.functions, name)
+        found["method"] |= dict.fromkeys(addon.run_methods, name)
+        found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
+        found["scheduler"] |= dict.fromkeys(addon.schedulers, name)
+        found["export format"] |= {form.name: name for form in addon.export_formats}
+    assert found == parts.OF_ADDONS

@@ -20,7 +20,7 @@ from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
 from ditlab.errors import UserError, nearest
-from ditlab.parts import OWN_FORMATS, export_formats, load_part
+from ditlab.parts import OWN_FORMATS, absent_part, export_formats, load_part
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
@@ -108,7 +108,8 @@ def export_saved(
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
     known = export_formats()
     if form not in (*OWN_FORMATS, *known):
-        raise UserError(f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}")
+        reason = absent_part("export format", form)
+        raise UserError(reason or f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}")
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     other = known.get(form)

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home, RunFolder
 from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
-from ditlab.parts import load_part, named
+from ditlab.parts import absent_part, load_part, named
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
@@ -95,7 +95,7 @@ class Run:
             """Return a method of an add-on or another package (`ditlab.parts.Parts.run_methods`)."""
             target = None if name.startswith("_") else named("run_methods").get(name)
             if target is None:
-                raise AttributeError(f"'Run' object has no attribute {name!r}")
+                raise AttributeError(absent_part("method", name) or f"'Run' object has no attribute {name!r}")
             return partial(load_part("method", name, target), self)
 
     def __dir__(self) -> list[str]:

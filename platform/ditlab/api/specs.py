@@ -131,7 +131,7 @@ def kind_of_sweep(sweep: Path | None, resume: str | None = None) -> SweepKind | 
         sweep = find_run(Home.from_environment(), str(resume)).folder.path / "sweep.yaml"
         if not sweep.exists():
             return None
-    return find_sweep_kind(read_with_parents(sweep))
+    return find_sweep_kind(read_with_parents(sweep), spec_name(sweep))
 
 
 def load_of_kind(kind: SweepKind, path: Path, overrides: Sequence[str] = ()) -> Any:

@@ -12,7 +12,7 @@ from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
 from ditlab.notebook_html import never_failing, notebook_bar
-from ditlab.parts import load_part, start_checks
+from ditlab.parts import absent_part, load_part, start_checks
 from ditlab.progress import ignore
 from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
@@ -218,7 +218,11 @@ def _start_check(
     """
     known = start_checks()
     for name in asked.keys() - known.keys():
-        raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+        reason = absent_part("option", f"--{name}")
+        if not reason:
+            raise TypeError(f"train() got an unexpected keyword argument {name!r}")
+        if asked[name]:
+            raise UserError(reason)
     chosen = [name for name, is_asked in asked.items() if is_asked]
     if not chosen:
         return None

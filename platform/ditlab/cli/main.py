@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.errors import RunFailed, UserError, first_line, nearest
-from ditlab.parts import commands, find_command, load_part, named
+from ditlab.parts import absent_part, commands, find_command, load_part, named
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
@@ -52,7 +52,8 @@ class LazyGroup(click.Group):
         """Import a command. Raises UsageError, with the nearest name, for an unknown one."""
         found = find_command(cmd_name)
         if found is None:
-            raise click.UsageError(f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
+            reason = absent_part("command", cmd_name)
+            raise click.UsageError(reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
         return with_examples(load_part("command", cmd_name, found.target), cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -85,6 +86,8 @@ class OpenGroup(click.Group):
         own = super().get_command(ctx, cmd_name)
         if own is None and (target := named("subcommands").get(words)):
             return with_examples(load_part("command", words, target), words)
+        if own is None and (reason := absent_part("command", words)):
+            raise click.UsageError(reason, ctx)
         return own
 
 
@@ -130,6 +133,8 @@ def _run() -> None:
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
+        if isinstance(error, click.NoSuchOption) and (reason := absent_part("option", error.option_name)):
+            _fail(reason, error.exit_code, UserError.kind)
         see = f" (see `{context.command_path} --help`)" if context else ""
         _fail(f"{error.format_message()}{see}", error.exit_code, UserError.kind)
     except (click.Abort, KeyboardInterrupt):

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from ditlab import parts
 from ditlab.cli.output import say
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.storage.local import refuse_ray_copy
 from ditlab.storage.plain_files import read_json
@@ -110,12 +111,22 @@ train_address: Decorator = click.option(
 )
 
 
+class FormatChoice(click.Choice[str]):
+    """Form of an export."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return a known form. Raises UserError for one of an add-on that is not here."""
+        if value not in self.choices and (reason := parts.absent_part("export format", str(value))):
+            raise UserError(reason)
+        return super().convert(value, param, ctx)
+
+
 def export_format(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option `--format` of exports."""
     others = parts.export_formats()
     own = "ditlab, or safetensors: weights and spec."
     text = " ".join([own, *(each.help for each in others.values())])
-    choice = click.Choice([*parts.OWN_FORMATS, *others])
+    choice = FormatChoice([*parts.OWN_FORMATS, *others])
     return click.option("--format", "form", type=choice, default="ditlab", show_default=True, help=text)(command)
 
 

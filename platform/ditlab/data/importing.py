@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, nearest
-from ditlab.parts import Importer, importers, load_part
+from ditlab.parts import Importer, absent_part, importers, load_part
 from ditlab.progress import Progress, ignore_progress
 from ditlab_models.contract import Spec
 
@@ -46,10 +46,11 @@ class ImportRequest(Generic[Options]):
 
 
 def find_importer(name: str) -> Importer:
-    """Return an importer. Raises UserError for an unknown one."""
+    """Return an importer. Raises UserError for an unknown one, and for one of an add-on that is not here."""
     known = importers()
     if name not in known:
-        raise UserError(f"there is no importer '{name}'; {nearest(name, list(known))}")
+        reason = absent_part("importer", name)
+        raise UserError(reason or f"there is no importer '{name}'; {nearest(name, list(known))}")
     return known[name]
 
 

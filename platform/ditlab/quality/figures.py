@@ -13,12 +13,9 @@ from torch import Tensor
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.parts import load_part, named
+from ditlab.parts import OF_ADDONS, absent_part, load_part, named
 from ditlab.progress import ignore
 from ditlab.spec.experiment import Experiment
-
-ADDED_FIELDS = ("evaluation.features", "evaluation.scorer")
-"""Fields that ask for figures of DiTLab's add-ons."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,8 @@ def find_figures(experiment: Experiment, data: DataSplits, home: Home | None = N
 
     Raises UserError where a field asks for figures of an add-on that is not here, and for code that cannot be used.
     """
-    known = named("quality_figures")
-    for field in ADDED_FIELDS:
-        if attrgetter(field)(experiment) and field not in known:
-            raise UserError(f"{field} asks for figures of an add-on that is not here; leave it out.")
-    kinds = [load_part("quality figures", name, target) for name, target in known.items()]
+    for field in OF_ADDONS["field"]:
+        if attrgetter(field)(experiment) and (reason := absent_part("field", field)):
+            raise UserError(reason)
+    kinds = [load_part("quality figures", name, target) for name, target in named("quality_figures").items()]
     return tuple(figures for kind in kinds for figures in kind.of(experiment, data, home))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import create_model
 
 from ditlab.errors import UserError
-from ditlab.parts import ADDONS, find_kind, load_part, named
+from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, named
 from ditlab.spec.data import HoldOut, HoldOutClasses
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Optimizer, OptimizerSpec, Schedule, ScheduleSpec
@@ -26,8 +26,6 @@ from ditlab_models.families import FAMILIES, find_family
 from ditlab_models.plugins import BUILT_IN, Plugin, PluginGroup, PluginWarning
 
 SpecT = TypeVar("SpecT", bound=Spec)
-SECTIONS = ("notify",)
-"""Sections of DiTLab's add-ons, which stand in every spec."""
 FOLDER = "folder"
 """Version of a family or add-on that lies in a folder on the Python path and belongs to no package:
 `ditlab_models/NAME`, `ditlab_addons/NAME`."""
@@ -157,7 +155,7 @@ def section_classes(mapping: Any = None, field: str = "sections") -> tuple[type[
     known = named(field)
     found = []
     for name, target in known.items():
-        if mapping is not None and name not in given and name not in SECTIONS:
+        if mapping is not None and name not in given and name not in OF_ADDONS["section"]:
             continue
         try:
             found.append(_section_class(name, target))
@@ -165,7 +163,7 @@ def section_classes(mapping: Any = None, field: str = "sections") -> tuple[type[
             if name in given:
                 raise
             warnings.warn(str(error), PluginWarning, stacklevel=2)
-    absent = [name for name in SECTIONS if name in given and name not in known]
+    absent = [name for name in OF_ADDONS["section"] if name in given and name not in known]
     return (*found, *map(_kept_section, absent))
 
 
@@ -176,9 +174,10 @@ def section_fields(classes: Iterable[type[Spec]]) -> dict[str, Any]:
 
 def check_sections(spec: Spec, field: str = "sections") -> None:
     """Raise UserError for a section with content whose add-on is not here: it would act in what begins."""
-    for name in SECTIONS:
-        if name not in named(field) and getattr(spec, name, None):
-            raise UserError(f"{name} is a section of an add-on that is not here; remove it from the spec.")
+    absent = [name for name in OF_ADDONS["section"] if name not in named(field)]
+    for name in absent:
+        if getattr(spec, name, None):
+            raise UserError(f"{absent_part('section', name)} To begin without it, remove {name} from the spec.")
 
 
 @cache

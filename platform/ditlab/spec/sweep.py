@@ -19,7 +19,7 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
-from ditlab.parts import SweepKind, named, sweep_kinds
+from ditlab.parts import OF_ADDONS, SweepKind, absent_part, named, sweep_kinds
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
@@ -288,12 +288,16 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
 
 
 def kinds_with_seed_range() -> list[str]:
-    """Return the kinds of `scheduler` that take a range of seeds."""
-    return [cls.model_fields["kind"].default for cls in _added_schedulers() if cls.takes_seed_range]
+    """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else those of DiTLab."""
+    found = [cls.model_fields["kind"].default for cls in _added_schedulers() if cls.takes_seed_range]
+    return found or list(OF_ADDONS["scheduler"])
 
 
 def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
     """Return the class of a kind; for one that nobody has all that can be used."""
+    reason = absent_part("scheduler", kind)
+    if reason:
+        raise UserError(reason)
     return added_kinds("scheduler", named("schedulers"), Scheduler, kind)
 
 
@@ -306,12 +310,21 @@ def _with_parts(sections: tuple[type[Spec], ...], kinds: tuple[type[Scheduler], 
     return create_model("Sweep", __base__=Sweep, __doc__=Sweep.__doc__, **fields)
 
 
-def find_sweep_kind(mapping: Mapping[str, Any]) -> SweepKind | None:
-    """Return the kind of a sweep that trains nothing, by its `base`; None for any other mapping."""
+def find_sweep_kind(mapping: Mapping[str, Any], source: str) -> SweepKind | None:
+    """Return the kind of a sweep that trains nothing, by its `base`; None for any other mapping.
+
+    Raises UserError, beginning with `source`, where the add-on of the kind is not here.
+    """
     base = mapping.get("base")
     if not isinstance(base, dict):
         return None
-    return next((kind for name, kind in sweep_kinds().items() if name in base), None)
+    for name, kind in sweep_kinds().items():
+        if name in base:
+            return kind
+    for name in base:
+        if reason := absent_part("sweep's base", name):
+            raise UserError(f"{source}: {reason}")
+    return None
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -322,7 +335,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         raise UserError(
             f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`."
         )
-    if kind := find_sweep_kind(mapping):
+    if kind := find_sweep_kind(mapping, spec_name(path)):
         raise UserError(
             f"{spec_name(path)}: base.{kind.name} makes it a {kind.noun}, which trains nothing; `ditlab tune` and "
             "`validate` take it."

@@ -290,7 +290,7 @@ def find_training_run(home: Home, text: str) -> FoundRun:
             from ditlab.spec.files import read_with_parents
             from ditlab.spec.sweep import find_sweep_kind
 
-            kind = find_sweep_kind(read_with_parents(spec))
+            kind = find_sweep_kind(read_with_parents(spec), f"run '{text}'")
             if kind is not None:
                 raise UserError(f"run '{text}' is a {kind.noun}; name a training run.")
         num = found.record.trials

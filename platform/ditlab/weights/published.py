@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
-from ditlab.parts import load_part, named
+from ditlab.parts import OF_ADDONS, absent_part, load_part, named
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
 from ditlab_models.families import find_family
@@ -67,6 +67,12 @@ def outline(model: Mapping[str, Any]) -> nn.Module:
     return built
 
 
+def _without_interop(known: Mapping[str, WeightsFormat]) -> str:
+    """Return a clause on the add-on of published layouts where it is not here."""
+    lacking = [name for name in OF_ADDONS["weight format"] if name not in known]
+    return f"; the add-on interop, which is not here, knows {', '.join(lacking)}" if lacking else ""
+
+
 @dataclass(frozen=True)
 class PublishedWeights:
     """Weights of one network, read."""
@@ -87,7 +93,8 @@ class PublishedWeights:
         known = known_formats()
         if format != "auto" and format not in known:
             name = option.replace("from", "format") if option.endswith("from") else "--format"
-            raise UserError(f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
+            reason = absent_part("weight format", format)
+            raise UserError(reason or f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
         files = WeightFiles.find(place, option, home, revision)
         tensors, taken = files.read()
         if format != "auto":
@@ -98,7 +105,7 @@ class PublishedWeights:
         names = ", ".join(list(tensors)[:MOST_LISTED])
         raise UserError(
             f"{files.option} has the layout of no known format ({', '.join(known)}): {len(tensors)} tensors, {names}; "
-            f"rename them as one of those has them (docs/weights.md), or name other weights."
+            f"rename them as one of those has them (docs/weights.md), or name other weights{_without_interop(known)}."
         )
 
     @property
