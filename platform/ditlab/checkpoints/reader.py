@@ -20,6 +20,11 @@ from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 from ditlab_models.layers.lora import merge
 
+LABEL_TABLE = "label.vectors.weight"
+"""End of the names of tables of class vectors (`ditlab_models.layers.embeddings.LabelEmbedding`)."""
+MOMENTS = ("exp_avg", "moment")
+"""Beginnings of the names of an optimiser's fields."""
+
 
 class CheckpointReader:
     """Reader of one committed checkpoint. Raises DamagedCheckpoint where files differ from what was written.
@@ -33,6 +38,7 @@ class CheckpointReader:
         self._copies: tempfile.TemporaryDirectory[str] | None = None
         self._local: dict[str, Path] = {}
         self._open: dict[str, Any] = {}
+        self._grown: dict[str, int] = {}
         self.location = files.location_of(folder)
         place = f"{self.location}/{MANIFEST}"
         try:
@@ -130,8 +136,12 @@ class CheckpointReader:
 
     @property
     def shapes(self) -> dict[str, list[int]]:
-        """Shape of each tensor by name."""
-        return self.manifest.shapes
+        """Shape of each tensor as it is read, by name."""
+        more = self._grown
+        return {
+            name: [shape[0] + more[name], *shape[1:]] if name in more else [*shape]
+            for name, shape in self.manifest.shapes.items()
+        }
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], list[tuple[int, int, str]]]:
@@ -144,11 +154,30 @@ class CheckpointReader:
         """Return True if the checkpoint holds any piece of a field (`ema`)."""
         return any(key[0] == kind for key in self._index)
 
+    def grow(self, classes: int, before: int) -> list[str]:
+        """Read tables of `before` classes as those of `classes`; returns their names.
+
+        A new class begins as the null class, the last row, whose moments are zero: to the network it is at first what
+        no class is.
+        """
+        for name, shape in self.manifest.shapes.items():
+            if name.endswith(LABEL_TABLE) and shape[0] == before + 1:
+                self._grown[name] = classes - before
+        return [*self._grown]
+
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Values `start` to `stop` of a flattened tensor, joined from its pieces.
+        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that grows all rows.
 
         They are float32, and as the network computes with them where they are frozen.
         """
+        if not (more := self._grown.get(name)):
+            return self._joined(kind, name, start, stop)
+        shape = self.manifest.shapes[name]
+        rows = self._joined(kind, name, 0, math.prod(shape)).reshape(shape)
+        new = torch.zeros_like(rows[-1:]) if kind.startswith(MOMENTS) else rows[-1:]
+        return torch.cat([rows[:-1], new.expand(more, -1), rows[-1:]]).reshape(-1)[start:stop]
+
+    def _joined(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         if start == stop:
             return torch.empty(0)
         parts = []

@@ -25,6 +25,8 @@ class StartPoint:
     """Finds the parent's checkpoints, once they are needed; raises UserError where the parent is gone."""
     run_id: str
     """Id of the run that begins, the fork."""
+    classes: int | None = None
+    """Its number of classes (model.num_classes), by which the parent's table of classes grows."""
 
     def open(self, verify: bool = True) -> CheckpointReader:
         """Open the checkpoint; with `verify`, its shards are hashed first.
@@ -48,6 +50,9 @@ class StartPoint:
                 f"start.step={step}: the checkpoint of run {parent} was written again since run {self.run_id} began "
                 "from it, with other numbers; start a new run from it, without --resume."
             )
+        before = reader.manifest.spec["model"].get("num_classes")
+        if self.classes and before and self.classes > before:
+            reader.grow(self.classes, before)
         return reader
 
 

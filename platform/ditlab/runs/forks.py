@@ -105,8 +105,13 @@ def check_start(
     assert point
     store = point.find_checkpoints()
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
-        _check_classes(start.run, recorded_dataset(home.run(start.run).journal).get("classes", {}), classes or {})
+        before, now = reader.manifest.spec["model"].get("num_classes"), getattr(experiment.model, "num_classes", None)
+        _check_classes(
+            start.run, before, now, recorded_dataset(home.run(start.run).journal).get("classes", {}), classes or {}
+        )
         check_state(experiment, model, start, reader)
+        if before != now:
+            line += f", its table of classes grown from {before} to {now} (a new class begins as the null class)"
         changed = order_changes(reader.manifest.spec, experiment)
     if start.state != "all":
         return f"{line}: its {start.state} weights; optimiser, schedules and order of samples begin again"
@@ -114,14 +119,21 @@ def check_start(
     return f"{line}: all of its state; schedules and noise go on at that step, {order}"
 
 
-def _check_classes(run: str, theirs: Mapping[str, list[str]], own: Mapping[str, list[str]]) -> None:
-    """Raise UserError for numbers that mean other classes than the parent's."""
+def _check_classes(
+    run: str, before: int | None, now: int | None, theirs: Mapping[str, list[str]], own: Mapping[str, list[str]]
+) -> None:
+    """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes than there."""
+    if before and now and now < before:
+        raise UserError(
+            f"model.num_classes={now} is less than the {before} of run {run}: a table of classes grows and never "
+            f"shrinks; set it to {before} or more."
+        )
     for column, names in theirs.items():
         pairs = enumerate(zip(names, own.get(column, []), strict=False))
         if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
             raise UserError(
                 f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to run {run}, whose numbers a "
-                "fork keeps; import the data with the same classes."
+                "fork keeps; add new classes to its data with `ditlab data import images --into`."
             )
 
 

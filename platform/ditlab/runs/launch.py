@@ -193,8 +193,8 @@ def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
 
 def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint | None:
     """Return the checkpoint that a run begins from while it has none of its own; None for a run that is no fork."""
-    start = experiment.start
-    return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id) if start else None
+    start, classes = experiment.start, getattr(experiment.model, "num_classes", None)
+    return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes) if start else None
 
 
 def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = None) -> InitialWeights | None:

@@ -39,6 +39,25 @@ WANTED = {
 }
 BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
 NULL_WORDS = ("off", "none")
+NAMES_ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "batch_size": "batch.size",
+    "micro_batch_size": "batch.micro",
+    "max_steps": "training.steps",
+    "num_steps": "training.steps",
+    "warmup_steps": "schedule.warmup",
+    "hidden_size": "model.width",
+    "hidden_dim": "model.width",
+    "num_layers": "model.depth",
+    "num_hidden_layers": "model.depth",
+    "num_attention_heads": "model.num_heads",
+    "vocab_size": "model.vocabulary",
+    "max_length": "model.length",
+    "seq_len": "model.length",
+    "where": "evaluation.mode",
+}
+"""Fields by the names that they have in other tools, or had before, whose letters lead elsewhere: `learning_rate` to
+`lr_patterns`."""
 MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 
@@ -242,6 +261,10 @@ def _unknown_field(
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
     remedy = nearest(key, list(fields))
+    meant = NAMES_ELSEWHERE.get(key, "")
+    section, _, field = meant.partition(".")
+    if field in (fields_at(cls, mapping, [section]) or {}):
+        remedy = f"did you mean '{meant}'?"
     name = f"{'...' if '://' in key else shorten(key)}{value}"  # it may be an address with a token
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:

@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
@@ -187,10 +188,10 @@ class Sweep(Spec):
     """Choice of the values of a trial."""
     scheduler: SchedulerSpec = NoScheduler()
     """Early stopping, or takeover, of trials."""
-    metric: Annotated[str, Field(min_length=1)]
-    """Metric that ranks trials, such as `eval/velocity`."""
-    mode: Mode = "min"
-    """Direction of the metric: `min` if less is better, `max` if more."""
+    metric: str | list[str]
+    """Metric that ranks trials, such as `eval/velocity`; several with `search: {kind: optuna}` and no scheduler."""
+    mode: Mode | list[Mode] = "min"
+    """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each metric."""
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
     """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms, each of which takes a
     run under every seed."""
@@ -240,6 +241,30 @@ class Sweep(Spec):
             raise ValueError("space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}.")
         return space
 
+    @field_validator("metric", "mode", mode="before")
+    @classmethod
+    def _word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
+        words = value if isinstance(value, list) else [value]
+        problem = ""
+        if info.field_name == "mode" and not (words and all(word in ("min", "max") for word in words)):
+            problem = "must be min or max, or a list with one of them for each metric"
+        if info.field_name == "metric" and not (words and all(isinstance(word, str) and word for word in words)):
+            problem = "must be the name of a metric, such as eval/velocity, or several"
+        elif info.field_name == "metric" and len(set(words)) < len(words):
+            problem = "names a metric twice; keep one of the two"
+        if problem:
+            raise ValueError(f"{info.field_name}={format_value(value)} {problem}.")
+        return value
+
+    @model_validator(mode="after")
+    def _mode_for_each_metric(self) -> Sweep:
+        if isinstance(self.mode, list) and len(self.mode) != len(self.metrics):
+            raise ValueError(
+                f"mode={format_value(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
+                f"{format_value(self.metric)}; give one for each, or a single word for all."
+            )
+        return self
+
     @property
     def num_seeds(self) -> int:
         """Seeds that an arm has at most."""
@@ -258,13 +283,13 @@ class Sweep(Spec):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metric, as the only one: other kinds of sweeps have several."""
-        return (self.metric,)
+        """All of them, the first first."""
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """One for each of `metrics`."""
-        return (self.mode,)
+        return (self.mode,) * len(self.metrics) if isinstance(self.mode, str) else tuple(self.mode)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field in JSON's types, defaults included."""

@@ -141,7 +141,7 @@ def unshared_axes(sweep: Sweep) -> list[str]:
 
 def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
-    Every trial that can be known beforehand is validated as an experiment; of other searches one trial."""
+    Every trial that can be known beforehand is validated as an experiment of its own."""
     build_experiment(sweep.base, f"{source}: base")
     if problem := next(axis_problems(sweep.space, sweep.fixed), None):
         raise UserError(f"{source}: {problem}")
@@ -152,8 +152,10 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     problems.append(_scheduler_problems(sweep, reference))
     if problem := next(chain(*problems), None):
         raise UserError(f"{source}: {problem}")
-    trials = enumerate_trials(sweep) or [draw_values(sweep.space, lambda _, axis: axis.ends()[0])]
-    for number, values in enumerate(trials):
+    for path, axis in sweep.space.items():
+        for value in axis.ends():
+            _check_value(sweep, path, value, source)
+    for number, values in enumerate(enumerate_trials(sweep) or ()):
         experiment_for(sweep, values, source=f"{source}: trial {number} ({written(values)})")
 
 
@@ -209,20 +211,27 @@ def _seed_problems(sweep: Sweep) -> Iterator[str]:
 
 
 def _metric_problems(sweep: Sweep) -> Iterator[str]:
-    """Find why trials cannot be ranked by the metric."""
-    metric = sweep.metric
+    """Find why the search or the scheduler cannot rank by a metric."""
+    search = sweep.search.kind
     scheduler = sweep.scheduler.kind
-    if scheduler != "none" and metric.startswith(("time/", "perf/")):
+    if len(sweep.metrics) > 1 and (scheduler != "none" or search != "optuna"):
         yield (
-            f"metric={metric} is measured over a whole trial and not at its evaluations, by which "
-            f"scheduler.kind={scheduler} would stop it; set scheduler.kind to none."
+            f"metric={format_value(sweep.metric)} names several, which only search.kind=optuna weighs against each "
+            f"other (it is {search}), and scheduler.kind={scheduler} ranks by one; name one metric, or set search.kind "
+            "to optuna and scheduler.kind to none."
         )
-    for path in sweep.space if metric.startswith("train/") else ():
-        if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
+    for metric in sweep.metrics:
+        if scheduler != "none" and metric.startswith(("time/", "perf/")):
             yield (
-                f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
-                "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
+                f"metric={metric} is measured over a whole trial and not at its evaluations, by which "
+                f"scheduler.kind={scheduler} would stop it; set scheduler.kind to none."
             )
+        for path in sweep.space if metric.startswith("train/") else ():
+            if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
+                yield (
+                    f"metric={metric} is the loss that space.{path} changes, so small weights, or weight on the "
+                    "easiest data, would win; rank by a held-out metric without weights, such as eval/velocity."
+                )
 
 
 def _number_problems(sweep: Sweep) -> Iterator[str]:
@@ -340,6 +349,24 @@ def off_evaluations(field: str, steps: int, every: int, use: str) -> Iterator[st
             f"scheduler.{field}={steps} is no multiple of evaluation.every={every}, {use}; set scheduler.{field} to "
             f"{below} or {below + every}, or fixed.evaluation.every to {math.gcd(steps, every)}."
         )
+
+
+def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
+    """One axis at one of its ends, its conditions fulfilled, the other axes as the base has them. Where that is
+    refused, the others at the first of their values are asked too: widths and heads may only fit so."""
+    wanted = {name: values[0] for name, values in fulfilled(sweep.space, path).items()} | {path: value}
+    alone = {name: axis for name, axis in sweep.space.items() if name in wanted or axis.when}
+    refused = ""
+    for space in (alone, sweep.space):
+        values = draw_values(space, lambda name, axis: wanted[name] if name in wanted else axis.ends()[0])
+        try:
+            experiment_for(sweep, values, source=f"{source}: space.{path} at {format_value(value)}")
+            return
+        except UserError as error:
+            refused = refused or str(error)
+    if isinstance(value, float):
+        refused = refused.replace("must be a whole number.", "must be a whole number; use an axis of kind int.")
+    raise UserError(refused)
 
 
 def differences(old: Sweep, new: Sweep) -> list[str]:

@@ -109,8 +109,7 @@ class OptunaTrials(LedgerSearcher):
         if trial is None:
             return
         last = result or {}
-        name = self._sweep.metric
-        metrics = {name: float(last[name])} if name in last else {}
+        metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
         status = "failed" if error else str(last.get("status", "failed"))
         ended = replace(trial, status=status, step=int(last.get("step", 0)), metrics=metrics)
         arm = self._arms[trial.arm] = [ended if each.number == trial.number else each for each in self._arms[trial.arm]]
@@ -129,7 +128,7 @@ class ChosenTrials(LedgerSearcher):
         seed, to the ledger; `on_round` is told every round, the first and the last too.
         """
         super().__init__(metric=None, mode=None)
-        self._metric_name = sweep.metric
+        self._metric_name = sweep.metrics[0]
         self._chooser = chooser
         self._plan = plan
         self._on_round = on_round
@@ -198,7 +197,8 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     # Another seed than that of the earlier sessions, whose trials would be proposed again.
     seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
-    study = optuna.create_study(sampler=sampler, direction="minimize" if sweep.mode == "min" else "maximize")
+    directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
+    study = optuna.create_study(sampler=sampler, directions=directions)
     arms: dict[int, list[Trial]] = {}
     for trial in past:
         arms.setdefault(trial.arm, []).append(trial)
@@ -239,19 +239,19 @@ def index_of(axis: Choice | Grid, value: Any) -> int:
 
 
 def _report(study: Any, proposal: Any, sweep: Sweep, arm: Sequence[Trial]) -> None:
-    """Report an arm's end to Optuna by its mean over seeds. One that a scheduler stopped counts as pruned at its step,
-    one of which a seed failed has failed."""
+    """Report an arm's end to Optuna by its means over seeds. One that a scheduler stopped counts as pruned at its step,
+    if there is one metric; one of which a seed failed has failed."""
     from optuna.trial import TrialState
 
-    value = fmean(trial.metrics.get(sweep.metric, math.nan) for trial in arm)
+    values = [fmean(trial.metrics.get(name, math.nan) for trial in arm) for name in sweep.metrics]
     statuses = {trial.status for trial in arm}
-    if "failed" in statuses or not math.isfinite(value):
+    if "failed" in statuses or not all(math.isfinite(value) for value in values):
         study.tell(proposal, state=TrialState.FAIL)
-    elif "stopped" in statuses:
-        proposal.report(value, min(trial.step for trial in arm))
+    elif "stopped" in statuses and len(values) == 1:
+        proposal.report(values[0], min(trial.step for trial in arm))
         study.tell(proposal, state=TrialState.PRUNED)
     else:
-        study.tell(proposal, value)
+        study.tell(proposal, values)
 
 
 def make_scheduler(
@@ -262,7 +262,7 @@ def make_scheduler(
     `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
     sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
     """
-    ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metric, "mode": sweep.mode}
+    ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
     scheduler: _Asha | _Added
     match sweep.scheduler:
         case Asha() as asha:
@@ -276,7 +276,7 @@ def make_scheduler(
                 resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
             )  # fmt: skip
         case Scheduler(chooser="") as added:
-            scheduler = _Added(added, sweep.metric, sweep.mode)
+            scheduler = _Added(added, sweep.metrics[0], sweep.modes[0])
         case _:
             return FIFOScheduler()
     controller: Any = None

@@ -155,7 +155,11 @@ class MetricLog:
     def report_progress(self, step: int, phase: Phase, speed: float = 0.0) -> None:
         """Report the progress at `step`, with the time left where there is a `speed` (samples per second)."""
         if self._is_first:
-            left = self.throughput.seconds_left(self._total_steps - step) if speed else None
+            total, spec = self._total_steps, self._experiment
+            every = {"evaluation": spec.evaluation.every, "checkpoint": spec.checkpoint.every}
+            # one at the last step too, where that is no multiple
+            pauses = {kind: -(-total // each) - step // each for kind, each in every.items() if each}
+            left = self.throughput.seconds_left(total - step, pauses) if speed else None
             self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
 
     def _expose(self, step: int, is_over: bool = False) -> None:

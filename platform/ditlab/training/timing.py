@@ -9,7 +9,7 @@ import resource
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -59,6 +59,8 @@ class ThroughputMeter:
         self.seconds_per_sample = 0.0
         """Median of the `RECENT` latest stretches: what the time left is told from."""
         self._paces: deque[float] = deque(maxlen=RECENT)
+        self._pauses: dict[str, float] = {}
+        """Seconds that the latest pause of each kind took."""
 
     def restart(self) -> None:
         """Begin a new stretch: the time since the last step was spent on something else."""
@@ -75,18 +77,22 @@ class ThroughputMeter:
             self.samples_per_second = samples / elapsed
             self._since, self._steps = self._clock(), 0
 
-    def seconds_left(self, steps: int) -> float:
-        """Return the time of so many more steps, without evaluations and saves."""
-        return steps * self._batch_size * self.seconds_per_sample
+    def seconds_left(self, steps: int, pauses: Mapping[str, int]) -> float:
+        """Return the time of so many more steps and pauses by kind; a kind of which none is over yet counts nothing."""
+        between = sum(num * self._pauses.get(kind, 0.0) for kind, num in pauses.items())
+        return steps * self._batch_size * self.seconds_per_sample + between
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time inside from the throughput."""
+    def paused(self, kind: str = "") -> Iterator[None]:
+        """Exclude the time inside from the throughput; of a `kind` it is kept for the time left."""
         start = self._clock()
         try:
             yield
         finally:
-            self._since += self._clock() - start
+            elapsed = self._clock() - start
+            self._since += elapsed
+            if kind:
+                self._pauses[kind] = elapsed
 
 
 def slowest(work: Sequence[float]) -> tuple[int, float, float]:

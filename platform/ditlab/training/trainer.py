@@ -223,10 +223,10 @@ class Trainer:
             if state.step == 0 and experiment.evaluation.every is not None:
                 # the level of chance; and a sampler that fails does so before hours of training
                 if not evaluations.are_async:
-                    with throughput.paused():
+                    with throughput.paused("evaluation"):
                         evaluations.record(state.step, self._evaluate())
                 elif not self.checkpoints.last:
-                    with throughput.paused():
+                    with throughput.paused("checkpoint"):
                         self._save()
             if experiment.engine.compile:
                 self.metrics.report_progress(state.step, "compiling")
@@ -266,14 +266,14 @@ class Trainer:
                 snapshots.save(self.state)
         values: dict[str, float] | None = None
         if Action.EVALUATE in actions:
-            with metrics.throughput.paused():
+            with metrics.throughput.paused("evaluation"):
                 values = self._evaluate()
                 self.evaluations.record(step, values)
         if Action.REQUEST in actions:
             with metrics.throughput.paused():
                 self._begin_request(facts.request, values)
         if Action.SAVE in actions:
-            with metrics.throughput.paused():
+            with metrics.throughput.paused("checkpoint"):
                 self._save()
         stopped = Action.STOP in actions
         if Action.JUDGE in actions:

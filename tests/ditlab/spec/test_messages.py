@@ -12,6 +12,9 @@ GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process"
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
     ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
+    ({"evaluation": {"where": "async"}}, "evaluation.where='async' is no known field; did you mean 'evaluation.mode'?"),
+    ({"optimizer": {"learning_rate": 1}}, "has no field 'learning_rate=1'; did you mean 'optimizer.lr'?"),
+    ({"training": {"batch_size": 8}}, "training.batch_size=8 is no known field; did you mean 'batch.size'?"),
     ({"engine": {"zero": {"stge": 3}}}, "engine.zero.stge=3 is no known field; did you mean 'stage'?"),
     ({"training": {"clip": {"kind": "norm", "nrom": 1}}}, "training.clip.kind=norm has no field 'nrom=1'"),
     ({"model": {1: 2}}, "model.family=dit has no field '1'; known: adaln,"),

@@ -120,8 +120,11 @@ def test_what_is_no_base(path, write, base, said):
         ({"scheduler": {"kind": ["pbt"]}}, "is unknown; did you mean 'pbt'?"),
         ({"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}}, "scheduler.reduction=1 must be at least 2."),
         ({"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}}, "scheduler.quantile=0.6 must be at most 0.5."),
-        ({"metric": ["a", "b"]}, "metric=['a', 'b'] must be text"),
-        ({"mode": "mean"}, "mode='mean' must be 'min' or 'max'"),
+        ({"metric": 3}, "metric=3 must be the name of a metric"),
+        ({"metric": []}, "metric=[] must be the name of a metric"),
+        ({"metric": ["a", "a"]}, "metric=['a', 'a'] names a metric twice"),
+        ({"mode": "mean"}, "mode='mean' must be min or max"),
+        ({"metric": ["a", "b"], "mode": ["min"]}, "mode=['min'] has 1 entries for 2 of metric=['a', 'b']; give one"),
         ({"trials": 0}, "trials=0 must be at least 1, or null"),
         ({"trials": 10**5}, "trials=100000 must be at most 10,000, or null"),
         ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time; write seconds, or a text such as 90min, 2h"),
@@ -197,7 +200,7 @@ VALUES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(ends=RANGES, values=VALUES, kind=st.sampled_from(["choice", "grid"]), when=st.dictionaries(st.text("ab"), PLAIN))
 def test_yaml_gives_the_same_sweep_back(ends, values, kind, when):
-    mapping = {**parse_yaml(SWEEP, "x"), "base": {"name": "x"}, "time_budget": "1d"}
+    mapping = {**parse_yaml(SWEEP, "x"), "base": {"name": "x"}, "time_budget": "1d", "metric": ["a", "b"]}
     mapping["space"] |= {"x": {"kind": "loguniform", "low": ends[0], "high": ends[1], "when": when}}
     mapping["space"] |= {"y": {"kind": kind, "values": values}}
     sweep = build_sweep(mapping, "x")
@@ -216,7 +219,7 @@ def validator():
 def test_the_schema_takes_what_the_spec_takes(validator, path):
     validator.validate(parse_yaml(SWEEP, "x"))
     validator.validate(load_sweep(path).to_dict())
-    validator.validate({"extends": "sweep.yaml", "time_budget": "2h", "metric": "a", "mode": "max"})
+    validator.validate({"extends": "sweep.yaml", "time_budget": "2h", "metric": ["a", "b"], "mode": ["min", "max"]})
 
 
 @pytest.mark.parametrize(

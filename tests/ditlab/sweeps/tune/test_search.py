@@ -10,7 +10,8 @@ from ray.tune.search import Searcher
 from ditlab.reports.sweep_records import Trial
 from ditlab.spec.sweep_space import experiment_for
 from ditlab.sweeps.search import OptunaTrials, index_of, make_study
-from support.sweeps import METRIC, sweep_of
+from ditlab.sweeps.start import create_sweep, resume_sweep
+from support.sweeps import METRIC, prepared, sweep_of, trial_run
 
 SPACE = {
     "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
@@ -237,6 +238,36 @@ def test_tpe_approaches_the_optimum(halves):
     tpe = statistics.mean(distances(1, seed, halves) for seed in seeds)
     drawn = statistics.mean(distances(40, seed, halves) for seed in seeds)
     assert tpe < 0.6 * drawn
+
+
+def test_several_metrics_have_their_own_directions():
+    sweep = optuna_sweep(LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"])
+    session = Session(sweep)
+    names = [session.ask()[0] for _ in range(3)]
+    session.tell(names[0], 1.0, 10.0)
+    session.tell(names[1], 2.0, 20.0)
+    session.tell(names[2], 3.0, 5.0)  # worse in both
+    assert sorted(trial.number for trial in session.study().best_trials) == [0, 1]
+    past = [past_of(n, "finished", trial.values, ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))[n], sweep.metrics)
+            for n, trial in enumerate(session.ledger)]  # fmt: skip
+    assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
+
+
+def test_trial_with_one_of_several_metrics_failed():
+    sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
+    session = Session(sweep)
+    tune_id, _ = session.ask()
+    session.search.on_trial_complete(tune_id, {"step": 6, "eval/velocity": 1.0, "done": True, "status": "finished"})
+    assert session.states() == [TrialState.FAIL]
+
+
+def test_past_trial_with_one_of_several_metrics_failed(home):
+    prepared_sweep = prepared(optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"]))
+    one = create_sweep(prepared_sweep)
+    trial = one.folder.plan_trial(home, 0, {"training.ema.decay": 0.5})
+    trial_run(home, one.sweep, trial, "stopped", {2: 0.1})
+    again = resume_sweep(prepared_sweep, one.folder)
+    assert [past.state for past in make_study(again.sweep, again.past).trials] == [TrialState.FAIL]
 
 
 def test_proposals_depend_on_the_seed():

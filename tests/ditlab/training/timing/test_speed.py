@@ -27,7 +27,7 @@ def test_slow_steps_now_and_then_do_not_change_the_time_left():
         steps(meter, clock, 4, 2.0)
         steps(meter, clock, 1, 60.0)
         assert meter.seconds_per_sample == pytest.approx(0.2)
-        assert meter.seconds_left(100) == pytest.approx(200.0)
+        assert meter.seconds_left(100, {}) == pytest.approx(200.0)
     assert meter.samples_per_second == pytest.approx(10 / 60)
 
 
@@ -46,11 +46,14 @@ def test_the_first_stretch_counts_whole():
     assert meter.seconds_per_sample == pytest.approx(0.4)
 
 
-def test_pauses_belong_to_no_speed():
+def test_evaluations_and_saves_belong_to_the_time_left_as_far_as_they_are_known():
     clock = Clock()
     meter = ThroughputMeter(10, clock)
+    for seconds in (90.0, 30.0):  # the first one also warms up
+        with meter.paused("evaluation"):
+            clock.now += seconds
     with meter.paused():
         clock.now += 1000.0
     steps(meter, clock, 3, 2.0)
     assert meter.samples_per_second == pytest.approx(5.0)
-    assert meter.seconds_left(10) == pytest.approx(20)
+    assert meter.seconds_left(10, {"evaluation": 3, "checkpoint": 2}) == pytest.approx(20 + 3 * 30)
