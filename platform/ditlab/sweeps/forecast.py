@@ -1,13 +1,20 @@
-"""Forecast of a sweep's duration and device hours, from the speed of earlier runs."""
+"""Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few timed steps."""
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from ditlab.data.loading.batches import held_out_batches
+from ditlab.data.splits import open_data
 from ditlab.errors import BudgetUsedUp, UserError
 from ditlab.home import Home
+from ditlab.inputs.model_inputs import ModelInputs
+from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import device_kind, num_devices
@@ -19,7 +26,9 @@ from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import list_runs
+from ditlab_models.finetuning import fine_tune
 
+TIMED_PASSES = 3  # after a first one that is not counted
 MAX_SEARCHED_RUNS = 50  # newest runs that are searched for one with the same speed
 SAME_SPEED = ("model", "batch", "resources", "engine")
 """Sections of a spec that decide a run's speed, besides its precision."""
@@ -30,7 +39,7 @@ class Speed:
     """Speed of a training, in samples a second."""
 
     rate: float | None
-    """None where it is unknown."""
+    """As it was measured; None where nothing was."""
     source: str
     """Origin of the figure, for a sentence."""
 
@@ -72,8 +81,9 @@ class Forecast:
 def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
-    It is known where an earlier run had the same speed. Raises BudgetUsedUp where the sweep's budget is used up, or is
-    less than the shortest trial takes.
+    Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
+    of a GPU is only known from earlier runs. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
+    the shortest trial takes.
     """
     speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
@@ -155,7 +165,7 @@ def _speed_key(experiment: Experiment) -> str:
 
 
 def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
-    """Return the speed of an earlier run."""
+    """Return the speed of an earlier run, or else of timed steps."""
     candidates = [record for record in list_runs(home) if record.step > 0 and not record.trials]
     for record in candidates[:MAX_SEARCHED_RUNS]:
         folder = home.run(record.run_id)
@@ -169,4 +179,26 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
                     return Speed(statistics.median(found.values), "the speed of earlier runs of this kind").shared(
                         shared
                     )
-    return Speed(None, "no earlier run of this kind to take the speed from")
+    if experiment.resources.gpus_per_worker:
+        return Speed(None, "no earlier run on a GPU to take the speed from")
+    return _time_steps(experiment, home).shared(concurrent)
+
+
+def _time_steps(experiment: Experiment, home: Home) -> Speed:
+    """Measure the speed of forward and backward passes on all of this machine's cores."""
+    data = open_data(experiment.data, home)
+    view = data.train.fullest()
+    inputs = ModelInputs.from_experiment(experiment, view.columns, torch.device("cpu"), home=home)
+    size = min(experiment.micro_size, len(view))
+    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    network: Any = experiment.family.build_network(experiment.model)
+    fine_tune(network, objective.modules, experiment.training, lambda _: 0)
+    raw = next(held_out_batches(view, inputs.fields, size, size))
+    batch = inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, inputs.device))
+    times: list[float] = []
+    for number in range(TIMED_PASSES + 1):
+        start = time.perf_counter()
+        losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
+        sum(losses.values()).backward()
+        times.append(time.perf_counter() - start)
+    return Speed(size / statistics.median(times[1:]), "timed steps on this machine")

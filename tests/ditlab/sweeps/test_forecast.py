@@ -1,4 +1,4 @@
-"""Forecasts of a sweep's duration, by runs that are written without training."""
+"""Forecasts of a sweep's duration, by runs that are written without training and by timed passes."""
 
 import io
 import re
@@ -9,7 +9,7 @@ from rich.console import Console
 from ditlab.cli.sweeps.commands import forecast_table
 from ditlab.errors import UserError
 from ditlab.spec.yaml_text import dump_yaml
-from ditlab.sweeps.forecast import forecast
+from ditlab.sweeps.forecast import Speed, forecast
 from ditlab.sweeps.prepare import prepare_sweep
 from ditlab.sweeps.start import read_past_trials
 from ditlab.tracking.history import DEVICES_TAG
@@ -19,7 +19,6 @@ from support.sweeps import BASE, LR, log, planned, prepared, started, sweep_of, 
 from support.trainings.workers import tiny
 
 SPEED = "train/samples_per_second"
-UNKNOWN = "expected: unknown (no earlier run of this kind to take the speed from)"
 DEPTHS = {"model.depth": {"kind": "grid", "values": [1, 2]}}
 
 
@@ -99,7 +98,7 @@ def test_trials_of_different_lengths_are_summed(home):
 def test_run_of_another_speed_is_ignored(home, changes):
     earlier_run(home, [1e-3], **changes)
     found = forecast(prepared(sweep_of()))
-    assert found.lines[0] == UNKNOWN and found.total is None
+    assert "timed steps on this machine" in found.lines[0] and found.total < 600
 
 
 @pytest.mark.parametrize("changes", [{"optimizer__lr": 0.1}, {"training__steps": 3}, {"resources__max_failures": 9}])
@@ -112,12 +111,22 @@ def test_sweeps_and_runs_without_a_step_are_ignored(home):
     earlier_run(home, [1e-3], step=0)
     update_record(earlier_run(home, [1e-3]), trials=4)
     earlier_run(home, [])
-    assert forecast(prepared(sweep_of())).lines[0] == UNKNOWN
+    assert "timed steps" in forecast(prepared(sweep_of())).lines[0]
 
 
 def test_run_with_the_spec_of_another_version_is_ignored(home):
     (earlier_run(home, [1e-3]).spec).write_text("name: x\nnonsense: true\n")
-    assert forecast(prepared(sweep_of())).lines[0] == UNKNOWN
+    assert "timed steps" in forecast(prepared(sweep_of())).lines[0]
+
+
+def test_timed_passes_share_the_machine(home, monkeypatch):
+    """Twice as many trials at once take as long together, on the same cores."""
+    monkeypatch.setattr(
+        "ditlab.sweeps.forecast._time_steps", lambda *_: Speed(64.0, "timed steps on this machine")
+    )  # samples a second
+    one, two = (forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
+    assert (one.seconds[0], two.seconds[0]) == (3.0, 6.0)
+    assert one.total == two.total == 12.0
 
 
 def test_each_kind_of_network_has_its_own_speed(home):
@@ -134,7 +143,7 @@ def test_speed_on_a_gpu_is_known_only_from_earlier_runs(home):
     assert one.concurrency.num_trials == 4
     found = forecast(one)
     assert found.total is None and set(found.seconds.values()) == {None}
-    assert found.lines == [UNKNOWN]
+    assert found.lines == ["expected: unknown (no earlier run on a GPU to take the speed from)"]
     assert (found.device, found.device_hours) == ("GPU", None)
     same, _, *rows = table_lines(one, found)
     assert same.startswith("all 6 trials: workers 1 x 0.5 GPU,") and same.endswith(", time ?") and len(rows) == 6
