@@ -30,7 +30,7 @@ from ditlab.tracking.names import change_texts
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
 _FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
-_RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.out_of_memory")
+_RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
 _SHOWN_TAGS = (
     "ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run", "ditlab.asked", "ditlab.early_stop",

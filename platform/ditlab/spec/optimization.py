@@ -460,10 +460,11 @@ class EarlyStop(Spec):
 class NonFinite(Spec):
     """Treatment of a step whose loss or gradient is NaN or infinite. Its update never reaches the weights."""
 
-    policy: Literal["skip", "stop"] = "skip"
-    """`skip` leaves the step's update out and goes on; `stop` ends the run."""
+    policy: Literal["skip", "rollback", "stop"] = "skip"
+    """`skip` leaves the step's update out and goes on; `rollback` returns to the last checkpoint and leaves the step
+    out when it comes by again, for states that were damaged before it showed; `stop` ends the run."""
     limit: Count = 10
-    """Such steps in a row after which the run has diverged and ends."""
+    """Such steps in a row, or roll-backs in a row to one checkpoint, after which the run has diverged and ends."""
 
 
 class Training(Spec):

@@ -18,6 +18,7 @@ from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import device_kind, num_devices
+from ditlab.runs.cores import busy_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
@@ -42,10 +43,12 @@ class Speed:
     """As it was measured; None where nothing was."""
     source: str
     """Origin of the figure, for a sentence."""
+    idle_rate: float | None = None
+    """On this machine without its other work, by the processor time that was used; None where nothing was timed."""
 
     def shared(self, num: int) -> "Speed":
         """Return the speed of each of `num` trainings at once."""
-        return replace(self, rate=self.rate and self.rate / num)
+        return replace(self, rate=self.rate and self.rate / num, idle_rate=self.idle_rate and self.idle_rate / num)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Forecast:
     """Training time by trial number; None where the speed is unknown."""
     total: float | None
     """Duration of what is left of the sweep, at the speed that was measured."""
+    idle_total: float | None
+    """Duration on this machine without the work of other processes; None where these did not keep it busy."""
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str
@@ -74,7 +79,7 @@ class Forecast:
         at_once = prepared.concurrency.num_trials
         return {
             "trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total,
-            "device_hours": self.device_hours, "device": self.device,
+            "device_hours": self.device_hours, "device": self.device, "idle_seconds": self.idle_total,
         }  # fmt: skip
 
 
@@ -87,6 +92,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """
     speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
+    idle_seconds: dict[int, float] = {}
     hours: dict[int, float] = {}
     ended = {trial.number for trial in past if trial.has_ended}
     at_once = prepared.concurrency.num_trials
@@ -103,6 +109,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         samples = (trial.total_steps - first_step(trial.experiment.start)) * trial.experiment.batch.size
         seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
         if duration is not None:
+            idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
             workers, threads = trial.experiment.resources.max_workers, prepared.concurrency.share.threads
             hours[trial.number] = duration * num_devices(trial.experiment, workers, threads) / 3600
     left = [value for number, value in seconds.items() if number not in ended]
@@ -111,9 +118,23 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     device, is_known = device_kind(prepared.base), None not in seconds.values()
     hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
     text = f"unknown ({sources})"
+    busy = busy_text() if any(speed.idle_rate for speed in speeds.values()) else ""
+    idle_total = None
+    if total and busy:
+        idle_total = sum(each for number, each in idle_seconds.items() if number not in ended) / at_once
     if total is not None and hours_left is not None:
-        text = f"{format_duration(total)} with {at_once} at once, {hours_left:.3g} {device} hours, by {sources}"
+        durations = format_duration(total)
+        spent = f"{hours_left:.3g}"
+        if total and idle_total is not None:
+            durations = f"{format_duration(idle_total)} to {durations}"
+            spent = f"{hours_left * idle_total / total:.3g} to {spent}"
+        text = f"{durations} with {at_once} at once, {spent} {device} hours, by {sources}"
     lines = [f"expected: {text}"]
+    if idle_total is not None:
+        lines.append(
+            f"this machine was busy: {busy} while the steps were timed; the first figures are for an idle one, by "
+            "processor time"
+        )
     scheduler = prepared.sweep.scheduler
     if isinstance(scheduler, Asha | Scheduler) and total:
         note = scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
@@ -122,7 +143,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
         to_come = {number: each for number, each in hours.items() if number not in ended} if is_known else None
         lines.append(_budget_line(prepared, used, hours, to_come))
-    return Forecast(seconds, total, hours_left, device, lines)
+    return Forecast(seconds, total, idle_total, hours_left, device, lines)
 
 
 def _budget_line(
@@ -196,9 +217,14 @@ def _time_steps(experiment: Experiment, home: Home) -> Speed:
     raw = next(held_out_batches(view, inputs.fields, size, size))
     batch = inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, inputs.device))
     times: list[float] = []
+    processor_times: list[float] = []
     for number in range(TIMED_PASSES + 1):
         start = time.perf_counter()
+        processor_start = time.process_time()
         losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
         sum(losses.values()).backward()
         times.append(time.perf_counter() - start)
-    return Speed(size / statistics.median(times[1:]), "timed steps on this machine")
+        processor_times.append((time.process_time() - processor_start) / torch.get_num_threads())
+    measured = statistics.median(times[1:])
+    idle = min(measured, statistics.median(processor_times[1:]))
+    return Speed(size / measured, "timed steps on this machine", size / idle)

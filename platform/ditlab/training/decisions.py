@@ -54,6 +54,8 @@ class StepFacts:
     """From 1."""
     is_last: bool
     """True for the last step of the plan."""
+    is_bad: bool = False
+    """True where a worker knows of a step that was not finite."""
     must_stop: bool = False
     """True for a signal or another demand with a time limit: a request stays for the next attempt."""
     verb: str = ""
@@ -78,7 +80,7 @@ def decide(facts: StepFacts, intervals: Intervals) -> set[Action]:
         actions.add(Action.REQUEST)
     if intervals.saves and _is_saved(facts, intervals, Action.STOP in actions, is_evaluated):
         actions.add(Action.SAVE)
-    if actions or facts.is_last:
+    if actions or facts.is_bad or facts.is_last:
         actions.add(Action.CHECK)
     has_values = not intervals.is_async or intervals.waits_for_values
     if is_evaluated and has_values and not facts.is_last:

@@ -88,13 +88,19 @@ class MetricLog:
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks) -> None:
         self.phases, self._hooks, self._reporter = phases, hooks, reporter
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
-        self._is_first = rank.is_first
+        self._is_first, self._world_size = rank.is_first, rank.world_size
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
         self.monitor = NonFiniteMonitor(run.experiment)
         self.latest: dict[str, float] = {}
         """Metrics of the last finite step and the last evaluation, under their MLflow names."""
         self._reported = 0.0
+        self.bad_step = 0
+        """First non-finite step (from 1) that the run is to roll back from; 0 for none."""
+
+    def discard_pending(self) -> None:
+        """Discard steps that are done again after a roll-back, as they are measured again."""
+        self.bad_step, self.steps = 0, StepMetrics(self._world_size)
 
     def read_steps(self, current_step: int, wait: bool = False) -> None:
         """Check every step whose numbers have arrived (every step with `wait`), and report those that are due.
@@ -116,7 +122,9 @@ class MetricLog:
                 self._update(values)
             else:
                 self.monitor.record(step, loss, norm)
-                if self._is_first:
+                if self._experiment.training.non_finite.policy == "rollback":
+                    self.bad_step = self.bad_step or step  # the first one: those after it are done again
+                elif self._is_first:
                     self._report_skipped(step)
             if self._is_first and (is_logged or not is_finite):
                 times = {}

@@ -1,7 +1,7 @@
 """Policies of recovery: what follows a step that does not fit into memory, and one that is not finite.
 
-Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not finite: stop, or skip
-the update.
+Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not finite: stop, skip the
+update, or roll back to the last checkpoint.
 """
 
 import math
@@ -90,6 +90,8 @@ class NonFiniteMonitor:
     """Steps left out by this process."""
     num_consecutive: int = 0
     """Non-finite steps since the last finite one."""
+    _num_rollbacks: int = 0
+    _rollback_step: int = -1
 
     def record(self, step: int, loss: float, norm: float) -> None:
         """Count a step (from 1) whose loss or gradient norm is not finite.
@@ -102,8 +104,16 @@ class NonFiniteMonitor:
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
         if policy.policy == "stop":
             raise self._diverged(f"{what} at step {step}")
-        if self.num_consecutive > policy.limit:
+        if policy.policy == "skip" and self.num_consecutive > policy.limit:
             raise self._diverged(f"{what} at step {step}, as in the {policy.limit} steps before it")
+
+    def record_rollback(self, step: int, to: int) -> None:
+        """Count a return to step `to` because of the non-finite `step`. Raises RunFailed for too many to one step."""
+        limit = self.experiment.training.non_finite.limit
+        self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
+        self._rollback_step = to
+        if self._num_rollbacks > limit:
+            raise self._diverged(f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}")
 
     def _diverged(self, what: str) -> RunFailed:
         return RunFailed(

@@ -1,7 +1,7 @@
-"""Trainer: the body of every worker, its step loop, and its recovery from lack of memory.
+"""Trainer: the body of every worker, its step loop, and its recovery from lack of memory and divergence.
 
 `train` builds or loads the state and runs the step loop, which trains, logs, evaluates and saves. A step that does not
-fit into memory ends the loop; the trainer rebuilds the state and enters it again. Whatever observes
+fit into memory, or is not finite, ends the loop; the trainer rebuilds the state and enters it again. Whatever observes
 the loop is a hook (`training.hooks`).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Self
 
@@ -63,6 +64,13 @@ def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[Step
         ) from error
 
 
+@dataclass(eq=False)
+class RollBack(Exception):
+    """Step `step` (from 1) was not finite, and the policy is to return to the last checkpoint."""
+
+    step: int
+
+
 class Trainer:
     """One worker of a run, from the first weight to the last checkpoint.
 
@@ -107,12 +115,14 @@ class Trainer:
         while True:
             try:
                 return self.train_span(saves=True, saved=saved)
+            except RollBack as request:
+                recover, step = self._roll_back, request.step
             except OutOfMemory as error:
                 if self.rank.world_size > 1:
                     raise  # the others wait for this worker in the middle of a step: all start again
-                step = error.step
+                recover, step = self._reduce_memory, error.step
             # Out here the exception is gone, and with it every activation that its traceback held on to.
-            saved = self._reduce_memory(step)
+            saved = recover(step)
 
     def __enter__(self) -> Self:
         return self
@@ -160,6 +170,27 @@ class Trainer:
         self.state.load(host, host.scalars, host.step, host.position)
         return self.hooks.held()
 
+    def _roll_back(self, step: int) -> Mapping[str, str]:
+        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes again.
+
+        Returns what that checkpoint holds of the hooks.
+        """
+        self.metrics.discard_pending()
+        self.memory = replace(self.memory, skipped_steps=(*self.memory.skipped_steps, step - 1))
+        self.reporter.marker.begin(step, "rolling back", is_untimed=True)
+        self.checkpoints.wait()
+        self._build()
+        to = self.resume()
+        self.metrics.monitor.record_rollback(step, to)
+        if self.rank.is_first:
+            skipped = ", ".join(str(number + 1) for number in self.memory.skipped_steps)
+            self.reporter.warn(
+                f"step {step} had a NaN or infinite loss or gradient: rolled back to step {to}; its batch will be left "
+                "out."
+            )
+            self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
+        return self.checkpoints.loaded_receipt
+
     def train_span(
         self, until: int | None = None, saves: bool = False, saved: Mapping[str, str] = MappingProxyType({})
     ) -> RunOutcome:
@@ -169,6 +200,7 @@ class Trainer:
         at all. `saved` is what the checkpoint that the state was loaded from holds of the hooks.
 
         Raises:
+            RollBack: a step was not finite, and the run is to return to its last checkpoint.
             OutOfMemory: a step did not fit.
             RunFailed: training diverged, or the last checkpoint could not be saved.
         """
@@ -260,6 +292,8 @@ class Trainer:
             # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
             # worker has seen the same.
             metrics.read_steps(step, wait=True)
+            if metrics.bad_step:
+                raise RollBack(metrics.bad_step)
         snapshots = self.checkpoints.snapshots
         if snapshots and snapshots.is_due(step):
             with self.clock.phase("checkpoint"):
@@ -286,12 +320,12 @@ class Trainer:
     def _exchange_facts(self) -> StepFacts:
         """Agree with the other workers on the facts about the step that has ended."""
         step = self.state.step
-        votes = self.reporter.should_stop(), self.evaluations.end_run
+        votes = self.reporter.should_stop(), self.metrics.bad_step > 0, self.evaluations.end_run
         with self.clock.phase("reduce"):  # where a worker waits for those that are behind it
-            stop, ends = self.hooks.exchange(step, self.channel, *votes)
-        if ends:
+            stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
+        if ends and not bad:
             self.evaluations.end_after(step)
-        return StepFacts(step, step == self.evaluations.last_step, bool(stop), self.request.verb)
+        return StepFacts(step, step == self.evaluations.last_step, bool(bad), bool(stop), self.request.verb)
 
     def _judge(self, is_saved: bool) -> bool:
         """Ask the scheduler and early stopping about the evaluation of this step; return True if training stops."""

@@ -221,7 +221,7 @@ def test_dry_run_shows_every_trial_and_creates_none(ditlab, home, written):
 def test_dry_run_as_json(ditlab, home, written):
     said = ditlab("tune", written(trials=3, concurrent=1), "--dry-run", "--json")
     assert said.code == 0 and said.out.count("\n") == 1
-    names = ["status", "trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
+    names = ["status", "trials", "num_trials", "concurrent", "seconds", "device_hours", "device", "idle_seconds"]
     assert list(said.json) == names
     assert (said.json["status"], said.json["num_trials"], said.json["concurrent"]) == ("dry-run", 3, 1)
     assert [list(trial) for trial in said.json["trials"]] == [

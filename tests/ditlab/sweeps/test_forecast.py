@@ -1,13 +1,19 @@
 """Forecasts of a sweep's duration, by runs that are written without training and by timed passes."""
 
 import io
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from rich.console import Console
 
 from ditlab.cli.sweeps.commands import forecast_table
 from ditlab.errors import UserError
+from ditlab.runs.cores import LOOK
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import Speed, forecast
 from ditlab.sweeps.prepare import prepare_sweep
@@ -129,6 +135,21 @@ def test_timed_passes_share_the_machine(home, monkeypatch):
     assert one.total == two.total == 12.0
 
 
+def test_what_was_timed_beside_other_work_is_a_range(home):
+    spin = "import time; end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+    begin = [f"{sys.executable} -c '{spin}' >&2 & echo $!" for _ in range(2 * (os.cpu_count() or 1))]
+    # Begun by a shell that ends, so that they are no children of this process, whose work is its own.
+    begun = subprocess.run(["sh", "-c", "\n".join(begin)], stdout=subprocess.PIPE, check=True)
+    try:
+        time.sleep(4 * LOOK)  # since this module was imported they have done more than half of the cores' work
+        found = forecast(prepared(sweep_of()))
+    finally:
+        for pid in map(int, begun.stdout.split()):
+            os.kill(pid, signal.SIGKILL)
+    assert found.idle_total is not None and found.idle_total <= found.total  # equal for steps shorter than a turn
+    assert " to " in found.lines[0] and found.lines[1].startswith("this machine was busy: others kept")
+
+
 def test_each_kind_of_network_has_its_own_speed(home):
     earlier_run(home, [32.0], model__depth=1)
     earlier_run(home, [16.0], model__depth=2)
@@ -207,7 +228,7 @@ def test_as_json(home):
     earlier_run(home, [32.0])
     one = prepared(sweep_of(trials=3, concurrent=1))
     found = forecast(one).to_dict(one)
-    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device"]
+    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device", "idle_seconds"]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
         assert list(trial) == ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]

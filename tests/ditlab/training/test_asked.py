@@ -14,7 +14,7 @@ from ditlab.training.hooks import StepHook
 from ditlab.training.inbox import Request
 from ditlab.training.reporting import ProgressMarker, Requests
 from ditlab.training.trainer import train
-from support.planted.faulty_losses import faulty
+from support.planted.faulty_losses import faulty, poison
 from support.trainings.workers import Recorder, same_state, tiny, training_run
 
 STOP = "stop-after-evaluation"
@@ -132,17 +132,18 @@ def test_at_the_last_step_the_run_finishes(trained, plain):
 
 
 def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
-    """After lack of memory: what was found at a step that did not count is done once."""
+    """After a roll-back, and after lack of memory: what was found at a step that did not count is done once."""
     faults = [torch.OutOfMemoryError("CUDA out of memory")]
 
     def fault(step, start, batch, losses):
         if step == 1 and faults:
             raise faults.pop()
-        return losses
+        return poison(losses) if step == 4 else losses
 
     faulty(monkeypatch, fault)
-    outcome, recorder = trained({2: "sample", 5: "evaluate"})[:2]
-    assert (outcome.status, faults) == ("finished", [])
+    changes = {"training__non_finite": {"policy": "rollback"}}
+    outcome, recorder = trained({2: "sample", 5: "evaluate"}, **changes)[:2]
+    assert (outcome.status, faults) == ("finished", []) and any("rolled back" in text for text in recorder.warnings)
     assert [each for each in recorder.requests.answers if each[1] in VERBS] == [(1, "sample", 2), (3, "evaluate", 5)]
 
 

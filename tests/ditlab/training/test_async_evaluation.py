@@ -69,7 +69,7 @@ def answer(inbox, step, **fields):
 
 
 def answer_too_late(inbox, step, **fields):
-    """Leave an answer whose request is gone, as an evaluator of an attempt that died does."""
+    """Leave an answer whose request is gone, as an evaluator of an attempt that was rolled back does."""
     inbox.post(Request(step, EVALUATE))
     answer(inbox, step, **fields)
     (inbox.folder / f"{step:08d}-evaluate.json").unlink()

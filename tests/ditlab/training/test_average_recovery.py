@@ -13,7 +13,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.engine.distributed import single_process
 from ditlab.spec.start import Start
 from ditlab.training.trainer import train
-from support.planted.faulty_losses import faulty
+from support.planted.faulty_losses import faulty, poison
 from support.trainings.averaged import (
     SMALL,
     all_snapshots,
@@ -53,6 +53,18 @@ def test_a_resumed_run_has_the_same_averages_and_snapshots(home, tmp_path):
     assert same_averages(tmp_path / "unbroken", tmp_path / "broken")
     assert same_snapshots(tmp_path / "unbroken", tmp_path / "broken")
     assert all(len(list(path.iterdir())) == 2 for path in (tmp_path / "broken" / "averages").iterdir())
+
+
+@pytest.mark.slow
+def test_a_step_that_is_rolled_back_to_leaves_the_averages_of_one_that_is_left_out(home, tmp_path, monkeypatch):
+    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step == 4 else losses)
+    every = {"every": 3, "keep": 5}
+    for policy in ("skip", "rollback"):
+        experiment = averaged(7, training={"non_finite": {"policy": policy}}, checkpoint=every)
+        _, recorder = train_here(experiment, home, tmp_path / policy)
+        assert any("rolled back to step 3" in each for each in recorder.warnings) == (policy == "rollback")
+    assert same_averages(tmp_path / "skip", tmp_path / "rollback")
+    assert same_snapshots(tmp_path / "skip", tmp_path / "rollback")
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ NEVER = Intervals(evaluation=None, checkpoint=None)
         (StepFacts(4, False), UNSAVED, "CHECK STOP"),
         (StepFacts(4, True), UNSAVED, "CHECK EVALUATE"),
         (StepFacts(5, True), NEVER, "CHECK SAVE"),
+        (StepFacts(1, False, is_bad=True), EVERY_2, "CHECK"),
         (StepFacts(2, False, must_stop=True), EVERY_2, "CHECK SAVE STOP"),
         (StepFacts(2, False, must_stop=True, verb="sample"), EVERY_2, "CHECK SAVE STOP"),
         (StepFacts(5, True, must_stop=True), EVERY_2, "CHECK EVALUATE SAVE"),
@@ -48,10 +49,10 @@ def test_what_follows_a_step(facts, intervals, expected):
 
 def test_what_holds_for_all_facts():
     yes = (False, True)
-    for is_last, must_stop, verb in product(yes, yes, ("", *VERBS)):
+    for is_last, is_bad, must_stop, verb in product(yes, yes, yes, ("", *VERBS)):
         for intervals in (EVERY_2, ASYNC, WAITING, UNTIL_4, UNSAVED, NEVER):
             for step in (1, 2, 3, 4, 6):
-                actions = decide(StepFacts(step, is_last, must_stop, verb), intervals)
+                actions = decide(StepFacts(step, is_last, is_bad, must_stop, verb), intervals)
                 assert Action.CHECK in actions or not actions, "nothing is done with numbers that were not checked"
                 assert not {Action.STOP, Action.EVALUATE} <= actions, "a stop has a time limit"
                 assert not (is_last and Action.STOP in actions)

@@ -10,7 +10,7 @@ from ditlab.engine.engine import Engine
 from ditlab.errors import RunFailed
 from ditlab_models.processes.flow import VelocityObjective
 from support.planted.faulty_losses import faulty, poison
-from support.trainings.workers import newest, tiny, train_here
+from support.trainings.workers import newest, same_state, tiny, train_here
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,33 @@ def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypat
     assert recorder.tagged["ditlab.skipped_steps"] == "12"
 
 
+def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path, monkeypatch):
+    """Skipped or rolled back to, the batch has no part in the weights: the same bits come out."""
+    bad: list[int] = []
+
+    def fault(step, start, batch, losses):
+        if step != 4:
+            return losses
+        bad.append(start)
+        return poison(losses)
+
+    faulty(monkeypatch, fault)
+    train_here(tiny(), home, tmp_path / "skipped")
+    passes = len(bad)
+    experiment = tiny(training__non_finite={"policy": "rollback"})
+    outcome, recorder = train_here(experiment, home, tmp_path / "rolled")
+    assert (outcome.status, outcome.step) == ("finished", 6)
+    assert len(bad) == 2 * passes  # seen once, and not again after the return to step 3
+    assert any("rolled back to step 3" in warning for warning in recorder.warnings)
+    assert recorder.tagged["ditlab.left_out_steps"] == "5"
+    assert same_state(newest(tmp_path / "skipped"), newest(tmp_path / "rolled"))
+
+
 @pytest.mark.parametrize(
     ("policy", "limit", "last", "words"),
     [
         ("skip", 2, 6, ", as in the 2 steps before it"),
+        ("rollback", 2, 6, ", after 2 roll-backs to step 3"),
         ("stop", 9, 4, ""),
     ],
 )
@@ -66,7 +89,7 @@ def test_a_run_that_stays_bad_has_diverged(home, tmp_path, monkeypatch, policy, 
     faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step >= 3 else losses)
     with pytest.raises(
         RunFailed,
-        match=rf"the loss is nan at step \d{words}.*: training diverged; lower optimizer.",
+        match=rf"(the loss is nan at step \d|had a NaN or infinite loss){words}.*: training diverged; lower optimizer.",
     ) as e:
         train_here(experiment, home, tmp_path / "run")
     assert f"step {last}" in str(e.value) and e.value.kind == "diverged"

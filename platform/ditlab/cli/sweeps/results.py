@@ -91,6 +91,8 @@ class SweepDryRunOutput(TypedDict):
     device_hours: float | None
     """Expected hours of devices of what is left, as a budget counts them."""
     device: Device
+    idle_seconds: float | None
+    """Expected duration on this machine without the work of others; null where these did not keep it busy."""
     quick: NotRequired[Changes]
 
 
