@@ -123,6 +123,10 @@ def main() -> None:
 
 def _run() -> None:
     try:
+        if "DITLAB_SUBMITTER" in os.environ:
+            from ditlab.cluster.jobs import take_submitters_home
+
+            take_submitters_home()
         code = cli.main(prog_name="ditlab", standalone_mode=False)
         click.echo(nl=False)  # flushes what others have printed
         sys.exit(code if isinstance(code, int) else 0)

@@ -6,6 +6,7 @@ A package is a job's working directory, and DiTLab's own code where that runs fr
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import secrets
@@ -23,9 +24,13 @@ from ditlab.cluster.access import named, token_refused, users_token
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.access import exempt_from_proxies
+from ditlab.tracking.records import this_process
 
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
+
+SUBMITTER = "DITLAB_SUBMITTER"
+"""Variable of a job that says where the submitter's home is."""
 
 _STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _STOP_RESERVE = 10  # seconds of a job's end that are not the run's
@@ -44,6 +49,36 @@ def default_address() -> str:
     return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
 
 
+def describe_submitter(home: Home) -> str:
+    """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job recognises it."""
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    facts = {
+        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "folder": str(folder),
+        "identity": _identity(folder),
+    }  # fmt: skip
+    return json.dumps(facts)
+
+
+def _identity(folder: Path) -> list[str | int]:
+    """Return what no other folder has, of this machine or another. Raises OSError where it is not there."""
+    state = folder.stat()
+    return [this_process()["boot"], state.st_dev, state.st_ino]
+
+
+def take_submitters_home() -> None:
+    """Set DITLAB_HOME as the submitter has it, where this job runs on the same machine and sees the same folder.
+
+    Elsewhere the nodes' own stays; so it does where the submitter has none but the default.
+    """
+    try:
+        facts = json.loads(os.environ[SUBMITTER])
+        is_here = _identity(Path(facts["folder"])) == facts["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if is_here and (facts["is_named"] or "DITLAB_HOME" not in os.environ):
+        os.environ["DITLAB_HOME"] = facts["home"]
+
+
 def leave_out(home: Path, root: Path) -> None:
     """Keep a home that lies below a working directory from being sent along: all its runs would travel with each job.
 
@@ -56,14 +91,14 @@ def leave_out(home: Path, root: Path) -> None:
 
 
 def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any]:
-    """Runtime environment of a job that keeps its runs in `home`; None: in that of the nodes' environment.
+    """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine or of the nodes.
 
     A stopped job has `grace` seconds at least. Raises UserError for a relative home.
     """
     if home is not None and not home.startswith("/"):
         raise UserError(f"--home {home} is no absolute path; write the one by which all nodes see the folder.")
     own = Home.named_by_environment()
-    variables = {"DITLAB_HOME": home} if home else {}
+    variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
     variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
     leave_out(own.root, root)
     return runtime_env(root, variables)

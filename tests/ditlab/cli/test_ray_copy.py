@@ -1,11 +1,14 @@
 """Commands of a Ray job, which begin in a copy of the working directory that Ray deletes: nothing is kept there."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from ditlab.cli.output import command_line, short_path
-from ditlab.cluster.jobs import leave_out
+from ditlab.cluster.jobs import SUBMITTER, describe_submitter, leave_out, take_submitters_home
+from ditlab.home import Home
 from support.clusters.ray_jobs import package_files
 from support.command import run_here
 from support.sweeps import written_sweep
@@ -60,6 +63,32 @@ def test_so_is_one_that_is_given_relative(copy, capfd, monkeypatch):
 def test_so_is_another_place_of_results(copy, home, capfd, monkeypatch, command, words):
     monkeypatch.setenv("DITLAB_HOME", str(home))
     refused(capfd, monkeypatch, command, words.replace("{copy}", str(copy)))
+
+
+def test_a_job_on_the_submitters_machine_takes_its_home(copy, tmp_path, monkeypatch):
+    def home_of_job(submitter, **environment):
+        monkeypatch.delenv("DITLAB_HOME", raising=False)
+        monkeypatch.setenv(SUBMITTER, submitter)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        take_submitters_home()
+        return os.environ.get("DITLAB_HOME")
+
+    own = Home(tmp_path / "checkout" / "runs")
+    own.root.parent.mkdir()
+    unnamed = describe_submitter(own)
+    assert home_of_job(unnamed) == str(own.root)
+    assert home_of_job(unnamed, DITLAB_HOME="/nodes") == "/nodes"
+    monkeypatch.setenv("DITLAB_HOME", str(own.root))
+    assert home_of_job(describe_submitter(own), DITLAB_HOME="/nodes") == str(own.root)
+    facts = json.loads(unnamed)
+    boot, device, inode = facts["identity"]
+    for other in (
+        {"identity": ["another", device, inode]}, {"identity": [boot, device, inode + 1]},
+        {"folder": str(tmp_path / "none")},
+    ):  # fmt: skip
+        assert home_of_job(json.dumps({**facts, **other})) is None  # another machine; a container of this one
+    assert home_of_job("{") is None
 
 
 def test_a_home_in_the_working_directory_is_not_sent_along(tmp_path):

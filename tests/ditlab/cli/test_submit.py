@@ -1,6 +1,7 @@
 """Refusals of `ditlab submit` before anything is sent. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
 
 import contextlib
+import json
 import shlex
 from types import SimpleNamespace
 
@@ -142,7 +143,7 @@ def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
     assert command[:5] == ["python", "-m", "ditlab", "train", "experiments/digits/dit.yaml"]
     assert {*command[5:]} == {*options, "900.0"} - {"900"} and len(command[5:]) == len(options)
     assert environment["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == "910"
-    assert "DITLAB_HOME" not in environment["env_vars"]
+    assert json.loads(environment["env_vars"][jobs.SUBMITTER])["home"] == str(home)
     run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait")
     assert sent[1][0] == ["python", "-m", "ditlab", "train", "experiments/digits/dit.yaml"]
 
@@ -151,7 +152,7 @@ def test_the_home_of_a_job_is_the_one_that_is_named(sent, capfd, monkeypatch):
     done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", "--home", "/shared/home")
     assert done.code == 0 and "home: /shared/home\n" in done.err
     variables = sent[0][1]["env_vars"]
-    assert variables["DITLAB_HOME"] == "/shared/home"
+    assert variables["DITLAB_HOME"] == "/shared/home" and jobs.SUBMITTER not in variables
     assert "--home runs is no absolute path" in said(capfd, monkeypatch, SPEC, "--home", "runs")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,8 +215,8 @@ def _summary(result: TrainingResult) -> list[str]:
     help="Folder that is sent to the cluster.",
 )  # fmt: skip
 @click.option(
-    "--home", metavar="PATH", help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: that of "
-    "the nodes' environment.",
+    "--home", metavar="PATH", help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: on this "
+    "machine this shell's own, elsewhere that of the nodes' environment.",
 )  # fmt: skip
 @click.option(
     "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
@@ -267,7 +268,7 @@ def submit(
     with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, environment)
-        output.say("home: " + (home or "that of the nodes' environment (--home PATH)"))
+        output.say(f"home: {home or _default_home()}")
         output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
         if no_wait:
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
@@ -301,6 +302,14 @@ def submit(
         result |= json.loads(last or "{}")
     output.emit(result, as_json)
     return ended.exit_code
+
+
+def _default_home() -> str:
+    """Say in which home a job keeps its runs that is given none."""
+    own = Home.named_by_environment().root
+    if "DITLAB_HOME" in os.environ:
+        return f"{own} if the job runs on this machine, else that of the nodes' environment (--home PATH)"
+    return f"that of the nodes' environment, else {own} if the job runs on this machine (--home PATH)"
 
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
