@@ -1,15 +1,25 @@
-"""Experiments that come with DiTLab, and a spec made of one: what `ditlab new` writes."""
+"""Experiments that come with DiTLab, and a commented spec made of one: what `ditlab new` writes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
+from textwrap import indent, wrap
+from typing import Any
 
 from ditlab.errors import UserError, nearest
-from ditlab.spec.experiment import check_name
-from ditlab.spec.files import read_with_parents
+from ditlab.spec.experiment import check_name, class_for
+from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
+from ditlab.spec.overrides import chosen, merge, nested, options, values_of
+from ditlab.spec.sweep import sweep_class
+from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml
+from ditlab_models.contract import Spec
+
+FIRST = ("seed", "batch.size", "checkpoint.every", "evaluation.every", "resources.workers", "resources.gpus_per_worker")
+"""Fields that one would change first, written out where a spec leaves them at their defaults, too."""
 
 
 def shipped() -> dict[str, Path]:
@@ -26,19 +36,17 @@ def describe(path: Path) -> str:
     return re.split(r"(?<=\.)\s|:\s\s", " ".join(line[2:] for line in lines))[0]
 
 
-def write_spec(target: str, like: str) -> Path:
+def write_commented(target: str, like: str) -> Path:
     """Write `target`.yaml, a spec with the content of the shipped one named `like`, and return its path.
-
-    Parents, and the base of a sweep, are written out in it.
 
     Raises UserError for an unknown `like`, a name that no run can have, and a file that exists or cannot be written.
     """
-    known = shipped()
-    path = Path(re.sub(r"\.ya?ml$", "", target) + ".yaml")
+    known, path = shipped(), Path(re.sub(r"\.ya?ml$", "", target) + ".yaml")
     if like not in known:
         raise UserError(f"--like {like} is none of the experiments that come with DiTLab; {nearest(like, list(known))}")
     try:
-        text = _text(path, check_name(path.stem), like, known[like])
+        mapping = {**read_with_parents(known[like]), "name": check_name(path.stem)}
+        text = "".join(f"{line}\n" for line in _commented(mapping, path, f"{like}: {describe(known[like])}"))
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -50,14 +58,45 @@ def write_spec(target: str, like: str) -> Path:
     return path
 
 
-def _text(path: Path, name: str, like: str, shown: Path) -> str:
-    """Return the text of a spec that is made of a shipped one."""
-    mapping = {**read_with_parents(shown), "name": name}
+def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]:
+    """Lines of a spec, each field below its meaning."""
+    cls: type[Spec] = sweep_class()
     if isinstance(base := mapping.get("base"), str):
         mapping["base"] = read_with_parents(Path(base))
-    lines = (
-        f"# Made by `ditlab new` from {like}: {describe(shown)}",
-        f"# `ditlab show {path}` prints every field; those that are left out have defaults.",
-        dump_yaml(mapping),
-    )
-    return "\n".join(lines)
+    if not is_sweep(mapping):
+        cls, whole = class_for(mapping), build_experiment(mapping, str(path)).to_dict()
+        for field in FIRST:
+            mapping = merge(nested(field.split("."), value_at(whole, field.split("."))), mapping)
+    yield from _comment(f"Made by `ditlab new` from {about}")
+    yield from _comment(f"`ditlab show {path}` prints every field; those that are left out have defaults.")
+    yield from _fields(mapping, cls, is_top=True)
+
+
+def _fields(mapping: Mapping[str, Any], cls: type[Spec], is_top: bool = False) -> Iterator[str]:
+    for key, field in cls.model_fields.items():
+        if key not in mapping:
+            continue
+        value = mapping[key]
+        if is_top:
+            yield ""
+        yield from _comment(field.description or "")
+        below = class_for(value) if key == "base" else chosen(field.annotation, value, field.default)
+        kind = values_of(field.annotation)
+        if value and isinstance(value, Mapping) and below:
+            yield from _nested(key, _fields(value, below))
+        elif options(kind) and isinstance(value, Mapping):
+            yield f"{key}:"
+            for name, part in value.items():
+                lines = _nested(name, _fields(part, chosen(kind, part) or Spec))
+                yield from (indent(line, "  ") for line in lines)
+        else:
+            yield from dump_yaml({key: value}).splitlines()
+
+
+def _nested(key: str, lines: Iterator[str]) -> Iterator[str]:
+    yield f"{key}:"
+    yield from (indent(line, "  ") for line in lines)
+
+
+def _comment(text: str) -> list[str]:
+    return wrap(" ".join(text.split()), 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)

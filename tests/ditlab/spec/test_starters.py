@@ -1,25 +1,37 @@
-"""Specs that `ditlab new` writes: the content of a shipped one."""
+"""Specs that `ditlab new` writes: the content of a shipped one, each field below its meaning."""
 
 import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
-from ditlab.spec.starters import describe, shipped, write_spec
+from ditlab.spec.starters import describe, shipped, write_commented
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab_models.dit.spec import DiTSpec
 
 
 @pytest.mark.parametrize("like", shipped())
 def test_the_written_spec_is_the_shipped_one(like, tmp_path):
     shown = shipped()[like]
-    path = write_spec(str(tmp_path / "mine"), like)
+    path = write_commented(str(tmp_path / "mine"), like)
     load, rest = (load_sweep, {"base": 0}) if is_sweep(path) else (load_experiment, {})
     written, own = load(path).to_dict(), load(shown).to_dict()
     assert written | rest | {"name": own["name"]} == own | rest
     if is_sweep(path):
         check_sweep(load(path), like)
         assert load(path).base["name"]
-    assert describe(shown)[:20] in path.read_text().splitlines()[0]
+    comments = [line.strip() for line in path.read_text().splitlines() if line.lstrip().startswith("#")]
+    assert describe(shown)[:20] in comments[0] and max(map(len, path.read_text().splitlines())) <= 110
+    assert all(len(comment) > 2 for comment in comments)
+
+
+def test_fields_stand_below_their_meaning_in_the_order_of_the_reference(tmp_path):
+    lines = write_commented(str(tmp_path / "mine.yaml"), "digits/demo").read_text().splitlines()
+    top = [line.partition(":")[0] for line in lines if line[:1].isalpha()]
+    assert top[:4] == ["name", "seed", "model", "data"] and {"resources", "batch", "training"} < set(top)
+    depth = next(number for number, line in enumerate(lines) if line.startswith("  depth:"))
+    assert lines[depth - 1] == f"  # {DiTSpec.model_fields['depth'].description}"
+    assert "  # Adam with decoupled weight decay." in lines
 
 
 @pytest.mark.parametrize(
@@ -34,6 +46,6 @@ def test_the_written_spec_is_the_shipped_one(like, tmp_path):
 def test_mistakes_are_told_and_no_file_is_overwritten(tmp_path, name, like, said):
     (tmp_path / "taken.yaml").write_text("mine")
     with pytest.raises(UserError) as error:
-        write_spec(str(tmp_path / name), like)
+        write_commented(str(tmp_path / name), like)
     assert said in str(error.value)
     assert [path.read_text() for path in tmp_path.rglob("*.yaml")] == ["mine"]

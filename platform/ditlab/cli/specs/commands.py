@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 @click.option("--list", "is_list", is_flag=True, help="List the experiments and sweeps that come with DiTLab.")
 @options.as_json
 def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> None:
-    """Write NAME.yaml, a spec; without NAME, list what it can begin with.
+    """Write NAME.yaml, a spec whose comments explain its fields; without NAME, list what it can begin with.
 
     A file that exists is never overwritten.
     """
     from ditlab.spec.files import is_sweep
-    from ditlab.spec.starters import describe, shipped, write_spec
+    from ditlab.spec.starters import describe, shipped, write_commented
 
     if name is None or is_list:
         if like:
@@ -46,7 +46,7 @@ def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> Non
         return
     if like is None:
         raise click.UsageError(f"NAME={name} has nothing to begin with; give --like digits/dit, or another of --list.")
-    path = write_spec(name, like)
+    path = write_commented(name, like)
     output.emit({"files": [str(path)]}, as_json, [path])
     output.hint(as_json, "tune" if is_sweep(path) else "train", path, "--quick")
 

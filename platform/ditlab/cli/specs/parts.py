@@ -16,7 +16,7 @@ PARTS = Parts(
         ),
         Command(
             name="new",
-            summary="Write a spec to begin with.",
+            summary="Write a commented spec to begin with.",
             target="ditlab.cli.specs.commands:new",
             examples=(
                 "ditlab new",
