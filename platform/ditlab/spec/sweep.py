@@ -148,7 +148,18 @@ class Pbt(Spec):
     """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
 
 
-SchedulerSpec = Annotated[NoScheduler | Asha | Pbt, Field(discriminator="kind")]
+class Median(Spec):
+    """The median stopping rule (Golovin et al. 2017, section 3.2.2 of Google Vizier)."""
+
+    kind: Literal["median"] = "median"
+    """Stops a trial whose best is worse than the median of the others' averages at the same step."""
+    grace: Count = GRACE
+    """Steps that every trial trains; at least evaluation.every."""
+    min_trials: Count = 3
+    """Trials that must have come as far before one is stopped."""
+
+
+SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator="kind")]
 
 
 class SeedRange(Spec):

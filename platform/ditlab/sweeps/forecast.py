@@ -22,7 +22,7 @@ from ditlab.runs.cores import busy_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep import Asha, Scheduler
+from ditlab.spec.sweep import Asha, Median, Scheduler
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.device_hours import DeviceHours
 from ditlab.tracking.history import metric_history
@@ -136,7 +136,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
             "processor time"
         )
     scheduler = prepared.sweep.scheduler
-    if isinstance(scheduler, Asha | Scheduler) and total:
+    if isinstance(scheduler, Asha | Median | Scheduler) and total:
         note = scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
         lines.append(f"scheduler {scheduler.kind} {note}")
     if prepared.sweep.budget:
@@ -165,7 +165,7 @@ def _budget_line(
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
     shortest = min(hours.values())
-    if isinstance(scheduler, Asha | Scheduler):
+    if isinstance(scheduler, Asha | Median | Scheduler):
         shortest *= min(1.0, scheduler.grace / prepared.total_steps)
     if limit < shortest:
         raise BudgetUsedUp(

@@ -1,7 +1,7 @@
 """Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
 
-Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; population-based
-training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
+Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; median stopping:
+Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ray import tune
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
+    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
@@ -28,7 +28,7 @@ from ray.tune.search import Searcher
 from ditlab.cluster.ray_internals import schedule_training
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
-from ditlab.spec.sweep import Asha, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
+from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
 from ditlab.spec.sweep_space import draw_values, experiment_for
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
@@ -263,11 +263,15 @@ def make_scheduler(
     sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
     """
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
-    scheduler: _Asha | _Added
+    scheduler: _Asha | _Median | _Added
     match sweep.scheduler:
         case Asha() as asha:
             scheduler = _Asha(
                 max_t=total_steps, grace_period=asha.grace, reduction_factor=asha.reduction, brackets=1, **ranked
+            )
+        case Median() as median:
+            scheduler = _Median(
+                grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
             )
         case Pbt() as pbt:
             mutations = {"trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}}
@@ -281,13 +285,17 @@ def make_scheduler(
             return FIFOScheduler()
     controller: Any = None
     for run_id, curve in past.items():  # as if its metrics had just been measured
-        trial: Any = SimpleNamespace(trial_id=run_id)
+        trial: Any = _EndedTrial(run_id)
         scheduler.on_trial_add(controller, trial)
         result: dict[str, Any] = {}
         for step, value in zip(curve.steps, curve.values, strict=True):
             result = {"step": step, ranked["metric"]: value}
-            scheduler.on_trial_result(controller, trial, result)
-        scheduler.on_trial_complete(controller, trial, result)
+            if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
+                scheduler.on_trial_complete(controller, trial, result)
+            else:
+                scheduler.on_trial_result(controller, trial, result)
+        if not isinstance(scheduler, _Median):
+            scheduler.on_trial_complete(controller, trial, result)
     scheduler.stop_trial = stop_trial
     return scheduler
 
@@ -338,6 +346,21 @@ class _Added(_StopsAfterCheckpoint, _StopsByCurves):
 
 class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
     """Tune's ASHA."""
+
+
+class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
+    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed trial's has not."""
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        if self._metric in result:
+            super().on_trial_complete(tune_controller, trial, result)
+
+
+@dataclass(frozen=True)
+class _EndedTrial:
+    """The part of Tune's trial that schedulers read of an ended one."""
+
+    trial_id: str
 
 
 def _mutation(axis: Axis) -> Any:

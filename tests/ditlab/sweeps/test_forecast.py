@@ -172,7 +172,7 @@ def test_speed_on_a_gpu_is_known_only_from_earlier_runs(home):
     assert forecast(one).total == pytest.approx(6 * 6.0 / 4)
 
 
-@pytest.mark.parametrize(("kind", "more"), [("asha", True), ("none", False)])
+@pytest.mark.parametrize(("kind", "more"), [("asha", True), ("median", True), ("none", False)])
 def test_scheduler_that_stops_trials_early_is_mentioned(home, kind, more):
     earlier_run(home, [32.0])
     scheduler = {"kind": kind, **({"grace": 2} if more else {})}

@@ -52,7 +52,7 @@ def test_the_base_becomes_its_content(path, small):
     )
 
 
-@pytest.mark.parametrize("kind", ["asha", "race"])
+@pytest.mark.parametrize("kind", ["asha", "median", "race"])
 def test_a_scheduler_without_grace_has_the_pages_number(kind, path, write):
     sweep = load_sweep(write("short.yaml", f"{SWEEP}scheduler: {{kind: {kind}}}\n"))
     assert sweep == load_sweep(write("long.yaml", f"{SWEEP}scheduler: {{kind: {kind}, grace: 100}}\n"))

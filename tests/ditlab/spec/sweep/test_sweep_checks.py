@@ -49,7 +49,7 @@ def choice(*values, **when):
         ({"model.depth": whole(1, 2), "schedule.kind": KIND}, ASHA),
         ({"optimizer.lr": LR, "training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 0.99}}, PBT),
         ({"optimizer.lr": LR}, {**PBT, "concurrent": 8}),
-        ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "asha", "grace": 100}, "search": {"kind": "optuna"}}),
+        ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "median", "grace": 100}, "search": {"kind": "optuna"}}),
     ],
 )  # fmt: skip
 def test_what_is_right(sweep_of, space, changes):
@@ -163,7 +163,7 @@ SCHEDULERS = [
     ({"evaluation.every": choice(50, 100)}, {**ASHA, **fixed(training__steps=300)},
      "space.evaluation.every gives trials"),
     ({"training": choice({"steps": 300})}, {**ASHA, "fixed": {}}, "space.training gives trials a rhythm of their own"),
-    ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "asha", "grace": 50}}, "within scheduler.grace=50 steps"),
+    ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "median", "grace": 50}}, "within scheduler.grace=50 steps"),
     ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "pbt", "interval": 50}},
      "within scheduler.interval=50 steps"),
     ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "pbt", "interval": 150}},

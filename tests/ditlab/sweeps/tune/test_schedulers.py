@@ -21,6 +21,7 @@ STEPS = 81
 SCHEDULERS = {
     "none": {"kind": "none"},
     "asha": {"kind": "asha", "grace": 3, "reduction": 3},
+    "median": {"kind": "median", "grace": 3, "min_trials": 2},
 }
 CONTROLLER = SimpleNamespace(get_live_trials=list)  # without other trials
 
@@ -80,7 +81,7 @@ for number in range(1, 6):
     PAST |= curve(f"past-{number}", float(number))
 
 
-@pytest.mark.parametrize("name", ["asha"])
+@pytest.mark.parametrize("name", ["asha", "median"])
 def test_new_trial_is_compared_with_those_of_earlier_sessions(name):
     bad, good = dict.fromkeys(range(1, 9), 10.0), dict.fromkeys(range(1, 9), 0.5)
     assert scheduler_of(name, PAST).stop_step(7, bad) == 3  # at the rung: its grace is kept
@@ -88,7 +89,7 @@ def test_new_trial_is_compared_with_those_of_earlier_sessions(name):
     assert scheduler_of(name).stop_step(7, bad) is None
 
 
-@pytest.mark.parametrize("name", ["asha"])
+@pytest.mark.parametrize("name", ["asha", "median"])
 def test_mode_max_stops_the_smallest(name):
     high, low = dict.fromkeys(range(1, 9), 10.0), dict.fromkeys(range(1, 9), 0.5)
     assert scheduler_of(name, PAST, mode="max").stop_step(7, high) is None
@@ -106,21 +107,21 @@ def test_any_past_can_be_replayed(name, past):
     assert scheduler_of(name, past).stop_step(7, {2: 1.0, 4: 1.0}) is None
 
 
-@pytest.mark.parametrize("name", ["asha"])
+@pytest.mark.parametrize("name", ["asha", "median"])
 def test_past_whose_worst_trial_comes_last_can_be_replayed(name):
     """In its own session that trial was the first to reach these steps, so it was not stopped."""
     past = curve("a", 1.0) | curve("b", 1.0) | curve("c", 1.0) | curve("worst", 50.0)
     assert scheduler_of(name, past).stop_step(7, {3: 60.0}) == 3
 
 
-@pytest.mark.parametrize("name", ["asha"])
+@pytest.mark.parametrize("name", ["asha", "median"])
 def test_trials_are_stopped_by_their_own_number(name):
     one = scheduler_of(name, PAST)
     steps = [one.stop_step(number, {3: value}) for number, value in ((4, 60.0), (9, 0.5), (2, 70.0))]
     assert steps == [3, None, 3] and one.stopped == [4, 2]
 
 
-@pytest.mark.parametrize("name", ["asha"])
+@pytest.mark.parametrize("name", ["asha", "median"])
 def test_failed_trial_without_a_metric_stops_no_other(name):
     one = scheduler_of(name, PAST)
     failed = one.add(7)
@@ -162,7 +163,7 @@ def test_a_kind_of_a_package_stops_trials(tmp_path, monkeypatch, mode):
     with pytest.raises(UserError, match=r"evaluation.every=2 gives no figure to rank by within scheduler.grace=1"):
         check_sweep(sweep_of(scheduler={"kind": "gap", "grace": 1}), "x")
     monkeypatch.setattr(parts, "all_parts", list)
-    with pytest.raises(UserError, match=r"scheduler.kind='gap' is unknown; known: asha, none"):
+    with pytest.raises(UserError, match=r"scheduler.kind='gap' is unknown; known: asha, median, none"):
         sweep_of(scheduler={"kind": "gap"})
 
 
