@@ -46,6 +46,8 @@ SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
+LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Bytes of the folder of an instance's files, by the 107 that Linux allows for the longest of its sockets."""
 TRIES = 6
 """Attempts to start an instance on this machine, where it is slow."""
 _PAUSE = 2.0  # seconds between two attempts
@@ -100,8 +102,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     the end. An existing connection of this process is used as it is. `warn` receives a line for each start that took
     too long; None: the logger `ditlab`.
 
-    Raises UserError where nothing answers at the address, or the cluster refuses the token, and RunFailed where Ray
-    does not start on this machine.
+    Raises UserError where nothing answers at the address, the cluster refuses the token, or TMPDIR is too long for
+    sockets, and RunFailed where Ray does not start on this machine.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -116,6 +118,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as stack:
         if address is None:
+            check_socket_folder()
             stack.enter_context(own_token())
             stack.enter_context(without_uv())
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
@@ -147,6 +150,17 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         stack.callback(renew_handlers)  # Ray's C++ part, as it ends, makes SIGTERM end this process without a word
         stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
         yield ray
+
+
+def check_socket_folder() -> None:
+    """Raise UserError where the sockets of an instance on this machine do not fit into Ray's folder."""
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"  # as Ray chooses
+    folder = os.environ.get(name, "/tmp")
+    if not folder.startswith("/") or len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise UserError(
+            f"{name}={folder} is no folder for Ray's sockets (an absolute path of {LONGEST_FOLDER} bytes at most); set "
+            "RAY_TMPDIR to a shorter one, such as /tmp."
+        )
 
 
 def lost_ray() -> str:

@@ -4,17 +4,47 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from ray._private import node
 
 from ditlab.cluster import session
-from ditlab.cluster.session import check_address
+from ditlab.cluster.session import LONGEST_FOLDER, check_address, check_socket_folder
 from ditlab.doctor import machine
 from ditlab.engine.distributed import current_rank
 from ditlab.errors import RunFailed, UserError
 from support.trainings.workers import TINY, tiny, train_here
 
 MPI = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_refused_with_the_remedy(monkeypatch):
+    def refused(**variables):
+        for name in ("RAY_TMPDIR", "TMPDIR"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        try:
+            check_socket_folder()
+        except UserError as error:
+            return str(error)
+        return ""
+
+    most = LONGEST_FOLDER
+    assert (
+        refused() == "" == refused(TMPDIR="/" + "x" * (most - 1)) == refused(TMPDIR="/" + "x" * 94, RAY_TMPDIR="/tmp")
+    )
+    for name in ("TMPDIR", "RAY_TMPDIR"):
+        for value in ("/" + "x" * most, "/" + "ü" * (most // 2 + 1), "here", ""):
+            assert refused(**{name: value}).startswith(f"{name}={value} is no folder for Ray's sockets")
+    assert refused(TMPDIR="here").endswith("set RAY_TMPDIR to a shorter one, such as /tmp.")
+
+
+def test_the_longest_of_rays_sockets_is_what_is_counted():
+    source = Path(node.__file__).read_text()
+    assert 'default_prefix="plasma_store"' in source and 'os.path.join(self._session_dir, "sockets")' in source
+    assert r'f"session_{date_str}_{os.getpid()}"' in source and '"%Y-%m-%d_%H-%M-%S_%f"' in source
 
 
 def test_the_users_variable_is_named_and_not_an_option(monkeypatch):
