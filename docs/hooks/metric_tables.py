@@ -28,7 +28,6 @@ TIMES = {
     "perf/hfu": "the same with the operations that activation checkpointing repeats",
     "perf/samples_per_second": "samples a second a worker, without evaluations and checkpoints",
     "perf/tokens_per_second": "tokens of text a second a worker",
-    "perf/energy": "energy of all GPUs since the run began, watt hours; where all tell (NVML), and none is shared",
     "perf/memory": "largest peak of a worker, bytes: of tensors on a GPU, of the process on a CPU",
 }
 MEANINGS = {

@@ -61,7 +61,7 @@ BRANCHES = {
     "platform/ditlab/training/evaluation.py": (2, "a digest of a measurement names the kind of device; convolutions"),
     "platform/ditlab/training/metrics.py": (1, "numbers of a step are copied asynchronously, and read later"),
     "platform/ditlab/training/receipts.py": (2, "a receipt names the device and the blocks' numbers"),
-    "platform/ditlab/training/timing.py": (2, "peak memory of the device, or of the process; energy of GPUs"),
+    "platform/ditlab/training/timing.py": (1, "peak memory of the device, or of the process"),
 }
 """Places by file: their number, and what the two paths differ in. A new one belongs where none of these serves."""
 

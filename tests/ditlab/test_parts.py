@@ -390,12 +390,13 @@ def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab,
         package.load_sweep(path)
 
 
-def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch):
+def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch, anew):
     monkeypatch.setenv("SOME_HOOK", "http://127.0.0.1:9/T0K3N")
     section = ("--set", "notify=[{on: [failed], to: env:SOME_HOOK}]")
     assert ditlab("train", spec, "--local", "--set", "training.steps=2", *section).code == 0
     shown = ditlab("show", spec, *section).out
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    anew("ditlab.cli.train.commands")
     assert ditlab("show", spec, *section).out == shown
     for command in (["runs"], ["runs", "show", "small"], ["sample", "small", "--num", "1"]):
         said = ditlab(*command)

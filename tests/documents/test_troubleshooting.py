@@ -25,7 +25,7 @@ MISTAKES = (
     ["batch.size=100", "batch.micro=64"], ["resources.workers=3", "batch.size=100"],
     ["schedule.warmup=20", "training.steps=100", "training.epochs=3"], ["training.steps=20"], ["model.patch_size=3"],
     ["sampling.guidance=2"], ["tracking.uri=http://me:word@host:5000"], ["model.depth"], ["evaluation.quality=50"],
-    ["engine.zero.offload=nvme"], ["checkpoint.every=off"],
+    ["checkpoint.every=off"],
 )  # fmt: skip
 """Settings with which experiments/digits/dit.yaml gives a message of the page."""
 FILES = (

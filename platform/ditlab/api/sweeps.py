@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, ray_session
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -77,7 +76,6 @@ def tune(
     """
     source, given = _loaded(sweep, overrides, resume)
     address, say, warn = cluster_address(address), say or ignore, warn or _log.warning
-    check_stop_wait(grace, warn)
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.runs.observers import run_observer_makers
@@ -139,12 +137,12 @@ def _prepare(
 ) -> "tuple[PreparedSweep, StoredSweep | None]":
     """Find the sweep that is resumed, if any, and check all that can be checked."""
     # Imported once the sweep's file is known to be right: torch takes seconds.
-    from ditlab.cluster.capacity import NO_GROWTH, cluster_nodes
+    from ditlab.cluster.capacity import cluster_nodes
     from ditlab.sweeps.prepare import local_nodes, prepare_sweep
     from ditlab.sweeps.start import find_stored_sweep, find_unfinished_sweep
     from ditlab.tracking.names import change_texts, differing, flatten
 
-    nodes, growth = cluster_nodes() if address and not is_dry else (local_nodes(), NO_GROWTH)
+    nodes = cluster_nodes() if address and not is_dry else local_nodes()
     home, stored = Home.from_environment(), None
     if resume == "auto" and given:
         resume, line = find_unfinished_sweep(home, given)
@@ -161,6 +159,5 @@ def _prepare(
     if stored:
         trials = stored.folder.planned_trials()
         threads = next(filter(None, (recorded_threads(home.run(trial.run_id)) for trial in trials)), None)
-    every = [*nodes, *growth.nodes()]
-    prepared = prepare_sweep(sweep, source, every, remote=address is not None, stored=before, threads=threads)
+    prepared = prepare_sweep(sweep, source, nodes, remote=address is not None, stored=before, threads=threads)
     return prepared, stored

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ditlab.api.run import Run, open_run
-from ditlab.cluster.jobs import check_stop_wait
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
@@ -164,7 +163,6 @@ def train(
 
             on_stage(f"connecting to {address}")
             stack.enter_context(cluster_connection(experiment, address, say))
-        check_stop_wait(grace, warn)
         on_stage("preparing data")
         checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
         checked = _with_threads(checked, local)

@@ -31,8 +31,6 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress, ignore_progress
 
-SLICE = 2**22
-"""Values that are added up at once, in float64: 32 MiB."""
 LARGEST_ERROR = 0.5
 """Distance of profiles, relative, from which on an average is refused: with four even snapshots it is 0.39 at length
 0.25, and the average off by 2 per cent."""
@@ -64,7 +62,7 @@ class RebuiltAverage:
         return len({reader.location for (reader, _), share in shares if share} - {self.checkpoint.location})
 
     def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
-        """Return whole float32 tensors by name; one slice of one tensor is in memory beside the result."""
+        """Return whole float32 tensors by name; one tensor in float64 is in memory beside the result."""
         manifest = self.checkpoint.manifest
         tensors = {}
         for name, shape in manifest.shapes.items():
@@ -72,16 +70,17 @@ class RebuiltAverage:
                 continue
             numel = math.prod(shape)
             is_averaged = (own := self.checkpoint.field_of(name, "")) == ""
-            whole = torch.empty(numel) if is_averaged else self.checkpoint.read(own, name, 0, numel).float()
-            for start in range(0, numel if is_averaged else 0, SLICE):
-                stop = min(start + SLICE, numel)
-                total = torch.zeros(stop - start, dtype=torch.float64)
-                for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
-                    if share:
-                        total.add_(reader.read(field_of(kept.length), name, start, stop), alpha=share)
-                whole[start:stop] = total
-            tensors[name.removeprefix(prefix)] = whole.reshape(shape)
+            whole = self._summed(name, numel) if is_averaged else self.checkpoint.read(own, name, 0, numel)
+            tensors[name.removeprefix(prefix)] = whole.float().reshape(shape)
         return self.checkpoint.merge(tensors) if merged else tensors
+
+    def _summed(self, name: str, numel: int) -> Tensor:
+        """Return the sum of the kept averages of a tensor, float64."""
+        total = torch.zeros(numel, dtype=torch.float64)
+        for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
+            if share:
+                total.add_(reader.read(field_of(kept.length), name, 0, numel), alpha=share)
+        return total
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,17 @@ A worker's state is staged on the host as it was at a step, while the next steps
 worker raises.
 """
 
-import os
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from blake3 import blake3
 from torch import Tensor
@@ -29,8 +26,6 @@ from ditlab.errors import first_line
 
 KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
 
-NUM_COPIERS = min(4, os.cpu_count() or 1)
-"""Threads for copying. torch's own threads meet after each tensor: on a busy machine that took thirty times as long."""
 VISIBILITY_TIMEOUT = 15.0
 """Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
 SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
@@ -53,7 +48,6 @@ class StagedState:
         """Flattened copies of the tensors, or the tensors themselves."""
         self._copies = copies
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._copiers = ThreadPoolExecutor(NUM_COPIERS, thread_name_prefix="checkpoint-copier")  # begun when needed
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
         """Allocate and touch the memory for tensors of these sizes."""
@@ -76,17 +70,9 @@ class StagedState:
         sizes = [tensor.nbytes for _, tensor in tensors]
         parts = self._buffer[: sum(sizes)].split(sizes)
         pairs = [(part.view(tensor.dtype), tensor.detach()) for part, (_, tensor) in zip(parts, tensors, strict=True)]
-        on_gpu = [pair for pair in pairs if pair[1].is_cuda]
-        for view, tensor in on_gpu:
+        for view, tensor in pairs:
             view.copy_(tensor.reshape(-1), non_blocking=True)
-        on_host = [pair for pair in pairs if not pair[1].is_cuda]
-
-        def copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-            for view, tensor in pairs:
-                np.copyto(view.view(torch.uint8).numpy(), tensor.reshape(-1).view(torch.uint8).numpy())
-
-        list(self._copiers.map(copy, [on_host[first::NUM_COPIERS] for first in range(NUM_COPIERS)]))
-        if on_gpu:
+        if any(tensor.is_cuda for _, tensor in pairs):
             torch.cuda.current_stream().synchronize()
         self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
 
@@ -135,8 +121,6 @@ class SaveOutcome:
     """Path or URI of the checkpoint."""
     metrics: dict[str, float]
     """Metrics in the manifest."""
-    seconds: float
-    """Time from the call to the end, in the background too."""
     error: SaveFailed | None = None
     """Reason why there is no checkpoint of this step; of the same kind on every worker."""
     note: str | None = None
@@ -186,7 +170,6 @@ class BackgroundSaver:
         The first worker's manifest counts; its pieces and shards are filled in here. Waits for the save before to end.
         `poll` and `wait` return a failure, which is never raised here.
         """
-        began = time.perf_counter()
         self._join()
         self._copy_failure = None
         try:
@@ -196,7 +179,7 @@ class BackgroundSaver:
             self._copy_failure = ("write", f"{reason}; checkpoint.write=blocking needs none")
         manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
         # A daemon: a worker that waits for a dead one must not keep the process from ending.
-        thread = threading.Thread(target=self._run, args=(manifest, began), name="checkpoint-saver", daemon=True)
+        thread = threading.Thread(target=self._run, args=(manifest,), name="checkpoint-saver", daemon=True)
         thread.start()
         self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
         if self.mode == "blocking":
@@ -229,11 +212,10 @@ class BackgroundSaver:
             if not self._thread.is_alive():
                 self._thread = None
 
-    def _run(self, manifest: CheckpointManifest, began: float) -> None:
+    def _run(self, manifest: CheckpointManifest) -> None:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
         location = self.store.location_of(manifest.step)
-        seconds = time.perf_counter() - began
-        self._last = SaveOutcome(manifest.step, location, manifest.metrics, seconds, result.error, result.note)
+        self._last = SaveOutcome(manifest.step, location, manifest.metrics, result.error, result.note)
         self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:

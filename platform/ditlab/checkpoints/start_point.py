@@ -12,6 +12,9 @@ from ditlab.errors import Unreachable, UserError
 from ditlab.spec.experiment import Experiment, content_of_data
 from ditlab.spec.start import Start
 
+MOST_LISTED = 12
+"""Newest checkpoints that a message lists."""
+
 
 @dataclass(frozen=True)
 class StartPoint:
@@ -34,15 +37,12 @@ class StartPoint:
         parent = self.start.run
         checkpoints = self.find_checkpoints()
         if step not in (there := checkpoints.steps()):
-            have = _listed([str(each) for each in there]) if there else "none"
+            have = ", ".join(map(str, there[-MOST_LISTED:])) or "none"
             raise UserError(f"start.step={step}: run {parent} has no checkpoint of that step; it has {have}.")
         try:
             reader = checkpoints.open(step, verify)
         except DamagedCheckpoint as error:
-            others = [str(each) for each in there if each != step]
-            reason = str(error).removesuffix(" use an earlier checkpoint.").rstrip(";")
-            remedy = f"run {parent} also has {_listed(others)}" if others else f"run {parent} has no other"
-            raise UserError(f"start.step={step}: {reason}; {remedy}.") from None
+            raise UserError(f"start.step={step}: {error}") from None
         held = checkpoints.held_digest(step, self.run_id)
         if held is not None and held != reader.manifest.state_digest():
             reader.close()
@@ -79,11 +79,6 @@ def kept_scalars(manifest: CheckpointManifest, experiment: Experiment) -> dict[s
     before = manifest.spec["training"]
     unused = [prefix for prefix, key in (("loss_scale.", "precision"), ("clip.", "clip")) if now[key] != before[key]]
     return {name: value for name, value in manifest.scalars.items() if not name.startswith(("averages.", *unused))}
-
-
-def _listed(steps: list[str]) -> str:
-    shown = steps if len(steps) <= 12 else [*steps[:4], "...", *steps[-7:]]
-    return f"step{'s' if len(steps) > 1 else ''} {', '.join(shown)}"
 
 
 def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:

@@ -18,12 +18,12 @@ REMEDY = (
 )
 
 
-def own_token(more: Mapping[str, str] | None = None) -> AbstractContextManager[None]:
+def own_token() -> AbstractContextManager[None]:
     """Make a Ray instance that the block starts require a new token, whatever the environment says.
 
-    Without one, any process of the machine could run code as this user. `more` has further variables of the instance.
+    Without one, any process of the machine could run code as this user.
     """
-    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None, **(more or {})})
+    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None})
 
 
 def named(address: str) -> str:

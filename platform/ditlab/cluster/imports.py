@@ -24,11 +24,7 @@ REMEDIES = {
     "out": "--out={out} is not the same folder on node {node}; name one that all nodes share.",
     "source": "--source={source} is not on node {node}; name a folder that all nodes share, or a URI.",
 }
-TASK_BYTES = 64 * 2**20
-"""Input of a task, where it has several blocks."""
-TASKS_PER_CORE = 4
-"""Tasks that each core gets at least, so that all end at about the same time."""
-_BLOCKS = TypeAdapter(tuple[InputBlock, ...])
+_BLOCK = TypeAdapter(InputBlock)
 _ERRORS = {kind.__name__: kind for kind in (UserError, RefusedSource, Unreachable, StorageOutage)}
 """Kinds of a user's mistakes, by the names under which they come back from a task."""
 
@@ -54,10 +50,9 @@ class RayExecutor:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         resources = ray.cluster_resources()
         has_gpus = resources.get("GPU", 0) > 0
-        groups = grouped(blocks, int(resources.get("CPU", 1)))
-        items = [{"blocks": _BLOCKS.dump_json(tuple(group)).decode()} for group in groups]
-        data = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
-            partial(_import_blocks, work),
+        items = [{"block": _BLOCK.dump_json(block).decode()} for block in blocks]
+        data = ray.data.from_items(items, override_num_blocks=len(items)).map(
+            partial(_import_block, work),
             num_cpus=1,
             num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None,
         )
@@ -74,25 +69,12 @@ class RayExecutor:
             ) from error
 
 
-def _import_blocks(work: BlockTask, row: dict[str, Any]) -> list[dict[str, str]]:
-    """Do the work of a row of Ray Data, some blocks. A user's mistake comes back as a value, as Ray wraps errors."""
-    found = []
-    for block in _BLOCKS.validate_json(row["blocks"]):
-        try:
-            found.append({"receipt": work(block).model_dump_json(), "error": "", "message": ""})
-        except UserError as error:
-            return [*found, {"receipt": "", "error": type(error).__name__, "message": str(error)}]
-    return found
-
-
-def grouped(blocks: Sequence[InputBlock], cores: int) -> list[Sequence[InputBlock]]:
-    """Group neighbouring blocks into tasks of about TASK_BYTES, or fewer bytes where that leaves each core a few tasks.
-
-    Between two tasks of a core Ray Data was seen to take 0.13 seconds, a quarter of the work on a block of 16 MiB.
-    """
-    mean = max(1, sum(block.bytes for block in blocks) // max(1, len(blocks)))
-    size = max(1, min(TASK_BYTES // mean, len(blocks) // (TASKS_PER_CORE * max(1, cores))))
-    return [blocks[first : first + size] for first in range(0, len(blocks), size)]
+def _import_block(work: BlockTask, row: dict[str, Any]) -> dict[str, str]:
+    """Do the work of a row of Ray Data, a block. A user's mistake comes back as a value, as Ray wraps errors."""
+    try:
+        return {"receipt": work(_BLOCK.validate_json(row["block"])).model_dump_json(), "error": "", "message": ""}
+    except UserError as error:
+        return {"receipt": "", "error": type(error).__name__, "message": str(error)}
 
 
 @contextmanager

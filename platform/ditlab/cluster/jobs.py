@@ -6,15 +6,13 @@ A package is a job's working directory, and DiTLab's own code where that runs fr
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import logging
 import os
 import secrets
 import shlex
+import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,32 +20,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ditlab.cluster.access import headers, named, token_refused, users_token
-from ditlab.cluster.ray_internals import ray_internal
+from ditlab.cluster.access import named, token_refused, users_token
 from ditlab.errors import RunFailed, UserError, first_line
-from ditlab.home import Home, is_ray_job
-from ditlab.spec.values import format_bytes
+from ditlab.home import Home
 from ditlab.tracking.access import exempt_from_proxies
 from ditlab.tracking.records import this_process
 
-MAX_BYTES = 512 * 2**20
-"""Size of the largest package that a job server accepts, in bytes."""
 STOP_TIMEOUT = 600
 """Seconds that a stopped job has for its last checkpoint; Ray would kill it after 3 s."""
 
 SUBMITTER = "DITLAB_SUBMITTER"
 """Variable of a job that says where the submitter's home is."""
 
-_STOP_VARIABLE, _RAYS_STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S", 3.0
+_STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _STOP_RESERVE = 10  # seconds of a job's end that are not the run's
-_quiet = logging.getLogger("ditlab.upload")
-_quiet.setLevel(logging.CRITICAL)
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 """Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
 REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
 AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
-_TOKEN_REQUIRED = "authentication token"  # part of the message with which Ray refuses
 _STARTING = "No available agent"  # a head's answer in its first seconds
 _SDKS = ("dashboard_sdk", "job.sdk")
 END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -56,19 +47,6 @@ END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 def default_address() -> str:
     """Address of the job server where no option names one."""
     return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
-
-
-def check_stop_wait(grace: float, warn: Callable[[str], None]) -> None:
-    """Warn where the Ray job that this process leads would be killed before `grace` seconds have passed."""
-    try:
-        wait = float(os.environ.get(_STOP_VARIABLE, _RAYS_STOP_WAIT))
-    except ValueError:
-        return
-    if is_ray_job() and wait < grace:
-        warn(
-            f"a stopped job is killed after {wait:g} s ({_STOP_VARIABLE}), and a last checkpoint may take up to "
-            f"{grace:g} s (--grace); set the variable in the job's runtime environment, as `ditlab submit` does."
-        )
 
 
 def describe_submitter(home: Home) -> str:
@@ -112,35 +90,10 @@ def leave_out(home: Path, root: Path) -> None:
         (home / ".rayignore").write_text("*\n", encoding="utf-8")
 
 
-def package_files(root: Path) -> dict[str, int]:
-    """Bytes of each file that Ray would pack of a folder, by its path: all but what .rayignore and .gitignore name.
-
-    Raises UserError where the folder cannot be read, or is larger than a job server accepts.
-    """
-    found: list[Path] = []
-    respects_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
-    try:  # the rules for ignored files are Ray's own
-        ignored = [ray_internal("_get_excludes")(root, ray_internal("get_runtime_env_default_excludes")())]
-        ray_internal("_dir_travel")(root, ignored, found.append, include_gitignore=respects_git, logger=_quiet)
-        files = {str(path.relative_to(root)): path.stat().st_size for path in found if path.is_file()}
-    except OSError as error:
-        raise UserError(f"--working-dir {root} cannot be read ({error.strerror}); name another folder.") from error
-    if (size := sum(files.values())) > MAX_BYTES:
-        largest = sorted(files, key=lambda name: files[name], reverse=True)[:5]
-        named = ", ".join(f"{name} ({format_bytes(files[name])})" for name in largest)
-        raise UserError(
-            f"--working-dir {root} is too large for a job: {format_bytes(size)} in {len(files):,} files, and "
-            f"{format_bytes(MAX_BYTES)} can travel; the largest are {named}. Name what the job does not need in "
-            ".rayignore, keep data at a URI (docs/data.md), or name a smaller --working-dir."
-        )
-    return files
-
-
 def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any]:
     """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine or of the nodes.
 
-    A stopped job has `grace` seconds at least. Raises UserError for a relative home, and for a working directory that
-    cannot be sent.
+    A stopped job has `grace` seconds at least. Raises UserError for a relative home.
     """
     if home is not None and not home.startswith("/"):
         raise UserError(f"--home {home} is no absolute path; write the one by which all nodes see the folder.")
@@ -148,7 +101,6 @@ def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any
     variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
     variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
     leave_out(own.root, root)
-    package_files(root)
     return runtime_env(root, variables)
 
 
@@ -195,17 +147,27 @@ def open_job_server(address: str) -> Iterator[JobServer]:
     address = address.rstrip("/")
     exempt_from_proxies()
     with users_token():
-        check_job_server(address)
         try:
+            from ray.exceptions import AuthenticationError
             from ray.job_submission import JobSubmissionClient
 
             # Ray logs every file that it leaves out.
             for name in ("", ".dashboard", ".job_submission", *(f".dashboard.modules.{sdk}" for sdk in _SDKS)):
                 logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
-            client = JobSubmissionClient(address)
         except ImportError as error:
             raise UserError(
                 f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
+            ) from None
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            socket.create_connection((parts.hostname, port), REQUEST_TIMEOUT).close()
+            client = JobSubmissionClient(address)
+        except AuthenticationError:
+            raise token_refused(address) from None
+        except _client_errors() as error:
+            raise UserError(
+                f"{named(address)}: no job server of Ray answers there ({first_line(error)}); start the cluster (`ray "
+                "up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the address."
             ) from None
         yield JobServer(address, client)
 
@@ -284,41 +246,6 @@ class JobServer:
         except _client_errors() as error_found:
             reason = first_line(error_found)
             raise error(f"{named(self.address)}: the job server {what} ({reason}).") from None
-
-
-def check_job_server(address: str) -> None:
-    """Raises UserError where no job server of Ray answers at the address, or it refuses the user's token.
-
-    The token is sent only to a server that requires one in Ray's words.
-    """
-    status = 0
-    text = ""
-    needs_token = False
-    try:
-        for credentials in (dict[str, str](), headers()):
-            request = urllib.request.Request(f"{address}/api/version", headers=credentials)
-            try:
-                with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT) as answer:
-                    status = answer.status
-                    text = answer.read(10_000).decode(errors="replace")
-            except urllib.error.HTTPError as error:
-                status = error.code
-                text = error.read(10_000).decode(errors="replace")
-            if not (needs_token := status in (401, 403) and _TOKEN_REQUIRED in text):
-                break
-    except (http.client.HTTPException, ValueError):
-        status = 0  # the server speaks no HTTP
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(
-            f"{named(address)}: no job server answers there ({getattr(reason, 'strerror', None) or reason}); start "
-            "the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the "
-            "address."
-        ) from None
-    if needs_token:
-        raise token_refused(address)
-    if status != 200 or "ray_version" not in text:
-        raise UserError(f"{named(address)}: the server there is no job server of Ray; correct the address.")
 
 
 def _client_errors() -> tuple[type[Exception], ...]:

@@ -12,6 +12,7 @@ from ditlab.cluster.capacity import (
     check_capacity,
     cluster_nodes,
     cpu_share,
+    has_autoscaler,
     nodes_for_workers,
     waiting_message,
 )
@@ -51,9 +52,8 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
     with ray_session(None, needed, callbacks.warn), stop_signals(grace) as stop:
         from ditlab.cluster.workers import GroupSpec, WorkerPool
 
-        nodes, growth = cluster_nodes()
-        nodes = nodes_for_workers(experiment, nodes, growth)
-        share = cpu_share(resources, nodes, growth=growth)
+        nodes = nodes_for_workers(experiment, cluster_nodes(), has_autoscaler())
+        share = cpu_share(resources, nodes)
         number = launch.threads and launch.threads.number
         if launch.resumed and is_on_cluster and not resources.cpus_per_worker:
             number = recorded_threads(launch.folder)
@@ -61,7 +61,7 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
             if is_on_cluster and number > share.cpus:
                 callbacks.warn(f"{number} threads of each worker, as before, compute on {share.cpus:g} cores: slower.")
             share = CpuShare(number, min(float(number), share.cpus))
-        if message := waiting_message(resources, share, nodes, growth):
+        if message := waiting_message(resources, share, nodes):
             callbacks.warn(message)
         pool = WorkerPool(launch.folder.path / "ray", keep=False)
         if is_on_cluster:
@@ -142,7 +142,7 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
     with ray_session(address, 0, warn):
         from ditlab.cluster.survey import check_nodes
 
-        nodes, growth = cluster_nodes()
-        check_capacity(experiment.resources, nodes_for_workers(experiment, nodes, growth), growth=growth)
+        grows = has_autoscaler()
+        check_capacity(experiment.resources, nodes_for_workers(experiment, cluster_nodes(), grows), grows=grows)
         check_nodes(experiment, warn)
         yield

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -76,7 +75,6 @@ def node_report(home: str, storage: str | None, probe: str, packages: Iterable[s
         "problem": problem,
         "versions": versions(with_code=not problem, packages=packages),
         "home": _probe_problem(lambda: (Path(home) / probe).read_bytes(), probe),
-        "interfaces": [name for _, name in socket.if_nameindex()],
         "home_free": _free(home),
         "cache_free": _free(os.environ.get("DITLAB_CACHE") or home),
         "storage": "",

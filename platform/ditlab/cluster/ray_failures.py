@@ -67,22 +67,14 @@ def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:
 
     The run's own workers are the cause where they together use more than any other process.
     """
-
-    def found(pattern: str) -> str:
-        match = re.search(pattern, text)
-        return match[1] if match else ""
-
+    node = re.search(r"\bID: ([0-9a-f]+)", text)
     users = re.findall(r"^(\d+)\t([\d.]+)\t(.*)$", text.partition("memory users:")[2], re.MULTILINE)  # of ten processes
-    workers = {str(each.pid) for each in heartbeats if each.node.startswith(found(r"\bID: ([0-9a-f]+)"))}
+    workers = {str(each.pid) for each in heartbeats if node and each.node.startswith(node[1])}
     own = sum(float(size) for pid, size, _ in users if pid in workers)
     others = [(float(size), pid, command) for pid, size, command in users if pid not in workers]
     is_own = own > 0 and own >= max(others, default=(0.0,))[0]
     message = "a node's memory is nearly used up"
     remedy = "end other work there"
-    if used := found(r"was ([\d.]+GB used / [\d.]+GB limit)"):
-        message += f" ({used.replace('GB', ' GiB')})"
-    if threshold := found(r"\(([\d.]+)% of \d+B limit\)"):
-        message += f", where Ray ends processes above {threshold} %"
     if is_own:
         message += f"; this run's workers use the most, {own:g} GiB"
         remedy = "lower batch.micro or the model's size, or take more or larger nodes"

@@ -46,12 +46,10 @@ SETTINGS = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
     "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
 }
-MAX_SOCKET = 107
-"""Bytes of a socket's path on Linux."""
-_SOCKET = "/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-WAIT_VARIABLE = "DITLAB_RAY_WAIT"
-"""Environment variable with the seconds for which a slow start is tried again; 0: once."""
-WAIT = 300.0  # seconds, where the variable is not set
+LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Bytes of the folder of an instance's files, by the 107 that Linux allows for the longest of its sockets."""
+TRIES = 6
+"""Attempts to start an instance on this machine, where it is slow."""
 _PAUSE = 2.0  # seconds between two attempts
 _lost = ""  # see `lost_ray`
 _LOOK_INTERVAL = 0.5  # seconds between looks for Ray's death
@@ -104,8 +102,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     the end. An existing connection of this process is used as it is. `warn` receives a line for each start that took
     too long; None: the logger `ditlab`.
 
-    Raises UserError where nothing answers at the address, or the cluster refuses the token, and RunFailed where Ray
-    does not start on this machine.
+    Raises UserError where nothing answers at the address, the cluster refuses the token, or TMPDIR is too long for
+    sockets, and RunFailed where Ray does not start on this machine.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -120,17 +118,17 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     with ExitStack() as stack:
         if address is None:
-            stack.enter_context(own_token(socket_folder(warn or _log.warning)))
+            check_socket_folder()
+            stack.enter_context(own_token())
             stack.enter_context(without_uv())
             # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
             quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-            wait = start_wait()
             before = set(psutil.Process().children())
             clean = partial(end_attempt, ray, before)
             with own_sessions(stack.enter_context(killed_with_this_process())):
                 try:
-                    start_with_patience(partial(ray.init, **quiet), clean, wait, warn or _log.warning)
+                    start_with_patience(partial(ray.init, **quiet), clean, warn or _log.warning)
                 except KeyboardInterrupt:
                     clean()
                     raise
@@ -154,24 +152,15 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
         yield ray
 
 
-def socket_folder(warn: Callable[[str], None]) -> dict[str, str]:
-    """Variables that put the files of an instance on this machine where its sockets can be.
-
-    They lie in RAY_TMPDIR or TMPDIR, whose path may be too long: another folder is taken, and `warn` told.
-
-    Raises UserError where there is no other one.
-    """
-    name = next((each for each in ("RAY_TMPDIR", "TMPDIR") if each in os.environ), None)
-    given = os.environ.get(name or "", "/tmp")
-    most = MAX_SOCKET - len(_SOCKET)
-    if given.startswith("/") and len(os.fsencode(given)) <= most:
-        return {}
-    fault = f"{name}={given} is no folder for Ray's sockets (an absolute path of {most} bytes at most)"
-    for folder in ("/tmp", "/var/tmp", "/dev/shm"):
-        if os.access(folder, os.W_OK | os.X_OK):
-            warn(f"{fault}: Ray's own files go to {folder}.")
-            return {"RAY_TMPDIR": folder}
-    raise UserError(f"{fault}, and neither /tmp nor /var/tmp can be written; set RAY_TMPDIR to a shorter folder.")
+def check_socket_folder() -> None:
+    """Raise UserError where the sockets of an instance on this machine do not fit into Ray's folder."""
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"  # as Ray chooses
+    folder = os.environ.get(name, "/tmp")
+    if not folder.startswith("/") or len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise UserError(
+            f"{name}={folder} is no folder for Ray's sockets (an absolute path of {LONGEST_FOLDER} bytes at most); set "
+            "RAY_TMPDIR to a shorter one, such as /tmp."
+        )
 
 
 def lost_ray() -> str:
@@ -241,27 +230,12 @@ def _unreachable_head() -> str:
     return ""
 
 
-def start_wait() -> float:
-    """Seconds for which a slow start is tried again. Raises UserError where the variable holds no number."""
-    text = os.environ.get(WAIT_VARIABLE, "")
-    try:
-        seconds = float(text) if text else WAIT
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise UserError(f"{WAIT_VARIABLE}={text} is no time in seconds; set a number such as {WAIT:.0f}, or unset it.")
-    return seconds
+def start_with_patience(start: Callable[[], object], clean: Callable[[], None], warn: Callable[[str], None]) -> None:
+    """Call `start` until it succeeds, a few times where it is slow; `clean` follows each failure.
 
-
-def start_with_patience(
-    start: Callable[[], object], clean: Callable[[], None], wait: float, warn: Callable[[str], None]
-) -> None:
-    """Call `start` until it succeeds, for up to `wait` seconds after its first slow end; `clean` follows each failure.
-
-    Raises RunFailed where it fails for another reason than slowness, or the time is over.
+    Raises RunFailed where it fails for another reason, or too often.
     """
-    began = time.monotonic()
-    while True:
+    for left in reversed(range(TRIES)):
         try:
             start()
             return
@@ -269,21 +243,12 @@ def start_with_patience(
             # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing was started.
             clean()
             reason = first_line(error)
-            passed = time.monotonic() - began
-            if not _SLOW.search(str(error)):
+            if not left or not _SLOW.search(str(error)):
                 raise RunFailed(
                     f"Ray cannot be started on this machine ({reason}); `ditlab doctor` shows what is missing, and "
                     "`ditlab train --local` trains without Ray."
                 ) from error
-            if passed >= wait:
-                raise RunFailed(
-                    f"Ray did not start on this machine within {passed:.0f} s ({reason}); end other work, give it more "
-                    f"time ({WAIT_VARIABLE}={wait:.0f} seconds now), or train without it: `ditlab train --local`."
-                ) from error
-            warn(
-                f"Ray has not started after {passed:.0f} s, as this machine is busy; trying again for up to "
-                f"{wait - passed:.0f} s more ({WAIT_VARIABLE}={wait:.0f})."
-            )
+            warn(f"Ray has not started ({reason}), as this machine is busy; trying again.")
             time.sleep(_PAUSE)
 
 

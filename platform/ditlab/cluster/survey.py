@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
 from ditlab.cluster.nodes import NodeRow, alive_nodes, node_name, run_on_nodes
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
-from ditlab.runs.prepare import missing_interface
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
@@ -40,10 +37,7 @@ def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere:
     home = Home.from_environment()
     storage = experiment.checkpoint.storage
     packages = tuple(plugin_packages(experiment.to_dict()))
-    required = NodeRequirements(
-        versions(packages=packages), str(home.root), absolute(storage) if storage else None,
-        experiment.resources.network.interface,
-    )  # fmt: skip
+    required = NodeRequirements(versions(packages=packages), str(home.root), absolute(storage) if storage else None)
     reports, silent = collect_reports(home, required.storage, packages=packages)
     if faults := node_faults(reports, required, everywhere):
         raise UserError(faults[0])
@@ -171,8 +165,6 @@ class NodeReport:
     """Reason why the probe below DITLAB_HOME cannot be read there."""
     storage: str = ""
     """Reason why the probe below `checkpoint.storage` cannot be read there."""
-    interfaces: Sequence[str] = ()
-    """Names of its network interfaces."""
     skew: float = 0.0
     """Seconds by which its clock is ahead of the launcher's."""
     home_free: int = 0
@@ -183,12 +175,11 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class NodeRequirements:
-    """Requirements on every node: versions, shared folders, network interface."""
+    """Requirements on every node: versions and shared folders."""
 
     versions: Mapping[str, str]
     home: str
     storage: str | None = None
-    interface: str | None = None
 
 
 def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False) -> list[str]:
@@ -197,103 +188,76 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
     A node that only drives needs the same Ray and Python alone, unless work may run `everywhere` (a sweep's trials are
     led from any node).
     """
-    working = [each for each in reports if each.trains or everywhere]
-    whole = [each for each in working if not each.problem]
-    faults = [*software_faults(reports, working, required.versions), *unshared_faults(whole, required)]
-    interface = required.interface
-    lacking = [([*each.interfaces], each.name) for each in whole if interface not in (None, *each.interfaces)]
-    return faults + [missing_interface(str(interface), nodes, existing) for existing, nodes in _by_value(lacking)]
+    faults = []
+    for report in reports:
+        works = report.trains or everywhere
+        faults += software_faults(report, required.versions, works)
+        if works and not report.problem:
+            faults += unshared_faults(report, required)
+    return faults
 
 
 def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywhere: bool = False) -> list[str]:
     """Return a sentence for each tolerated difference of versions, and for each clock that differs."""
-    whole = [each for each in reports if (each.trains or everywhere) and not each.problem]
-    return _differences(whole, own, TOLERATED) + [
-        f"the clock of node {each.name} is {abs(each.skew):.0f} s {'ahead of' if each.skew > 0 else 'behind'} that of "
-        "the launcher; let NTP set both, or the run's time stamps contradict each other."
-        for each in reports
-        if abs(each.skew) > MAX_SKEW
-    ]
+    found = []
+    for report in reports:
+        if (report.trains or everywhere) and not report.problem:
+            found += _differences(report, own, TOLERATED)
+            if abs(report.skew) > MAX_SKEW:
+                found.append(
+                    f"the clock of node {report.name} is {abs(report.skew):.0f} s "
+                    f"{'ahead of' if report.skew > 0 else 'behind'} that of the launcher; let NTP set both, or the "
+                    "run's time stamps contradict each other."
+                )
+    return found
 
 
-def software_faults(reports: Sequence[NodeReport], working: Sequence[NodeReport], own: Mapping[str, str]) -> list[str]:
-    """Faults of nodes that cannot import DiTLab, or have other versions of packages that must be the same.
+def software_faults(report: NodeReport, own: Mapping[str, str], works: bool) -> list[str]:
+    """Faults of a node that cannot import DiTLab, or has other versions of packages that must be the same.
 
-    Only the `working` ones of all reports need more than the same Python and Ray.
+    A node that does not work needs the same Python and Ray alone.
     """
-    broken = _by_value((each.problem, each.name) for each in working if each.problem)
-    faults = [
-        f"DiTLab cannot be imported on {nodes} ({reason}); send it along with `ditlab submit`, or with `ray job submit "
-        "--working-dir . --runtime-env platform/runtime_env.yaml`, or install it on every node."
-        for reason, nodes in broken
-    ]
-    others = [name for name in own if name not in ("python", "ray", *TOLERATED)]
-    whole = [each for each in working if not each.problem]
-    return faults + _differences(reports, own, ["python", "ray"]) + _differences(whole, own, others)
+    if works and report.problem:
+        return [
+            f"DiTLab cannot be imported on node {report.name} ({report.problem}); send it along with `ditlab submit`, "
+            "or install it on every node."
+        ]
+    names = [name for name in own if name not in TOLERATED] if works else ["python", "ray"]
+    return _differences(report, own, names)
 
 
-def unshared_faults(reports: Sequence[NodeReport], required: NodeRequirements) -> list[str]:
-    """Faults of nodes that do not see the launcher's files."""
-    state = "is not shared"
-    remedy = "name a folder that all nodes have mounted in the same place, or an object store's URI"
-    if is_uri(required.storage or ""):
-        state = "cannot be reached from every node"
-        remedy = "give that node the credentials, in the environment of its `ray start`, and a way to the store"
-    mounted = "point DITLAB_HOME at a folder on a file system that all nodes have mounted in the same place"
-    return [
-        f"{what}: what is written there cannot be read on {nodes} ({reason}); {how}."
-        for key, what, how in (
-            ("home", f"DITLAB_HOME={required.home} is not shared", mounted),
-            ("storage", f"checkpoint.storage={required.storage} {state}", remedy),
+def unshared_faults(report: NodeReport, required: NodeRequirements) -> list[str]:
+    """Faults of a node that does not see the launcher's files."""
+    remedy = "name a folder that all nodes have mounted in the same place"
+    faults = []
+    if report.home:
+        faults.append(
+            f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on node {report.name} "
+            f"({report.home}); {remedy}."
         )
-        for reason, nodes in _by_value((getattr(each, key), each.name) for each in reports if getattr(each, key))
-    ]
+    if report.storage:
+        faults.append(
+            f"checkpoint.storage={required.storage} is not shared: what is written there cannot be read on node "
+            f"{report.name} ({report.storage}); {remedy}, or give that node the credentials of the store."
+        )
+    return faults
 
 
-def _differences(reports: Sequence[NodeReport], own: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Sentences on packages in another version than the launcher's.
-
-    Of Python the first two numbers count, of a library all but the build (`+cu128`), which a head may lack.
-    """
-
-    def comparable(name: str, version: str) -> str:
-        return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
-
+def _differences(report: NodeReport, own: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Sentences on packages of a node in another version than the launcher's."""
     found = []
     for name in names:
         required = own.get(name, "")
-        label = "Python" if name == "python" else name
-        others = [(each.versions[name], each.name) for each in reports if name in each.versions]
-        for version, nodes in _by_value(
-            each for each in others if comparable(name, each[0]) != comparable(name, required)
-        ):
-            if name == "ditlab":
-                found.append(
-                    f"another version of DiTLab's code is on {nodes} ({version or 'none'}, and {required} where the "
-                    "run is launched); send the code along with `ditlab submit`, or install the same on every node."
-                )
-            elif "/" in name:
-                found.append(
-                    f"the folder {name} is not on the Python path of {nodes}; put it there, or send it along with the "
-                    "job, or install the package that holds it on every node."
-                )
-            else:
-                what = f"{label} {version} is" if version else f"{label} is not"
-                same = "the same Python" if name == "python" else f"{name}=={required}"
-                found.append(
-                    f"{what} installed on {nodes}, and {label} {required} where the run is launched; install {same} on "
-                    "every node."
-                )
+        version = report.versions.get(name, required)
+        if _comparable(name, version) != _comparable(name, required):
+            what = f"{name} {version} is" if version else f"{name} is not"
+            found.append(
+                f"{what} installed on node {report.name}, and {name} {required} where the run is launched; install the "
+                "same on every node, or send DiTLab's code along with `ditlab submit`."
+            )
     return found
 
 
-def _by_value(pairs: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    """Group pairs (value, node) as (value, its nodes): `node a`; `nodes a, b and c`; of many, the first ones."""
-    found = []
-    for value, group in groupby(sorted(pairs), key=lambda pair: pair[0]):
-        names = [node for _, node in group]
-        if len(names) > 4:
-            names = [*names[:3], f"{len(names) - 3} more"]
-        several = f"nodes {', '.join(names[:-1])} and {names[-1]}"
-        found.append((value, several if len(names) > 1 else f"node {names[0]}"))
-    return found
+def _comparable(name: str, version: str) -> str:
+    """Return what counts of a version: of Python two numbers, of a library all but the build (`+cu128`)."""
+    return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]

@@ -57,7 +57,6 @@ class WorkerGroup:
         per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
         config = {"channel": self._channel.name, "threads": share.threads, "gpus": gpus, "timeout": timeout}
         home = str(Home.named_by_environment().root)
-        variables = resources.network.environment()
         self._trainer = TorchTrainer(
             run_worker,
             train_loop_config=config,
@@ -69,8 +68,6 @@ class WorkerGroup:
                 # Ray itself retries nothing: `runs.failures` decides, counts and reports.
                 failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
                 checkpoint_config=CheckpointConfig(num_to_keep=1),
-                # Before the process group exists: NCCL reads its variables once.
-                worker_runtime_env={"env_vars": variables} if variables else None,
             ),
         )
         # In a thread, so that the main thread keeps the signals.

@@ -16,7 +16,6 @@ from itertools import cycle
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.allreduce import all_reduce
 from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, alive_nodes, collect_results, node_label, run_on_nodes, start_task
@@ -28,7 +27,6 @@ from ditlab.cluster.survey import (
     removed_if_empty,
 )
 from ditlab.doctor.findings import (
-    all_reduce_findings,
     report_findings,
     speed_findings,
     token_finding,
@@ -74,23 +72,13 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
-    return [*found, *_check_all_reduce(nodes, say)]
+    return found
 
 
 def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
     """Findings on MLflow, which every node asks but for a database."""
     asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
     return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
-
-
-def _check_all_reduce(nodes: list[NodeRow], say: Callable[[str], None]) -> list[Finding]:
-    """Findings on all-reduce between nodes with GPUs, or else all nodes."""
-    if len(nodes) == 1:
-        return [Finding("ok", "all-reduce", "one node: nothing to measure")]
-    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU", 0) >= 1]
-    say("all-reduce between all nodes ...")
-    measured = all_reduce(gpu_nodes or nodes, use_gpu=bool(gpu_nodes))
-    return all_reduce_findings(measured, use_gpu=bool(gpu_nodes))
 
 
 def _check_token() -> Finding:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from ditlab.cluster.allreduce import AllReduceResult
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements, node_warnings, software_faults, unshared_faults
 from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
@@ -14,8 +13,6 @@ from ditlab.tracking.access import sqlite_path
 
 SLOW_STORAGE = 100e6
 """Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
-SLOW_CPU, SLOW_GPU = 0.1e9, 1e9
-"""Bytes a second of bus bandwidth: less than 1 and 10 Gb/s Ethernet carry (0.125e9 and 1.25e9)."""
 
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
@@ -57,7 +54,8 @@ def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list
 
 def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
     """Findings on places that all nodes must see."""
-    unseen = [_split("missing", text.partition("=")[0], text) for text in unshared_faults(whole, required)]
+    faults = [fault for each in whole for fault in unshared_faults(each, required)]
+    unseen = [_split("missing", text.partition("=")[0], text) for text in faults]
     yield from unseen
     for option, value in (("DITLAB_HOME", required.home), ("checkpoint.storage", required.storage)):
         if value and not any(each.what == option for each in unseen):
@@ -104,31 +102,6 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
     ]
     answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
     return wrong or [Finding("ok", "MLflow", answers)]
-
-
-def all_reduce_findings(measured: AllReduceResult, use_gpu: bool) -> list[Finding]:
-    """Findings on all-reduce: its bandwidth, or the nodes that do not reach each other."""
-    how = "NCCL" if use_gpu else "gloo"
-    if measured.problems:
-        remedy = (
-            "open all ports between the nodes (security group, firewall), or name the right interface: "
-            "resources.network.interface, or GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where nodes are started"
-        )
-        return [Finding("missing", "all-reduce", problem, remedy) for problem in measured.problems]
-    if not measured.is_right:
-        return [Finding("missing", "all-reduce", "a sum was wrong", "take nodes out to find the one at fault")]
-    found = []
-    limit = SLOW_GPU if use_gpu else SLOW_CPU
-    for size, seconds in measured.seconds.items():
-        speed = measured.bus_bandwidth(size)
-        is_slow = speed < limit and size == max(measured.seconds)
-        remedy = f"the gradients of a billion parameters take {4e9 / size * seconds:.0f} s a step" if is_slow else ""
-        text = (
-            f"{speed / 1e9:.2f} GB/s bus bandwidth, {seconds * 1e3:.1f} ms, {measured.num_members} processes over "
-            f"{how}, the sum is right"
-        )
-        found.append(Finding("note" if is_slow else "ok", f"all-reduce of {size >> 20} MiB", text, remedy))
-    return found
 
 
 def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Finding:

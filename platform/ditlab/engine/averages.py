@@ -21,9 +21,9 @@ class WeightAverages:
     """Average `ema` that is evaluated, and averages of some relative lengths, each by its field of a state.
 
     They are in memory always, beside the masters: on the device, or on the CPU where these are offloaded. The
-    optimiser's step updates them, while state kept in files is in memory. A step that is left out leaves them as they
-    were. Averages of a length count applied updates, as Adam does; with the first one each is that update's result, so
-    nothing of the weights before has a part in them.
+    optimiser's step updates them. A step that is left out leaves them as they were. Averages of a length count applied
+    updates, as Adam does; with the first one each is that update's result, so nothing of the weights before has a part
+    in them.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ class WeightAverages:
         }
         self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
         if self._flats:
-            for index, flat in enumerate(partitions.flats):
-                with partitions.resident(index):
-                    for flats in self._flats.values():
-                        flats.append(flat.detach().clone())
+            for flat in partitions.flats:
+                for flats in self._flats.values():
+                    flats.append(flat.detach().clone())
             partitions.adam.register_step_post_hook(self._follow)
 
     def begin(self, step: int) -> None:
@@ -81,9 +80,9 @@ class WeightAverages:
         """Swap weights and the average `ema`, a slice at a time: a copy of the whole partition might not fit."""
         if "ema" not in self._flats:
             return
-        with self._partitions.rewriting() as indices:
-            for index in indices:
-                flats = (self._partitions.flats[index].detach(), self._flats["ema"][index])
+        with self._partitions.rewriting():
+            for weights, averages in zip(self._partitions.flats, self._flats["ema"], strict=True):
+                flats = (weights.detach(), averages)
                 for master, average in zip(*(flat.view(-1).split(SLICE) for flat in flats), strict=True):
                     held = master.clone()
                     master.copy_(average)
@@ -103,7 +102,7 @@ class WeightAverages:
         return self._partitions.adam_step - self.start
 
     def slices(self) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
-        """Yield field, slice and values of each length's average on this worker; reads no state kept in files."""
+        """Yield field, slice and values of each length's average on this worker."""
         for index, parts in enumerate(self._partitions.slices_of):
             for field in self.exponents:
                 for part in parts:

@@ -288,8 +288,7 @@ class FrozenParameters:
 class Partitions:
     """This worker's partitions of float32 master weights and moments, as slices of named parameters.
 
-    `flats` stay the same tensor objects for the engine's life; where they are kept in files, those tensors are empty
-    except inside `resident`.
+    `flats` stay the same tensor objects for the engine's life.
     """
 
     def __init__(self, engine: Any, stage: int, moments: Callable[[str], Sequence[str]]) -> None:
@@ -319,11 +318,10 @@ class Partitions:
             self.slices_of.append([each for each in self._slices(index, group) if each.start < each.stop])
         for index, flat in enumerate(self.flats):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
-            with self.resident(index, rewritten=True):
-                self.adam.state[flat] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                    **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
-                }
+            self.adam.state[flat] = {
+                "step": torch.zeros((), dtype=torch.float32, device=flat.device),
+                **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
+            }
 
     def _slices(self, index: int, group: Sequence[Any]) -> Iterator[ParameterSlice]:
         """This worker's slice of each parameter of a group; some are empty."""
@@ -372,42 +370,17 @@ class Partitions:
         """Return the number of updates applied to some flats, 0-dim; at stage 0 frozen ones are never updated."""
         return torch.stack([self.adam.state[flat]["step"] for flat in flats]).max()
 
-    def swapped(self, index: int) -> bool:
-        """Return True if a flat and its moments are kept in files."""
-        return self.stage == 3 and bool(self._optimizer._swappable_optimizer_subgroup(index))
-
     @contextmanager
-    def resident(self, index: int, rewritten: bool = False) -> Iterator[None]:
-        """Hold a flat and its moments in memory, and write them back where they are `rewritten` inside."""
-        swapped = self.swapped(index)
-        if swapped:
-            self._optimizer._optimizer_states_and_gradient_swap_in(index)
-        yield
-        if swapped and rewritten:
-            self._optimizer._optimizer_states_and_gradient_swap_out(index)
-        elif swapped:
-            self._optimizer._release_swap_buffers(index)
-
-    @contextmanager
-    def rewriting(self) -> Iterator[Iterator[int]]:
-        """Iterate over flats, in memory one at a time, whose master weights may be written.
-
-        At the end the weights that the network computes with are updated from them.
-        """
+    def rewriting(self) -> Iterator[None]:
+        """Allow the master weights to be written; at the end, those that the network computes with follow them."""
         optimizer = self._optimizer
-
-        def flats_in_memory() -> Iterator[int]:
-            for index in range(len(self.flats)):
-                with self.resident(index, rewritten=True):
-                    yield index
-                    if self.stage == 3:
-                        optimizer._reassign_or_swap_out_partitioned_parameters(index)
-
         if self.stage == 3:
             optimizer.checkpoint_event_prologue()
         with torch.no_grad():
-            yield flats_in_memory()
+            yield
         if self.stage in (1, 2):
             optimizer.update_lp_params()
         elif self.stage == 3:
+            for index in range(len(self.flats)):
+                optimizer._reassign_or_swap_out_partitioned_parameters(index)
             optimizer.checkpoint_event_epilogue()

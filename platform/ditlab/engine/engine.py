@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +29,7 @@ from ditlab.engine.deepspeed_internals import (
     whole_shape,
 )
 from ditlab.engine.distributed import Rank
-from ditlab.engine.memory import check_swapping, checkpoint_activations, kept_memory, swap_folder
+from ditlab.engine.memory import checkpoint_activations, kept_memory
 from ditlab.engine.optimizers import AddedOptimizer, MuonAdamW, build_optimizer, parameter_facts
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.update import Update
@@ -74,14 +72,14 @@ class Engine:
     Another engine may be built around the same module once this one is closed, after an exception too; it begins with
     fresh state, so carry `state()` over with `load_state`, cloned before `close`. `micro_size` and `accumulation` are
     the samples of one forward pass and the forward passes of one step on each worker (the experiment's by default).
-    `swap` is the folder for state kept in files where the experiment names none; `clock` gets the time of each phase.
+    `clock` gets the time of each phase.
 
     Raises UserError where the device does not support the experiment's precision or offload.
     """
 
     def __init__(
         self, module: TrainingModule, experiment: Experiment, rank: Rank, micro_size: int | None = None,
-        accumulation: int | None = None, swap: Path | None = None, clock: PhaseClock | None = None,
+        accumulation: int | None = None, clock: PhaseClock | None = None,
     ) -> None:  # fmt: skip
         spec = experiment.engine
         self.stage = spec.zero.stage
@@ -99,15 +97,12 @@ class Engine:
         with ExitStack() as held:  # until `close`, or until an error below
             if rank.device.type == "cpu":
                 held.enter_context(kept_memory())
-            if spec.zero.offload == "nvme":
-                swap = swap_folder(spec.zero, swap)
-                held.callback(shutil.rmtree, swap, ignore_errors=True)
             if self.stage == 3:
                 held.enter_context(partitioned_linear())
             facts = parameter_facts(module)
             optimizer = build_optimizer(module, facts, experiment.optimizer, is_aligned=rank.device.type == "cuda")
             config = configuration(
-                experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation, swap
+                experiment, rank, micro_size or experiment.micro_size, accumulation or experiment.accumulation
             )
             self._engine = initialize(module, optimizer, config, rank)
             if self.stage == 0 and rank.world_size == 1:
@@ -201,10 +196,8 @@ class Engine:
         Frozen parameters have the field `frozen` alone, as the network computes with them: in its precision.
         """
         for index in range(len(self.partitions.flats)):
-            with self.partitions.resident(index):
-                copied = self.partitions.swapped(index)  # or the values would go with their buffers
-                for field, part, values in self._slices(index):
-                    yield (field, part.name, part.start), values.clone() if copied else values
+            for field, part, values in self._slices(index):
+                yield (field, part.name, part.start), values
         for part, values in self._frozen.slices():
             yield ("frozen", part.name, part.start), values
 
@@ -226,8 +219,8 @@ class Engine:
         parameters every worker must call it.
         """
         restarted = {} if START in scalars else self.averages.exponents
-        with self.partitions.rewriting() as indices:
-            for index in indices:
+        with self.partitions.rewriting():
+            for index in range(len(self.partitions.flats)):
                 for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
                     is_new = field in restarted or (field == "ema" and not has_ema)
@@ -265,9 +258,7 @@ def lay_out_as_trained(module: TrainingModule, experiment: Experiment, device: t
             parameter.data = values.view(parameter.shape)
 
 
-def configuration(
-    experiment: Experiment, rank: Rank, micro_size: int, accumulation: int, swap: Path | None
-) -> dict[str, Any]:
+def configuration(experiment: Experiment, rank: Rank, micro_size: int, accumulation: int) -> dict[str, Any]:
     """Build DeepSpeed's configuration, without clipping or norms of gradients: `engine.update` does both."""
     precision = experiment.training.precision
     spec = experiment.engine.zero
@@ -283,8 +274,6 @@ def configuration(
     for name, where in (("offload_optimizer", spec.offload), ("offload_param", spec.offload_parameters)):
         if where != "none":
             zero[name] = {"device": where, "pin_memory": on_gpu}
-        if where == "nvme":
-            zero[name]["nvme_path"] = str(swap)
     config: dict[str, Any] = {
         "train_batch_size": micro_size * accumulation * rank.world_size,
         "train_micro_batch_size_per_gpu": micro_size, "gradient_accumulation_steps": accumulation,
@@ -312,8 +301,6 @@ def initialize(module: nn.Module, optimizer: torch.optim.Optimizer, config: dict
                 f"training.precision=fp16 is not supported on this {rank.device.type}; "
                 "set training.precision to bf16 or fp32."
             )
-        if config["zero_optimization"].get("offload_optimizer", {}).get("device") == "nvme":
-            check_swapping()
         # DeepSpeed allocates a bucket of this size whatever the network's: 2 GB at its default.
         num_trained = sum(whole_shape(each).numel() for each in module.parameters() if each.requires_grad)
         config["zero_optimization"]["reduce_bucket_size"] = min(LARGEST_BUCKET, num_trained)

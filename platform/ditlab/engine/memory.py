@@ -1,27 +1,17 @@
-"""Memory of a step: activations computed again or offloaded, state in files, pages that are kept for the next step.
+"""Memory of a step: activations computed again or offloaded, pages that are kept for the next step.
 
 Activation checkpointing is that of Chen et al. 2016 (arXiv:1604.06174).
 """
 
 import ctypes
-import os
-import shutil
-import socket
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import psutil
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
-
-from ditlab.engine.deepspeed_internals import import_deepspeed
-from ditlab.errors import UserError
-from ditlab.spec.engine import Zero
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -68,43 +58,3 @@ def _pass_with_less_memory(forward: Any, recomputed: bool, offloaded: bool, *inp
     pinned = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with save_on_cpu(pinned) if offloaded else nullcontext():
         return checkpoint(forward, *inputs, use_reentrant=False, **named) if recomputed else forward(*inputs, **named)
-
-
-def check_swapping() -> None:
-    """Raise UserError where DeepSpeed's extension cannot be built, naming the missing package.
-
-    The build takes some minutes, once: it is kept in TORCH_EXTENSIONS_DIR.
-    """
-    import_deepspeed()  # its accelerator decides which builder it is
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-
-    missing = [package for program, package in (("c++", "g++"), ("ninja", "ninja-build")) if not shutil.which(program)]
-    if not missing and not AsyncIOBuilder().is_compatible(verbose=False):
-        missing = ["libaio-dev"]
-    if missing:
-        raise UserError(
-            f"engine.zero.offload=nvme compiles an extension that needs Debian package {' and '.join(missing)}, and "
-            "this machine lacks it; install it, or set engine.zero.offload to cpu."
-        )
-
-
-def swap_folder(zero: Zero, own: Path | None) -> Path:
-    """Create this engine's folder below `engine.zero.nvme_path` or the run's `own`; two runs may share a disk.
-
-    Deletes folders of dead processes of this machine. Raises UserError where the folder cannot be created.
-    """
-    base = Path(zero.nvme_path) if zero.nvme_path else own
-    if base is None:
-        raise UserError("engine.zero.nvme_path is null and this run has no folder of its own; give it a folder.")
-    host = socket.gethostname()
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        for left in base.glob(f"swap-{host}-*-*"):
-            process = left.name.removeprefix(f"swap-{host}-").partition("-")[0]
-            if process.isdigit() and not psutil.pid_exists(int(process)):
-                shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=f"swap-{host}-{os.getpid()}-", dir=base)).absolute()
-    except OSError as error:
-        raise UserError(
-            f"engine.zero.nvme_path={base} cannot be written to ({error.strerror}); name a folder on a local disk."
-        ) from None

@@ -137,7 +137,7 @@ class Launch:
     def training_run(self) -> TrainingRun:
         """Everything that a worker trains from. Raises UserError where data or checkpoints cannot be reached."""
         return TrainingRun(
-            self.experiment, self.data, self.plan, self.checkpoints(), self.home, self.folder.path / "swap",
+            self.experiment, self.data, self.plan, self.checkpoints(), self.home,
             self.memory, start_point(self.experiment, self.home, self.run_id),
             InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
             Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None, self.gated,

@@ -19,7 +19,6 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
     resources = launch.experiment.resources
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
-    os.environ.update(resources.network.environment())  # before the process group exists: NCCL reads them once
     callbacks.on_stage("building the network")
     before = torch.get_num_threads()
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)

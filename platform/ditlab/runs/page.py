@@ -36,7 +36,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
-from ditlab.tracking.history import ENERGY, SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
+from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
@@ -375,15 +375,13 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
 
 
 def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
-    """Time of all attempts, and hours of devices with their energy and price."""
+    """Time of all attempts, and hours of devices with their price."""
     if run.seconds:
         num = len(run.attempts)
         yield html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else "")
     for device, hours in run.facts.device_hours.items():
-        notes = [f"{run.last(ENERGY)} Wh"] if device == "GPU" and ENERGY in run.metrics else []
-        if run.facts.price:
-            notes.append(f"price {format_number(run.facts.price)}")
-        yield html.Fact(f"{device} hours", format_number(hours), ", ".join(notes))
+        price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
+        yield html.Fact(f"{device} hours", format_number(hours), price)
 
 
 def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -249,13 +248,12 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
 
 
 def check_parts(launch: Launch, local: bool, remote: bool) -> None:
-    """Check devices, network interface, compilation, model, storage, data and quality metrics; a cluster's nodes are
-    checked apart.
+    """Check devices, compilation, model, storage, data and quality metrics; a cluster's nodes are checked apart.
 
     Raises UserError.
     """
     experiment, resources = launch.experiment, launch.experiment.resources
-    workers, gpus, interface = resources.min_workers, resources.gpus_per_worker, resources.network.interface
+    workers, gpus = resources.min_workers, resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
             f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
@@ -269,8 +267,6 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
             f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
             f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
         )
-    if interface and not remote and interface not in (existing := [name for _, name in socket.if_nameindex()]):
-        raise UserError(missing_interface(interface, f"node {socket.gethostname()}", existing))
     _compile_decision(experiment)
     assert launch.model  # a mistake that only building finds shows before any file is touched
     if storage := experiment.checkpoint.storage:
@@ -366,9 +362,3 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     return recorded
 
 
-def missing_interface(interface: str, nodes: str, existing: Sequence[str]) -> str:
-    """Error message for `nodes`, as `nodes a and b`, that lack the interface and have the `existing` ones."""
-    return (
-        f"resources.network.interface={interface} does not exist on {nodes}, which has {', '.join(existing)}; name one "
-        "that every node has, or set it to null."
-    )

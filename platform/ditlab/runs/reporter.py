@@ -25,7 +25,7 @@ from ditlab.runs.sample_files import samples_path, save_grid, save_samples
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import DEVICES_TAG, ENERGY, MAIN_TAG, NAME_TAG, PROOF_TAG, Series, metric_history
+from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, NAME_TAG, PROOF_TAG, Series, metric_history
 from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
@@ -204,8 +204,6 @@ class TrackedReporter(Reporter):
             self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
         )
         self.recorded = JournalRecord(self._tracker)
-        known = self._tracker.journal.results.get(ENERGY)
-        self._energy_before = known.last.value if known else 0.0
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
         refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
         # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step may still come
@@ -298,8 +296,6 @@ class TrackedReporter(Reporter):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
-        if ENERGY in values:  # of this process, to which that of earlier attempts is added
-            values = {**values, ENERGY: values[ENERGY] + self._energy_before}
         self._tracker.journal.log_metrics(step, values)
         if step:
             self._tracker.begin_upload()

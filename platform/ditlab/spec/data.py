@@ -1,6 +1,8 @@
 """Data of an experiment (`data`)."""
 
+from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -72,17 +74,23 @@ def check_order(data: Spec, batch_size: int, workers: int) -> None:
     order = order_of(data)
     lanes, size = getattr(order, "lanes", workers), batch_size
     if isinstance(order, LanesOrderSpec) and size % lanes:
-        divisors = [n for n in range(workers, min(size, 2**16) + 1) if size % n == 0] or [size]
-        nearest = min(divisors, key=lambda n: abs(n - lanes))
         raise ValueError(
             f"data.order.lanes={lanes} does not divide batch.size={size}, of which each lane fills an equal slice; set "
-            f"data.order.lanes to a divisor, such as {nearest}, or change batch.size."
+            "data.order.lanes to a divisor, or change batch.size."
         )
     if lanes < workers:
         raise ValueError(
             f"data.order.lanes={lanes} is fewer than the {workers} workers that resources.workers allows; set "
             f"data.order.lanes to {workers} or more, or lower resources.workers."
         )
+
+
+def _check_size(sizes: Mapping[str, int], most: int = _MOST_AT_ONCE) -> None:
+    """Raise ValueError where generated data of these sizes, by field, would have more than `most` numbers."""
+    numbers = prod(sizes.values())
+    if numbers > most:
+        written = ", ".join(f"data.{name}={size}" for name, size in sizes.items())
+        raise ValueError(f"{written} give {numbers:,} numbers, and at most {most:,} are made; lower one of them.")
 
 
 class DigitsData(Spec):
@@ -196,12 +204,7 @@ class MotifsData(Spec):
 
     @model_validator(mode="after")
     def _fits_a_disk(self) -> "MotifsData":
-        numbers = self.chromosomes * self.peaks * (self.motifs + 1)
-        if numbers > _MOST_NUMBERS:
-            raise ValueError(
-                f"data.chromosomes={self.chromosomes}, data.peaks={self.peaks} and data.motifs={self.motifs} give "
-                f"{numbers:,} features, and at most {_MOST_NUMBERS:,} (16 GiB) are made; lower one of the three."
-            )
+        _check_size({"chromosomes": self.chromosomes, "peaks": self.peaks, "motifs": self.motifs}, _MOST_NUMBERS)
         return self
 
 
@@ -229,12 +232,7 @@ class GaussianMixtureData(Spec):
 
     @model_validator(mode="after")
     def _fits_a_disk(self) -> "GaussianMixtureData":
-        numbers = self.num * (self.regions or 1) * self.dimensions
-        if numbers > _MOST_AT_ONCE:
-            raise ValueError(
-                f"data.num={self.num}, data.regions={self.regions or 'null'} and data.dimensions={self.dimensions} "
-                f"give {numbers:,} numbers, and at most {_MOST_AT_ONCE:,} are made; lower one of the three."
-            )
+        _check_size({"num": self.num, "regions": self.regions or 1, "dimensions": self.dimensions})
         return self
 
 
@@ -259,11 +257,7 @@ class MarkovChainData(Spec):
 
     @model_validator(mode="after")
     def _fits_a_disk(self) -> "MarkovChainData":
-        if self.num * self.length > _MOST_AT_ONCE:
-            raise ValueError(
-                f"data.num={self.num} and data.length={self.length} give {self.num * self.length:,} tokens, and at "
-                f"most {_MOST_AT_ONCE:,} are made; lower one of the two."
-            )
+        _check_size({"num": self.num, "length": self.length})
         return self
 
 

@@ -33,13 +33,11 @@ class Zero(Spec):
 
     stage: Literal[0, 1, 2, 3] = 1
     """State partitioned over workers: 0 nothing, 1 optimiser state, 2 and gradients, 3 and parameters."""
-    offload: Literal["none", "cpu", "nvme"] = "none"
-    """Storage of optimiser state and float32 weights: the workers' device, CPU memory (stages 1 to 3) or files on a
-    local disk (stage 3; the moving average stays in memory). Offloaded, the update runs on the CPU."""
-    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
-    """Storage of partitioned parameters between their uses (stage 3 only). `nvme` is refused."""
-    nvme_path: str | None = None
-    """Folder on a fast local disk for `offload: nvme`; null is the run's own. What is put there goes with the run."""
+    offload: Literal["none", "cpu"] = "none"
+    """Storage of optimiser state and float32 weights: the workers' device or CPU memory (stages 1 to 3), where the
+    update then runs, too."""
+    offload_parameters: Literal["none", "cpu"] = "none"
+    """Storage of partitioned parameters between their uses (stage 3 only)."""
 
     @model_validator(mode="after")
     def _offload_fits_stage(self) -> "Zero":
@@ -48,26 +46,10 @@ class Zero(Spec):
                 "engine.zero.offload=cpu moves partitioned optimiser state, and engine.zero.stage=0 has none; "
                 "set engine.zero.stage to 1, 2 or 3."
             )
-        if self.offload == "nvme" and self.stage != 3:
-            raise ValueError(
-                f"engine.zero.offload=nvme needs engine.zero.stage=3 (it is {self.stage}); set engine.zero.stage to 3, "
-                "or engine.zero.offload to cpu."
-            )
-        if self.offload_parameters == "nvme":
-            # 0.19.8 keeps the first 1e9 values in memory, and fails an assertion ("Not enough buffers") beyond them.
-            raise ValueError(
-                "engine.zero.offload_parameters=nvme is not available, as DeepSpeed runs out of buffers when it swaps "
-                "parameters; set engine.zero.offload_parameters to cpu."
-            )
         if self.offload_parameters != "none" and self.stage != 3:
             raise ValueError(
                 f"engine.zero.offload_parameters={self.offload_parameters} needs partitioned parameters, and "
                 f"engine.zero.stage={self.stage} has none; set engine.zero.stage to 3."
-            )
-        if self.nvme_path is not None and self.offload != "nvme":
-            raise ValueError(
-                f"engine.zero.nvme_path={self.nvme_path} is used by nothing; set engine.zero.offload to nvme, or "
-                "remove it."
             )
         return self
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ditlab.errors import UserError, first_line, nearest_file
-from ditlab.home import Home, resolve_user_file, resolve_user_path
+from ditlab.home import resolve_user_file, resolve_user_path
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
 from ditlab.spec.uris import has_one_slash, is_uri, map_texts, path_field, variable_in
@@ -30,8 +30,6 @@ _log = logging.getLogger("ditlab.spec")
 _said: set[str] = set()
 FILES = ("model.init.from", "evaluation.features.weights", "evaluation.features.reference")
 """Fields with files whose own name tells their kind, whatever they link to."""
-MADE = ("checkpoint.storage", "engine.zero.nvme_path")
-"""Fields with folders that a run makes."""
 STANDARD_INPUT = Path("-")
 """SPEC on a command line, for the spec that is piped in; paths in it are taken from the working directory."""
 
@@ -76,8 +74,6 @@ def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
         remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"
-        if variable := variable_in(named_by):
-            remedy = f"variables such as {variable} are not read in specs, {remedy}"
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
     if is_edited(content):
         _warn_once(f"{path} was changed since DiTLab wrote it, by hand or by damage; it counts as it is now")
@@ -109,8 +105,7 @@ def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") ->
     """The mapping of an experiment or a sweep with its relative paths made absolute, from `folder` on.
 
     A plain name of data is that of a store in the home, and an encoder that is no folder has a name on the hub.
-    `source` is the file that the mapping was read from, "" for a command line. Of a file, a path that leads somewhere
-    from the working directory alone is still taken from there, with a warning.
+    `source` is the file that the mapping was read from, "" for a command line.
     """
     return dict(map_texts(mapping, lambda path, text: _resolve_path(path, text, folder, source)))
 
@@ -121,30 +116,15 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
         return text
     if text[:1] in ("", "/", "~") or variable_in(text):
         return text
-    is_name = field.startswith("data.") and "/" not in text and text not in (".", "..")
+    if field.startswith("data.") and "/" not in text and text not in (".", ".."):
+        return text  # the name of a store in the home
     try:
         resolve = resolve_user_file if field in FILES else resolve_user_path
-        before, root = resolve(text), resolve_user_path(folder)
-        place = Home.named_by_environment().stores / text if is_name else resolve(root / text)
+        place = resolve(resolve_user_path(folder) / text)
     except UserError as error:
         raise UserError(f"{source or '--set'}: {path}={error}") from None
-    said, is_before = f"{source}: {path}={text}", os.path.exists(before)  # noqa: PTH110 (Path's own may raise)
-    if os.path.exists(place):  # noqa: PTH110
-        return text if is_name and not is_before else str(place)
-    if is_before:
-        if source:
-            written = os.path.relpath(before, root)
-            wanted = "a name of a store in DITLAB_HOME/stores" if is_name else f"a path from {root}"
-            _warn_once(
-                f"{said} is {wanted}, and there is none; {before}, from the working directory, is taken in this "
-                f"release; write {written if written.startswith('.') else f'./{written}'}"
-            )
-        return str(before)
-    if is_name or (field.startswith(("encoders.", "evaluation.features.")) and not text.startswith(".")):
-        return text
-    if source and place != before and field not in MADE:
-        _warn_once(f"{said} leads to nothing, neither to {place} nor, from the working directory, to {before}")
-    return str(place)
+    is_on_hub = field.startswith(("encoders.", "evaluation.features.")) and not text.startswith(".")
+    return text if is_on_hub and not os.path.exists(place) else str(place)  # noqa: PTH110 (Path's own may raise)
 
 
 def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:

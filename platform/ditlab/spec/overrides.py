@@ -18,11 +18,9 @@ from pydantic.fields import FieldInfo
 
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
-from ditlab.spec.plugins import DATA_SOURCES
 from ditlab.spec.values import format_value, printable, printable_sentence, shorten, value_at
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab_models.contract import Spec
-from ditlab_models.extensions import LOSS_COMPONENTS, TIME_DENSITIES
 
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
 """Gives the spec class that a mapping is written for."""
@@ -41,7 +39,6 @@ WANTED = {
 }
 BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
 NULL_WORDS = ("off", "none")
-YAML_1_1 = {"on": "true", "yes": "true", "off": "false", "no": "false"}
 NAMES_ELSEWHERE = {
     "learning_rate": "optimizer.lr",
     "batch_size": "batch.size",
@@ -75,8 +72,6 @@ class Assignment:
     """Beginning of messages about it: `--set optimizer.lr=fast`."""
     text: str | None = None
     """The value as a command line has it; None for a value from elsewhere."""
-    problem: UserError | None = None
-    """Why `text`, which is the value then, is no YAML."""
 
     @property
     def keys(self) -> list[str]:
@@ -85,7 +80,7 @@ class Assignment:
 
     def typed(self, annotation: Any) -> Any:
         """The value for a field of a type. From a command line, a field of text takes the text as it is written, and
-        one of whole numbers `1e3`. Raises UserError for what is no YAML, and for `none` where null is meant."""
+        one of whole numbers `1e3`. Raises UserError for `none` where null is meant."""
         kinds = members(annotation)
         others = [kind for kind in kinds if kind is not type(None)]
         if self.text is not None and others == [str]:
@@ -94,8 +89,6 @@ class Assignment:
                 raise UserError(f"{self.source}: write null for none, and quotes around a text that is meant.")
             is_quoted = isinstance(self.value, str) and self.text.lstrip()[:1] in ("'", '"')
             return self.value if is_quoted or (is_null and self.value is None) else self.text.strip()
-        if self.problem:
-            raise self.problem
         is_whole = isinstance(self.value, float) and self.value.is_integer() and int in kinds and float not in kinds
         return int(self.value) if self.text is not None and is_whole else self.value
 
@@ -118,7 +111,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     """The text of `--set`, one by one: `model.depth=9`. The value is YAML (`null`, `[0.9, 0.99]`, `{kind: norm}`), but
-    for fields of text (`Assignment.typed`). Raises UserError for what is no path and value."""
+    for fields of text (`Assignment.typed`). Raises UserError for what is no path and YAML."""
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
@@ -127,20 +120,19 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
         source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
-        value: Any = text
-        problem = None
-        try:
-            value = parse_yaml(text, source)
-        except UserError as error:  # unless the field is a text
-            problem = error
-        yield Assignment(path, value, source, text, problem)
+        yield Assignment(path, parse_yaml(text, source), source, text)
+
+
+def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
+    """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
+    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
+    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
 
 
 def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
-    """The mapping with each field set in turn; `class_of` gives the spec class that a mapping is written for. Raises
-    UserError for a path that leads nowhere, and for a change of kind that undoes an earlier assignment."""
-    done: list[Assignment] = []
-    for assignment in assignments:
+    """The mapping with each field set, a kind before the fields beside it; `class_of` gives the spec class that a
+    mapping is written for. Raises UserError for a path that leads nowhere."""
+    for assignment in in_order_of_kinds(assignments):
         keys, value, annotation = assignment.keys, assignment.value, None
         # The class of some mappings depends on the names of the fields that they have (loss components of packages).
         is_there = value_at(mapping, keys) is not None
@@ -160,15 +152,7 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
                 # left out in a file: the field would belong to no kind
                 mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
             annotation = fields[key].annotation
-        value = assignment.typed(annotation)
-        if keys[-1] in SELECTORS and value_at(mapping, keys) != value:
-            beside = (each for each in done if each.keys[:-1] == keys[:-1] and each.keys[-1] not in SELECTORS)
-            if earlier := next(beside, None):
-                raise UserError(
-                    f"{assignment.source} would undo {earlier.source}, given before it; give {assignment.path} first."
-                )
-        mapping = merge(mapping, nested(keys, value))
-        done.append(assignment)
+        mapping = merge(mapping, nested(keys, assignment.typed(annotation)))
     return mapping
 
 
@@ -271,25 +255,12 @@ def _entry(below: Any, part: int | str) -> Any:
     return below.get(part) if isinstance(below, Mapping) else None
 
 
-def _known_names(cls: type[Spec], keys: Sequence[str], own: Iterable[str]) -> list[str]:
-    """Return `own`, and the names that installed packages add at a path of an experiment: weights, or kinds."""
-    field, added = cls.model_fields.get("objective"), []
-    match list(keys):
-        case ["objective", "weights"] if field and getattr(field.annotation, "component_prediction", None) is not None:
-            added = LOSS_COMPONENTS.names()
-        case ["objective", "time"]:
-            added = TIME_DENSITIES.names()
-        case ["data"] | ["data", "parts", _]:
-            added = DATA_SOURCES.names()
-    return [*own, *added]
-
-
 def _unknown_field(
     cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], fields: Mapping[str, FieldInfo], value: str = ""
 ) -> str:
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
     above, key = ".".join(keys[:-1]), keys[-1]
-    remedy = nearest(key, _known_names(cls, keys[:-1], fields))
+    remedy = nearest(key, list(fields))
     meant = NAMES_ELSEWHERE.get(key, "")
     section, _, field = meant.partition(".")
     if field in (fields_at(cls, mapping, [section]) or {}):
@@ -336,16 +307,11 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return f"{path} is missing; give it a value."
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         selector = str(context["discriminator"]).strip("'")
-        own = (str(option.model_fields[selector].default) for option in options(field.annotation))
-        known = _known_names(cls, keys, own)
+        known = [str(option.model_fields[selector].default) for option in options(field.annotation)]
         if kind == "union_tag_not_found":
             return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
         return f"{path}.{selector}={context['tag']!r} is unknown; {nearest(str(context['tag']), known)}"
-    given, can_be_null = detail.get("input"), type(None) in members(field.annotation)
-    is_off = given is False or (isinstance(given, str) and given.lower() in (*NULL_WORDS, "no"))
-    # Null switches off a field that is a number by default and may be null.
-    is_off = is_off or (given == 0 and isinstance(field.default, int))
-    off = ", or null for none" if can_be_null and is_off else ""
+    off = ", or null for none" if type(None) in members(field.annotation) else ""
     if kind in BOUNDS:
         bound = next(iter(context.values()))
         limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
@@ -354,6 +320,4 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         names = [name for option in options(field.annotation)[:1] for name in option.model_fields]
         return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
     wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
-    if kind == "bool_type" and (meant := YAML_1_1.get(str(detail["input"]).lower())):
-        wording += f"; write {meant}"
     return f"{path}={value} must be {wording}{off}." if wording != detail["msg"] else f"{path}={value}: {wording}."

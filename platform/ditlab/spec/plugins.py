@@ -231,11 +231,5 @@ def installed_version(name: str) -> str:
 def _package(plugin: Plugin) -> tuple[str, str]:
     if plugin.package:
         return plugin.package, plugin.version
-    # A package may install a folder of families: its list of files then lies beside `ditlab_models/`.
-    module = f"{plugin.target.partition(':')[0].replace('.', '/')}.py"
-    site, folder = Path(plugin.folder).parent.parent, module.rpartition("/")[0]
-    for record in site.glob("*.dist-info/RECORD"):
-        if any(line.startswith(f"{module},") for line in record.read_text(encoding="utf-8").splitlines()):
-            distribution = importlib.metadata.Distribution.at(record.parent)
-            return distribution.metadata["Name"], distribution.version
+    folder = plugin.target.partition(":")[0].rpartition(".")[0].replace(".", "/")
     return folder, FOLDER

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab.spec.files import build_experiment, load_experiment, spec_name
-from ditlab.spec.overrides import Assignment, assign, is_below, merge, nested, parse_overrides
-from ditlab.spec.sweep import MAX_TRIALS, Sweep, build_sweep, load_sweep
-from ditlab.spec.sweep_axes import combinations
-from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, crossed_axes, experiment_for
-from ditlab.spec.values import format_value, value_at
+from ditlab.spec.files import build_experiment, load_experiment, resolve_paths, spec_name
+from ditlab.spec.overrides import assign, changed_values, is_below, parse_overrides
+from ditlab.spec.start import first_step
+from ditlab.spec.sweep import Sweep, build_sweep, load_sweep
+from ditlab.spec.sweep_space import SMALLEST_POPULATION, check_sweep, experiment_for
+from ditlab.spec.values import format_value
 
 STEPS = 20
 BATCH = 16
 NAME_ENDING = "-quick"
-
-SpecT = TypeVar("SpecT")
 RHYTHM = 10
 """Steps between evaluations where a scheduler compares trials as they train."""
 TRIALS = SEEDS = 2
-LENGTHS = ("training.steps", "training.epochs", "schedule.warmup", "schedule.warmup_epochs", "schedule.decay_start")
-"""Fields along which a short sweep has no axis; nor along the batch's."""
+
+SpecT = TypeVar("SpecT", Experiment, Sweep)
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Quick(Generic[SpecT]):
     def lines(self) -> list[str]:
         """Lines for people: each change."""
         pairs = self.changes.items()
-        changed = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
+        changed: list[str] = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
         return [f"--quick makes {len(changed)} changes:", *changed] if changed else ["--quick changes nothing."]
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,159 +46,122 @@ class Quick(Generic[SpecT]):
         return {"quick": {path: {"was": was, "is": new} for path, (was, new) in self.changes.items()}}
 
 
+def _compared(before: SpecT, short: SpecT) -> Quick[SpecT]:
+    changed = changed_values(before.to_dict(), short.to_dict())
+    return Quick(short, {path: (was, new) for path, was, new in changed})
+
+
 def load_quick_experiment(path: Path, overrides: Sequence[str] = ()) -> Quick[Experiment]:
-    """Load an experiment and make it short. What an override sets, or a part of, stays. Raises UserError."""
-    given = {assignment.path: assignment.value for assignment in parse_overrides(overrides)}
+    """Load an experiment and make it short; overrides apply to the short one. Raises UserError."""
     try:
-        return shorten_experiment(load_experiment(path, overrides), given)
+        own = load_experiment(path, overrides)
     except UserError:  # `training.steps=10` alone may not fit the file's warm-up
         own = load_experiment(path)
-        changes = shorten_experiment(own, given).changes
-        assignments = [Assignment(path, after, f"--quick {path}") for path, (_, after) in changes.items()]
-        shorter = assign(own.to_dict(), assignments, class_for)
-        return Quick(build_experiment(assign(shorter, parse_overrides(overrides), class_for), spec_name(path)), changes)
+    short = shorten_experiment(own).spec.to_dict()
+    mapping = resolve_paths(assign(short, parse_overrides(overrides), class_for), Path())
+    return _compared(own, build_experiment(mapping, spec_name(path)))
 
 
-def shorten_experiment(
-    experiment: Experiment, given: Mapping[str, Any] | None = None, *, every: int | None = None, quality: int = 0
-) -> Quick[Experiment]:
-    """Make an experiment short, without the paths `given`, which have been set already.
-
-    `every` is the number of steps between evaluations (None: one evaluation, at the end), `quality` the number of
-    samples that quality figures keep. Raises UserError where a length that was given does not fit the others.
-    """
-    given, before, short = dict(given or {}), experiment.to_dict(), experiment
-    paths: list[str] = []
-    for changes in _changes(before, given, every, quality):
-        free = [path for path in changes if not is_given(path, given)]
-        # the number of steps that was given goes along: without it, a length in epochs could not be taken away
-        with nullcontext() if "training.steps" in changes else suppress(UserError):
-            short = short.replace_all({path: changes[path] for path in changes if path in (*free, "training.steps")})
-        paths += free
-    after = short.to_dict()
-    found = {path: (value_at(before, path.split(".")), value_at(after, path.split("."))) for path in paths}
-    return Quick(short, {path: (was, new) for path, (was, new) in found.items() if was != new})
+def shorten_experiment(experiment: Experiment) -> Quick[Experiment]:
+    """Make an experiment short."""
+    values = _short_values(experiment)
+    try:
+        short = experiment.replace_all({**values, **_short_batch(experiment)})
+    except UserError:  # a smaller batch does not fit the lanes of the data
+        short = experiment.replace_all(values)
+    return _compared(experiment, short)
 
 
-def is_given(path: str, given: Mapping[str, Any]) -> bool:
-    """Return True if a path, one above it or one below it has been set."""
-    return any(is_below(path, other) or is_below(other, path) for other in given)
+def _short_values(experiment: Experiment) -> dict[str, Any]:
+    """Values by path of a short run, without its batch."""
+    steps = first_step(experiment.start) + STEPS
+    if experiment.training.steps:
+        steps = min(steps, experiment.training.steps)
+    values: dict[str, Any] = {
+        "name": _short_name(experiment.name),
+        "training.steps": steps,
+        "training.epochs": None,
+        "evaluation.samples": min(experiment.evaluation.samples, 4),
+        "evaluation.limit": min(experiment.evaluation.limit, 32),
+        "evaluation.quality": 0,
+        "engine.compile": False,
+    }
+    spec = experiment.to_dict()
+    schedule = spec["schedule"]
+    if schedule.get("warmup_epochs"):
+        values["schedule.warmup_epochs"] = 0.0
+        values["schedule.warmup"] = steps // 10
+    elif schedule.get("warmup"):
+        values["schedule.warmup"] = min(schedule["warmup"], steps // 10)
+    if schedule.get("decay_start"):
+        values["schedule.decay_start"] = min(schedule["decay_start"], steps - max(1, steps // 5))
+    for section in ("evaluation", "checkpoint"):
+        if spec[section]["every"] is not None:
+            values[f"{section}.every"] = max(steps, spec[section]["every"])
+    if "steps" in spec["sampling"]:
+        values["sampling.steps"] = min(spec["sampling"]["steps"] or 10, 10)
+    return values
 
 
-def _changes(
-    before: dict[str, Any], given: Mapping[str, Any], every: int | None, quality: int
-) -> Iterator[dict[str, Any]]:
-    """Values by path of the changes that are made together."""
-    own: dict[str, Any] = {}
-    for path, value in given.items():
-        own = merge(own, nested(path.split("."), value)) if is_below(path, "training") else own
-    start, steps = before["start"], value_at(own, ["training", "steps"])
-    if steps is None and value_at(own, ["training", "epochs"]) is None:
-        most = (start["step"] if start and start["state"] == "all" else 0) + STEPS
-        steps = min(before["training"]["steps"] or most, most)
-    steps = steps if isinstance(steps, int) else None  # None where its length in epochs was given
-    batch, evaluation, schedule, sampling = (before[name] for name in ("batch", "evaluation", "schedule", "sampling"))
-    yield {"name": before["name"].removesuffix(NAME_ENDING)[:90] + NAME_ENDING}
-    if steps is not None:
-        length: dict[str, Any] = {"training.steps": steps, "training.epochs": None}
-        if schedule.get("warmup_epochs"):
-            length |= {"schedule.warmup_epochs": 0.0, "schedule.warmup": steps // 10}
-        elif schedule.get("warmup"):
-            length["schedule.warmup"] = min(schedule["warmup"], steps // 10)
-        if schedule.get("decay_start"):
-            length["schedule.decay_start"] = min(schedule["decay_start"], steps - max(1, steps // 5))
-        yield length
-    # Each worker has as many samples as others, in whole micro-batches.
-    workers = before["resources"]["workers"]
-    most = workers["max"] if isinstance(workers, dict) else workers
-    each = max(1, BATCH // most)
-    if batch["size"] > each * most and not is_given("batch", given):
-        micro = min(batch["micro"] or each, each)
-        sizes = {"batch.size": each // micro * micro * most}
-        yield sizes if batch["micro"] is None else {**sizes, "batch.micro": micro}
-    if evaluation["every"] is not None or every:
-        yield {"evaluation.every": every or max(steps or STEPS, evaluation["every"])}
-    most_drawn = {"samples": 4, "limit": 32, "quality": quality}
-    yield {f"evaluation.{name}": min(evaluation[name], most) for name, most in most_drawn.items()}
-    if before["checkpoint"]["every"] is not None:
-        yield {"checkpoint.every": max(steps or STEPS, before["checkpoint"]["every"])}
-    if "steps" in sampling:
-        yield {"sampling.steps": min(sampling["steps"] or 10, 10)}
-    yield {"engine.compile": False}
+def _short_batch(experiment: Experiment) -> dict[str, Any]:
+    """Values by path of a small batch: as many samples for each worker, in whole micro-batches."""
+    batch = experiment.batch
+    workers = experiment.resources.max_workers
+    each = max(1, BATCH // workers)
+    if batch.size <= each * workers:
+        return {}
+    return {"batch.size": each * workers, "batch.micro": batch.micro and math.gcd(batch.micro, each)}
+
+
+def _short_name(name: str) -> str:
+    return name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING
+
+
+def _is_set(path: str, others: Iterable[str]) -> bool:
+    """Return True if a path, one above it or one below it is among others."""
+    return any(is_below(path, other) or is_below(other, path) for other in others)
 
 
 def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
-    """Load a sweep and make it short. What an override sets, or a part of, stays. Raises UserError."""
-    given = {one.path: one.value for one in parse_overrides(overrides)}
+    """Load a sweep and make it short. What an override sets stays. Raises UserError."""
+    given = [override.path for override in parse_overrides(overrides)]
     return shorten_sweep(load_sweep(path, overrides), given, spec_name(path))
 
 
-def shorten_sweep(sweep: Sweep, given: Mapping[str, Any] | None = None, source: str = "") -> Quick[Sweep]:
-    """Make a sweep short: few trials, few values of each grid axis, short experiments. `given` are paths that have been
-    set already, with their values; `source` begins messages. Raises UserError for a sweep that is wrong."""
-    given, source, plain = dict(given or {}), source or sweep.name, sweep.to_dict()
-    # Axes of lengths are left out, unless they are all there are, or another one depends on them.
-    lengths = [path for path in sweep.space if path in LENGTHS or path.startswith("batch.")]
-    kept = {name for axis in sweep.space.values() for name in axis.when}
-    kept |= {path for path in sweep.space if is_given(f"space.{path}", given)}
-    without = [path for path in lengths if path not in kept] if len(lengths) < len(sweep.space) else []
-    changes: dict[str, tuple[Any, Any]] = {
-        "name": (sweep.name, sweep.name.removesuffix(NAME_ENDING)[:90] + NAME_ENDING)
-    }
-    ours = {path.removeprefix("fixed."): value for path, value in given.items() if path.startswith("fixed.")}
-    axes = dict.fromkeys(path for path in sweep.space if path not in without)
+def shorten_sweep(sweep: Sweep, given: Sequence[str] = (), source: str = "") -> Quick[Sweep]:
+    """Make a sweep short: few trials, drawn at random where it was a grid, each of them short.
+
+    `given` are paths that stay; `source` begins messages. Raises UserError for a sweep that is wrong.
+    """
+    source = source or sweep.name
     try:
         trial = experiment_for(sweep, {})
-    except UserError:  # what was set by hand alone may not fit, such as a length
-        fixed = {path: value for path, value in sweep.fixed.items() if path not in ours}
-        trial = experiment_for(sweep.model_copy(update={"fixed": fixed}), {})
-    every = None if sweep.scheduler.kind == "none" else RHYTHM
-    quality = 100 if any(metric.startswith("quality/") for metric in sweep.metrics) else 0
-    of_trials = shorten_experiment(trial, {**axes, **ours, "name": None}, every=every, quality=quality).changes
-    changes |= {f"fixed.{path}": change for path, change in of_trials.items()}
-    if sweep.scheduler.kind != "none":  # its milestones lie within the short trials
-        field = "interval" if sweep.scheduler.kind == "pbt" else "grace"
-        if not is_given(f"scheduler.{field}", given):
-            changes[f"scheduler.{field}"] = (getattr(sweep.scheduler, field), RHYTHM)
-    changes |= {f"space.{path}": (plain["space"][path], None) for path in without}
-    short = _replaced(sweep, {path: after for path, (_, after) in changes.items()})
-    # Of the axes that are crossed, the first keeps two values, the others one, where no other axis needs the rest.
-    for number, (path, axis) in enumerate(crossed_axes(short).items()):
-        listed = list(axis.listed() or ())
-        values = listed[: 1 if number else 2]
-        if len(listed) == len(values) or is_given(f"space.{path}", given):
-            continue
-        narrowed = _replaced(short, {f"space.{path}": {"kind": "grid", "values": values, "when": axis.when}})
-        with suppress(UserError):
-            check_sweep(_with_few_trials(narrowed, given), short.name)
-            changes[f"space.{path}.values"], short = (listed, values), narrowed
-    short = _with_few_trials(short, given)
-    check_sweep(short, source)
-    changes["trials"] = (sweep.trials, short.trials)
-    if sweep.num_seeds > SEEDS and not is_given("seeds", given):
-        short = _replaced(short, {"seeds": SEEDS})
-        changes["seeds"] = (plain["seeds"], SEEDS)
-    return Quick(short, {path: (was, new) for path, (was, new) in changes.items() if was != new})
-
-
-def _with_few_trials(sweep: Sweep, given: Mapping[str, Any]) -> Sweep:
-    """The sweep with the fewest trials that its search and its scheduler allow; with its own where they were given."""
-    if is_given("trials", given) or sweep.trials is None:
-        return sweep
-    count = len(combinations(crossed_axes(sweep), MAX_TRIALS))
-    most = SMALLEST_POPULATION if sweep.scheduler.kind == "pbt" else TRIALS
-    if sweep.search.kind == "random":
-        most = -(-most // count) * count
-    return _replaced(sweep, {"trials": min(sweep.trials, count if sweep.search.kind == "grid" else most)})
-
-
-def _replaced(sweep: Sweep, changes: Mapping[str, Any]) -> Sweep:
-    """The sweep with fields changed: `fixed.P` and `space.P` name entries, null removes an axis."""
+    except UserError:  # what was given alone may not fit, such as a length
+        trial = build_experiment(sweep.base, source)
+    fixed = {path: new for path, (_, new) in shorten_experiment(trial).changes.items() if path != "name"}
+    if any(metric.startswith("quality/") for metric in sweep.metrics):
+        fixed["evaluation.quality"] = 100
+    kind = sweep.scheduler.kind
+    if kind != "none":
+        fixed["evaluation.every"] = RHYTHM
     mapping = sweep.to_dict()
-    for path, value in changes.items():
-        top, _, below = path.partition(".")
-        if top == "space" and value is None:
-            del mapping[top][below]
-        else:
-            mapping[top] = {**mapping[top], below: value} if below else value
-    return build_sweep(mapping, sweep.name)
+    for path, value in fixed.items():
+        if not _is_set(path, sweep.space) and not _is_set(f"fixed.{path}", given):
+            mapping["fixed"][path] = value
+    mapping["name"] = _short_name(sweep.name)
+    if kind != "none":  # its milestones lie within the short trials
+        field = "interval" if kind == "pbt" else "grace"
+        if f"scheduler.{field}" not in given:
+            mapping["scheduler"][field] = RHYTHM
+    if "trials" not in given:
+        mapping["trials"] = min(sweep.trials or TRIALS, SMALLEST_POPULATION if kind == "pbt" else TRIALS)
+        if sweep.search.kind == "grid":
+            mapping["search"] = {"kind": "random"}
+        for axis in mapping["space"].values():
+            if axis["kind"] == "grid":
+                axis["kind"] = "choice"
+    if sweep.num_seeds > SEEDS and "seeds" not in given:
+        mapping["seeds"] = SEEDS
+    short = build_sweep(mapping, sweep.name)
+    check_sweep(short, source)
+    return _compared(sweep, short)

@@ -12,7 +12,7 @@ from typing import Any
 from ditlab.errors import UserError, nearest
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
-from ditlab.spec.overrides import SELECTORS, chosen, merge, nested, options, values_of
+from ditlab.spec.overrides import chosen, merge, nested, options, values_of
 from ditlab.spec.sweep import sweep_class
 from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml
@@ -69,29 +69,26 @@ def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]
             mapping = merge(nested(field.split("."), value_at(whole, field.split("."))), mapping)
     yield from _comment(f"Made by `ditlab new` from {about}")
     yield from _comment(f"`ditlab show {path}` prints every field; those that are left out have defaults.")
-    yield from _fields(mapping, cls)
+    yield from _fields(mapping, cls, is_top=True)
 
 
-def _fields(mapping: Mapping[str, Any], cls: type[Spec], alternatives: list[type[Spec]] | None = None) -> Iterator[str]:
+def _fields(mapping: Mapping[str, Any], cls: type[Spec], is_top: bool = False) -> Iterator[str]:
     for key, field in cls.model_fields.items():
         if key not in mapping:
             continue
         value = mapping[key]
-        others = [str(each.model_fields[key].default) for each in alternatives or () if key in each.model_fields]
-        is_choice = key in SELECTORS and len(others) > 1
-        if alternatives is None:
+        if is_top:
             yield ""
-        yield from _comment((field.description or "") + (f" One of {', '.join(others)}." if is_choice else ""))
-        below, named = chosen(field.annotation, value, field.default), options(values_of(field.annotation))
-        if key == "base":
-            yield from _nested(key, _fields(value, class_for(value), []))
-        elif value and isinstance(value, Mapping) and below:
-            yield from _nested(key, _fields(value, below, options(field.annotation)))
-        elif named and isinstance(value, Mapping):
-            kind = values_of(field.annotation)
-            parts = ((name, chosen(kind, part)) for name, part in value.items())
-            rows = (line for name, part in parts if part for line in _nested(name, _fields(value[name], part, named)))
-            yield from _nested(key, rows)
+        yield from _comment(field.description or "")
+        below = class_for(value) if key == "base" else chosen(field.annotation, value, field.default)
+        kind = values_of(field.annotation)
+        if value and isinstance(value, Mapping) and below:
+            yield from _nested(key, _fields(value, below))
+        elif options(kind) and isinstance(value, Mapping):
+            yield f"{key}:"
+            for name, part in value.items():
+                lines = _nested(name, _fields(part, chosen(kind, part) or Spec))
+                yield from (indent(line, "  ") for line in lines)
         else:
             yield from dump_yaml({key: value}).splitlines()
 

@@ -19,9 +19,9 @@ from pydantic import (
 )
 
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import card, code, fold, never_failing, table
+from ditlab.notebook_html import card, never_failing
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, named, sweep_kinds
-from ditlab.spec.cards import differing_fields, value_text
+from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
@@ -70,10 +70,8 @@ class OptunaSearch(Spec):
 
     kind: Literal["optuna"] = "optuna"
     """Proposed from earlier trials."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """`tpe`: tree-structured Parzen estimators (Bergstra et al. 2011). `random`: Optuna's own random draws."""
     startup: Count = 10
-    """Trials drawn at random before `tpe` proposes."""
+    """Trials drawn at random before tree-structured Parzen estimators (Bergstra et al. 2011) propose."""
 
 
 SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
@@ -100,8 +98,6 @@ class Scheduler(Spec):
     """True where the chooser adds seeds to arms: `seeds: {min: 3, max: 12}`."""
     may_change: ClassVar[tuple[str, ...]] = ()
     """Fields that a resumed sweep may have otherwise, such as a budget."""
-    all_reach_grace: ClassVar[bool] = False
-    """True where all first trials train to `grace` before it decides anything: less is no budget of a sweep."""
     forecast_note: ClassVar[str] = "stops some trials earlier: this is the longest it takes"
     """Clause of forecasts on its effect on the duration, after `scheduler KIND`."""
 
@@ -137,8 +133,6 @@ class Asha(Spec):
     """Steps that every trial trains, and the first milestone; at least evaluation.every."""
     reduction: Annotated[int, Field(ge=2, le=1000)] = 3
     """One trial in so many goes on at a milestone; the next milestone is so many times later."""
-    brackets: Annotated[int, Field(ge=1, le=100)] = 1
-    """Groups of trials, each with a longer grace than the one before."""
 
 
 class Pbt(Spec):
@@ -314,20 +308,8 @@ class Sweep(Spec):
 
     @never_failing
     def _repr_html_(self) -> str:
-        """Axes, fixed fields, and the rest of the sweep; its base on request."""
-        rows = []
-        for path, axis in self.space.items():
-            values = axis.model_dump(mode="json", serialize_as_any=True, exclude={"kind", "when"})
-            texts = (f"{name} {value_text(value)}" for name, value in values.items())
-            rows.append([path, axis.kind, ", ".join(texts), value_text(axis.when) if axis.when else ""])
-        tables = [table(["axis", "kind", "values", "only when"], rows)]
-        if self.fixed:
-            pairs = [[path, value_text(value)] for path, value in self.fixed.items()]
-            tables.append(table(["field of every trial", "value"], pairs))
-        lines = "\n".join(f"{key}: {value_text(value)}" for key, value in self.base.items())
-        tables.append(differing_fields(self, ("name", "base", "fixed", "space")))
-        tables.append(fold(f"base: {self.base.get('name', '')}", code(lines)))
-        return card(self.name, f"sweep over {len(self.space)} axes", tables)
+        """Fields that differ from the defaults, the axes among them."""
+        return card(self.name, f"sweep over {len(self.space)} axes", [differing_fields(self, ("name", "base"))])
 
 
 def sweep_class(mapping: Any = None) -> type[Sweep]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -94,7 +94,7 @@ def experiment_for(
         for path, value in entries.items()
     ]
     try:
-        mapping = assign(sweep.base, in_order_of_kinds(assignments), class_for)
+        mapping = assign(sweep.base, assignments, class_for)
     except UserError as error:
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
         hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`." if kind else ""
@@ -139,12 +139,6 @@ def unshared_axes(sweep: Sweep) -> list[str]:
     return found
 
 
-def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
-    """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
-    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
-    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
-
-
 def check_sweep(sweep: Sweep, source: str) -> None:
     """Raise UserError, beginning with `source`, for everything that can be found wrong without building a network.
     Every trial that can be known beforehand is validated as an experiment of its own."""
@@ -185,24 +179,18 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
             where = f"space.{path}.when={{{name}: {format_value(condition)}}}"
             if name not in space:
                 yield f"{where} names no axis; {nearest(name, [other for other in space if other != path])}"
-            listed = space[name].listed()
-            if listed is None:
-                yield (
-                    f"{where} waits for one value of a range that meets none exactly (kind {space[name].kind}); "
-                    "name an axis of kind choice, grid or int."
-                )
             asked = asked_values(space[name], condition)
             if not asked or not all(map(space[name].takes, asked)):
-                values = f"{listed[0]} to {listed[-1]}" if isinstance(listed, range) else format_value(listed)
-                yield f"{where} asks for a value that {name} never has; its values are {values}."
-    if circle := [path for path in space if path not in in_order(space)]:
-        named = " and ".join(f"space.{path}" for path in circle)
-        yield f"the `when` of {named} lead in a circle, so that none would ever be drawn; remove one of them."
+                yield (
+                    f"{where} asks for a value that {name} never has (kind {space[name].kind}); give a value of an "
+                    "axis of kind choice, grid or int."
+                )
+    order = in_order(space)
     for path in space:
-        if never := next((name for name, values in fulfilled(space, path).items() if not values), None):
+        if path not in order or not all(fulfilled(space, path).values()):
             yield (
-                f"space.{path} never exists, as its `when` and those of the axes that it names ask for "
-                f"different values of {never}; remove one of these conditions."
+                f"space.{path} never exists, as its `when` and those of the axes that it names lead in a circle or ask "
+                "for different values of one axis; remove one of these conditions."
             )
 
 
@@ -255,8 +243,6 @@ def _number_problems(sweep: Sweep) -> Iterator[str]:
             f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} arms, more than "
             f"{MAX_TRIALS:,}; lower seeds or trials."
         )
-    if (last := sweep.seed_list[-1]) is not None and last >= 2**63:
-        yield f"seeds={sweep.num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed of the base."
     if search != "grid" and sweep.trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
 
@@ -281,14 +267,11 @@ def _grid_problems(sweep: Sweep) -> Iterator[str]:
     sizes = ", ".join(f"{path} {len(axis.listed() or ()):,}" for path, axis in crossed.items())
     if count > MAX_TRIALS:
         yield f"space has more than {MAX_TRIALS:,} combinations ({sizes}); take values out."
-    if trials and count > trials:
-        enough = f"{'a multiple of ' if search == 'random' else ''}{count}, or take values out"
-        yield f"space has {count:,} combinations ({sizes}), and trials={trials} are fewer; set trials to {enough}."
-    if search == "random" and trials and trials % count:
-        below = trials // count * count
+    if trials and (trials % count if search == "random" else trials < count):
+        enough = f"a multiple of {count}" if search == "random" else count
         yield (
-            f"trials={trials} is no multiple of the {count} combinations of the grid axes ({sizes}), "
-            f"each of which is tried on the same draws; set trials to {below} or {below + count}."
+            f"space has {count:,} combinations ({sizes}), and trials={trials}; set trials to {enough}, or take values "
+            "out."
         )
 
 

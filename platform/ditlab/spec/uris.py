@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ditlab.secrets import hide_in_urls
 
@@ -16,10 +16,11 @@ _SECRET = re.compile(r"secret|passw|token|credential|signature|^sig$|access_?key
 _PASSWORD = re.compile(r"://[^/?#@:]*:(?!\d+(?:[/?#]|$))[^?#]*@|\bhf_[A-Za-z0-9]{30}")
 _QUERY_KEY = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 _PATH_FIELD = re.compile(
-    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|engine\.zero\.nvme_path|sampling\.mask\.path|"
+    r"(data(\.parts\.[^.]+)?\.path|checkpoint\.storage|encoders\.(text|image|autoencoder)|sampling\.mask\.path|"
     r"model\.init\.from|evaluation\.(features\.(weights|reference)|scorer\.model))"
 )
 _NOTIFY_FIELD = re.compile(r"(?:^|\.)notify(?:\.\d+)?(\.[\w.]+)?$")
+_URI = re.compile(r"(\w+::)*[A-Za-z][A-Za-z0-9+.-]*://(\[[^][/\s]+])?[^][/\s]*(/([^\t-\r]*\S)?)?")
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$[A-Za-z_]\w*")
 
 
@@ -56,16 +57,10 @@ def has_one_slash(place: str) -> bool:
 
 
 def refuse_storage(field: str, place: str) -> str:
-    """Return a place; raise ValueError for a URI that cannot be parsed, or holds a secret."""
+    """Return a place; raise ValueError for what is no URI though it looks like one, or holds a secret."""
     refuse_secret(field, place)
-    try:
-        scheme = urlsplit(place).scheme
-    except ValueError:
-        scheme = ""
     has_scheme = is_uri(place) or has_one_slash(place)
-    is_whole = is_uri(place) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) and place.strip() == place
-    has_odd_host = re.match(r"[^:]+://[^/]*\s", place)
-    if "\0" in place or (has_scheme and (not is_whole or has_odd_host or re.search(r"[\t-\r]", place))):
+    if "\0" in place or (has_scheme and not _URI.fullmatch(place)):
         raise ValueError(
             f"{field}={place if place.isprintable() else ascii(place)} is neither a path nor a URI; write "
             "scheme://bucket/prefix, or ./ before a folder's name."
@@ -112,9 +107,7 @@ def _checked(path: str, text: str) -> str:
     refuse_secret(path, text)
     field, variable = path_field(path), variable_in(text)
     if variable.startswith("${") or (variable and (field or is_uri(text))):
-        on_command_line = f', or let the shell fill it in: --set {path}="{text}"' if path == field else ""
         raise ValueError(
-            f"{path}={text}: variables such as {variable} are not read in specs; write what it stands for"
-            f"{on_command_line}."
+            f"{path}={text}: variables such as {variable} are not read in specs; write what it stands for."
         )
     return text

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -89,7 +88,7 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
 
     Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
     of a GPU is only known from earlier runs. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
-    one trial takes; with ASHA, than its first rung takes.
+    the shortest trial takes.
     """
     speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
@@ -165,32 +164,19 @@ def _budget_line(
         )
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
-    one = min(hours.values())
-    if isinstance(scheduler, Asha) or (isinstance(scheduler, Scheduler) and scheduler.all_reach_grace):
-        num = prepared.num_trials
-        if isinstance(scheduler, Asha):
-            num = min(scheduler.reduction, num)
-        rung = num * one * min(1.0, scheduler.grace / prepared.total_steps)
-        if limit < rung:
-            raise BudgetUsedUp(
-                f"{name} is less than the first rung of scheduler.kind={scheduler.kind} takes: about {rung:.3g} "
-                f"{device} hours, for {num} trials of scheduler.grace={scheduler.grace} steps; raise it, or lower "
-                "scheduler.grace."
-            )
-    elif limit < one:
+    shortest = min(hours.values())
+    if isinstance(scheduler, Asha | Median | Scheduler):
+        shortest *= min(1.0, scheduler.grace / prepared.total_steps)
+    if limit < shortest:
         raise BudgetUsedUp(
-            f"{name} is less than one trial takes, about {one:.3g} {device} hours; raise it, or lower training.steps "
-            "under `fixed`."
+            f"{name} is less than the shortest trial takes, about {shortest:.3g} {device} hours; raise it, or lower "
+            "training.steps under `fixed`."
         )
-    spent, before = sum(left.values()), f"{used:.3g} {device} hours are used, and " if used else ""
-    about = f"{before}about {spent:.3g} {'more' if used else f'{device} hours'} are expected"
+    spent = sum(left.values())
+    about = f"{used:.3g} {device} hours are used, and about {spent:.3g} more are expected"
     if used + spent <= limit:
         return f"{name} holds: {about}"
-    reached = sum(total <= limit - used for total in accumulate(left.values()))
-    return (
-        f"{name} does not hold: {about}, so about {reached} of {len(left)} trials will be trained to their end; "
-        "`ditlab tune --resume` with a larger budget goes on"
-    )
+    return f"{name} does not hold: {about}; `ditlab tune --resume` with a larger budget goes on"
 
 
 def _speed_key(experiment: Experiment) -> str:

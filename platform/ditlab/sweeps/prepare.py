@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-from ditlab.cluster.capacity import CpuShare, Node, check_capacity, cpu_share, nodes_for_workers, runs_that_fit
+from ditlab.cluster.capacity import (
+    CpuShare,
+    Node,
+    check_capacity,
+    cpu_share,
+    has_autoscaler,
+    nodes_for_workers,
+    runs_that_fit,
+)
 from ditlab.cluster.session import is_connected
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
@@ -95,8 +103,10 @@ class Concurrency:
     """Message where fewer trials fit than the sweep's `concurrent`; else empty."""
 
 
-def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], num_trials: int) -> Concurrency:
-    """Choose how many of `num_trials` trials train at once on `nodes`.
+def plan_concurrency(
+    sweep: Sweep, resources: Resources, nodes: Sequence[Node], num_trials: int, grows: bool = False
+) -> Concurrency:
+    """Choose how many of `num_trials` trials train at once on `nodes`; where these grow, as many as the sweep says.
 
     Raises UserError where not even one trial fits, or less than the whole population of population-based training.
     """
@@ -105,7 +115,9 @@ def plan_concurrency(sweep: Sweep, resources: Resources, nodes: Sequence[Node], 
         alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
         wanted = max(1, runs_that_fit(resources, alone, nodes))
     wanted = num_trials if is_population else min(wanted, num_trials)
-    check_capacity(resources, nodes, cpu_share(resources, nodes, wanted))
+    check_capacity(resources, nodes, cpu_share(resources, nodes, wanted), grows)
+    if grows:
+        return Concurrency(wanted, cpu_share(resources, nodes))
     fit = wanted
     while fit > 1 and runs_that_fit(resources, cpu_share(resources, nodes, fit), nodes) < fit:
         fit -= 1
@@ -193,10 +205,12 @@ def prepare_sweep(
     base = trial_experiment(sweep, Trial(0, "", typical_values(sweep)))
     check_home_budget(home, base)
     messages: list[str] = []
+    grows = False
     if remote and is_connected():
         from ditlab.cluster.survey import check_nodes  # imports ray
 
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
+        grows = has_autoscaler()
     known: dict[str, tuple[int, int]] = {}
     trials = []
     # All arms at the first seed come first, so that a sweep that is stopped has compared all of them.
@@ -216,8 +230,8 @@ def prepare_sweep(
             raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
-    nodes = nodes_for_workers(base, nodes)
-    concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs)
+    nodes = nodes_for_workers(base, nodes, grows)
+    concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs, grows)
     share, fewer = concurrency.share, ""
     if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
         threads, reason = worker_threads(base.resources, concurrent=concurrency.num_trials)

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from ditlab.cluster.channel import CHANNEL_ERRORS
+from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import ENDED, Trial
 from ditlab.spec.sweep import Sweep
@@ -22,14 +21,6 @@ PROGRESS, WARNINGS = "progress/", "warnings/"
 """Beginnings of the topics of a sweep's channel under which a trial, by its number, says how far it is."""
 
 
-class TrialChannel(Protocol):
-    """Part of a `KeyValueChannel` that is used here."""
-
-    def get(self, topic: str) -> object: ...
-    def topics(self) -> list[str]: ...
-    def remove(self, topic: str) -> None: ...
-
-
 class SweepTrials:
     """Every planned trial with its present state.
 
@@ -37,7 +28,7 @@ class SweepTrials:
     record of each trial that runs; the first round reads all of them. `add` may be called by another thread.
     """
 
-    def __init__(self, started: StartedSweep, channel: TrialChannel, warn: Callable[[str], None]) -> None:
+    def __init__(self, started: StartedSweep, channel: KeyValueChannel, warn: Callable[[str], None]) -> None:
         """`warn` receives the trials' warnings."""
         self._started, self._channel, self._warn = started, channel, warn
         self._trials: dict[int, Trial] = {}

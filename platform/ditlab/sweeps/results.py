@@ -13,7 +13,6 @@ import numpy as np
 
 from ditlab.errors import RunFailed
 from ditlab.home import Home, RunFolder
-from ditlab.notebook_html import card, never_failing, paragraph, status, table
 from ditlab.receipts.records import TAG_PREFIX
 from ditlab.reports.sweep_differences import differences_to_best, mean_interval, not_told_apart
 from ditlab.reports.sweep_pictures import write_samples
@@ -53,7 +52,6 @@ LOSS = "train/loss"
 LONGEST_INTERVAL = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
 REPORT_FOLDER = "report"
 """Folder of the report's files among the run's artifacts."""
-MOST_TRIALS = 50  # of the ranking in a notebook
 
 
 def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
@@ -336,23 +334,6 @@ class SweepResult:
             ],
             "report": str(self.report),
         }  # fmt: skip
-
-    @never_failing
-    def _repr_html_(self) -> str:
-        """The ranked trials with their values and metrics, the best first."""
-        summary, ranked = self.summary, rank(self.summary)
-        axes = [axis.path for axis in summary.axes]
-        rows = [
-            [trial.number, trial.run_id, status(trial.status), f"{trial.step:,} of {trial.total_steps:,}",
-             *(trial.metrics.get(name) for name in summary.metrics), *(trial.values.get(path) for path in axes)]
-            for trial in ranked[:MOST_TRIALS]
-        ]  # fmt: skip
-        columns = [summary.unit, "run", "status", "step", *summary.metrics, *axes]
-        left = f", of which {len(rows)} are shown" if len(ranked) > len(rows) else ""
-        about = f"sweep {self.sweep_id}, {self.status}, {len(ranked):,} {summary.unit}s{left}, the best first"
-        about = f"{about}. {reason}" if (reason := why_incomparable(summary)) else about
-        place = paragraph(f"Report: {self.report.name} in {self.report.parent}")
-        return card(summary.name, about, [table(columns, rows), place])
 
 
 def finish_sweep(

@@ -196,13 +196,7 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     assert isinstance(search, OptunaSearch)
     # Another seed than that of the earlier sessions, whose trials would be proposed again.
     seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
-    sampler: Any = (
-        optuna.samplers.RandomSampler(seed=seed)
-        if search.sampler == "random"
-        else optuna.samplers.TPESampler(
-            seed=seed, n_startup_trials=search.startup, multivariate=False, constant_liar=True
-        )
-    )
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
     arms: dict[int, list[Trial]] = {}
@@ -268,12 +262,13 @@ def make_scheduler(
     `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
     sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
     """
-    np.random.seed(sweep.seed % 2**32)  # ASHA draws a trial's bracket from the global generator
     ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
+    scheduler: _Asha | _Median | _Added
     match sweep.scheduler:
         case Asha() as asha:
-            settings = {"grace_period": asha.grace, "reduction_factor": asha.reduction, "brackets": asha.brackets}
-            scheduler: _Asha | _Median = _Asha(max_t=total_steps, **settings, **ranked)
+            scheduler = _Asha(
+                max_t=total_steps, grace_period=asha.grace, reduction_factor=asha.reduction, brackets=1, **ranked
+            )
         case Median() as median:
             scheduler = _Median(
                 grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
@@ -285,12 +280,7 @@ def make_scheduler(
                 resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
             )  # fmt: skip
         case Scheduler(chooser="") as added:
-            by_curves = _Added(added, sweep.metrics[0], sweep.modes[0])
-            by_curves.stop_trial = stop_trial
-            for run_id, curve in past.items():
-                for step, value in zip(curve.steps, curve.values, strict=True):
-                    by_curves.remember(run_id, step, value)
-            return by_curves
+            scheduler = _Added(added, sweep.metrics[0], sweep.modes[0])
         case _:
             return FIFOScheduler()
     controller: Any = None
@@ -299,12 +289,12 @@ def make_scheduler(
         scheduler.on_trial_add(controller, trial)
         result: dict[str, Any] = {}
         for step, value in zip(curve.steps, curve.values, strict=True):
-            result = {"step": step, ranked["metric"]: value, "time_total_s": 0.0}
+            result = {"step": step, ranked["metric"]: value}
             if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
                 scheduler.on_trial_complete(controller, trial, result)
             else:
                 scheduler.on_trial_result(controller, trial, result)
-        if isinstance(scheduler, _Asha):
+        if not isinstance(scheduler, _Median):
             scheduler.on_trial_complete(controller, trial, result)
     scheduler.stop_trial = stop_trial
     return scheduler
@@ -337,19 +327,14 @@ class _StopsByCurves(FIFOScheduler):
         self._sign = -1.0 if mode == "max" else 1.0
         self._curves: dict[str, TrialCurve] = {}
 
-    def remember(self, trial_id: str, step: int, value: float) -> TrialCurve:
-        """Add a value to the curve of a trial, and return the curve."""
-        curve = self._curves.setdefault(trial_id, TrialCurve([], []))
-        longer = TrialCurve([*curve.steps, step], [*curve.values, self._sign * value])
-        self._curves[trial_id] = longer
-        return longer
-
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after an evaluation."""
         value = result.get(self._metric)
         if value is None:
             return TrialScheduler.CONTINUE
-        curve = self.remember(trial.trial_id, result["step"], value)
+        before = self._curves.get(trial.trial_id, TrialCurve([], []))
+        curve = TrialCurve([*before.steps, result["step"]], [*before.values, self._sign * value])
+        self._curves[trial.trial_id] = curve
         others = [other for trial_id, other in self._curves.items() if trial_id != trial.trial_id]
         is_over = result["step"] >= self._scheduler.grace and self._scheduler.stops(curve, others)
         return TrialScheduler.STOP if is_over else TrialScheduler.CONTINUE

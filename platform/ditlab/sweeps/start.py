@@ -1,9 +1,10 @@
 """Start of a sweep: the folder of a new one, or the state of one that is resumed."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.sweep_records import Trial
 from ditlab.runs.forks import hold_start
@@ -130,23 +131,16 @@ def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredS
 
 def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
     """Return the id of the newest unfinished sweep with this name and equal content, None where there is none, and a
-    line that names it or says why none is."""
-    why = ""
+    line on it."""
     for record in list_runs(home):
         run_id = record.run_id
-        if not record.trials or record.is_group or record.name != given.name:
+        if not record.trials or record.is_group or record.name != given.name or record.status == "finished":
             continue
-        try:
+        with suppress(UserError):  # of another kind, damaged, or of an add-on that is not here
             stored = SweepFolder(home.run(run_id)).load_sweep()
-        except UserError as error:  # of another kind, damaged, or of an add-on that is not here
-            why = why or f": sweep {run_id} is passed over ({first_line(error).rstrip('.')})"
-            continue
-        changed = differences(stored, portable_sweep(given, home, stored)[0])
-        if not changed and record.status != "finished":
-            return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
-        more = "is finished; --resume with its id and more trials goes on from it"
-        why = why or f": sweep {run_id} {f'differs in {changed[0]}' if changed else more}"
-    return None, f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins{why}"
+            if not differences(stored, portable_sweep(given, home, stored)[0]):
+                return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
+    return None, f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins"
 
 
 def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial]:

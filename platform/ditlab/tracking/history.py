@@ -33,9 +33,7 @@ NAME_TAG = "mlflow.runName"
 STRAGGLER_TAG = "ditlab.straggler"
 """Tag that names the worker that was slow last, and how slow."""
 SPEED = "train/samples_per_second"
-ENERGY = "perf/energy"
-"""Energy of all GPUs since the run began, watt hours; logged where every GPU tells."""
-_KEPT = (*RESULT_PREFIXES, SPEED, ENERGY)
+_KEPT = (*RESULT_PREFIXES, SPEED)
 PACE = ("time/", "perf/")
 """Beginnings of the names of metrics of a run's speed."""
 
@@ -180,7 +178,7 @@ class RunResults(dict[str, MetricSpan]):
     def load(self, content: JournalContent) -> None:
         """Add the points of a journal."""
         for name, points in content.metrics.items():
-            if name in (SPEED, ENERGY):  # they have a point for each step, and nobody asks for extremes
+            if name == SPEED:  # it has a point for each step, and nobody asks for extremes
                 self.add(name, ResultPoint(points.steps[-1], points.values[-1], points.times[-1]))
             elif name.startswith(RESULT_PREFIXES):
                 for point in map(ResultPoint, points.steps, points.values, points.times):

@@ -17,7 +17,7 @@ from typing import Any
 
 from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
-from ditlab.tracking.history import ENERGY, JournalFacts, RunResults
+from ditlab.tracking.history import JournalFacts, RunResults
 from ditlab.tracking.journal import (
     current_time,
     damaged_lines,
@@ -159,7 +159,6 @@ class JournalWriter:
         facts = self.facts
         costs = {f"run/{device.lower()}_hours": round(hours, 4) for device, hours in facts.device_hours.items()}
         costs |= {"run/price": round(facts.price, 2)} if facts.price else {}
-        costs |= {"run/energy_wh": round(self.results[ENERGY].last.value, 1)} if ENERGY in self.results else {}
         self.log_overview(int(facts.seconds), {"run/seconds": round(facts.seconds), **costs})
 
     def has_image(self, key: str, step: int) -> bool:

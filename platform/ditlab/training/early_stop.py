@@ -58,10 +58,8 @@ class StopDecision:
         """Text of the tag for a run that ends after `step` steps."""
         spec = self.spec
         at, best = self.best()
-        latest = ", ".join(f"{value:.6g} at step {number}" for number, value in self.points[-spec.patience :])
-        than = f"no better than {best:.6g} at step {at}" if at >= 0 else "no number"
-        than += f" in {spec.patience} evaluations"
-        return f"{step}: {spec.metric} was {than} ({latest})"
+        than = f"no better than {best:.6g} at step {at}" if at >= 0 else "NaN"
+        return f"{step}: {spec.metric} was {than} in {spec.patience} evaluations"
 
 
 def recorded_stop(tags: Mapping[str, str]) -> int | None:

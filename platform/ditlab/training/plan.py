@@ -5,7 +5,6 @@ A global batch's micro-batches are distributed over any number of workers, cut w
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
@@ -48,8 +47,6 @@ class TrainingRun:
     checkpoints: CheckpointStore
     home: Home
     """Home of the classifiers of quality figures and of downloaded encoders."""
-    swap: Path
-    """Folder for state that is offloaded to NVMe."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Memory measures that an earlier attempt arrived at."""
     start: StartPoint | None = None

@@ -59,8 +59,7 @@ class TrainingProgress:
     """Latest metrics under their MLflow names: `train/loss` and so on."""
     phase: Phase = "training"
     seconds_left: float | None = None
-    """Time to the end, from the median pace of the latest steps, with evaluations and saves as long as the last one
-    of each; what has not happened yet counts nothing."""
+    """Time to the end, from the median pace of the latest steps, without evaluations and saves."""
 
     def describe(self) -> str:
         """One line for people: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""

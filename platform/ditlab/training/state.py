@@ -43,7 +43,7 @@ class TrainingState:
         """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
         self.module.register_forward_hook(lambda *_: marker.tick())
-        self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), run.swap, clock)
+        self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), clock)
         self.network = RootedNetwork(self.engine, network, marker.tick)
         parameters, self.buffers = named_tensors(owners)
         self.shapes = {name: list(whole_shape(value)) for name, value in (parameters | self.buffers).items()}

@@ -1,12 +1,10 @@
 """Where the time of training goes: phases of all workers, slow workers, throughput, utilisation.
 
-The phases of a step are exchanged once a step with the requests to stop, and logged about once a second. The rule by
-which a slow worker is named is pure: it decides from the phases' times alone.
+The phases of a step are exchanged once a step with the requests to stop, and logged about once a second.
 """
 
 from __future__ import annotations
 
-import math
 import resource
 import statistics
 import time
@@ -14,14 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 
 import numpy as np
 import torch
 
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES, PhaseClock
-from ditlab.tracking.history import ENERGY, STRAGGLER_TAG
+from ditlab.tracking.history import STRAGGLER_TAG
 from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
@@ -32,10 +29,8 @@ RECENT = 31
 # Slow workers
 FACTOR = 1.5
 """Times the median of the other workers that a slow worker's own work takes."""
-LEAST_STEPS = 5
-"""Steps in a row."""
-LEAST_LOSS = 1.0
-"""Seconds that it has cost in these steps: short steps of a busy machine differ by more than the factor."""
+LEAST_POINTS = 5
+"""Logged points in a row, at least a second each: short steps of a busy machine differ by more than the factor."""
 # Utilisation
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 COUNTED_AFTER = 2.0
@@ -49,8 +44,8 @@ _OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
-# Numbers that a worker sends: nanoseconds by phase, steps, bytes of its peak memory, millijoules of its GPU.
-_NUM_NUMBERS = _NUM_PHASES + 3
+# Numbers that a worker sends: nanoseconds by phase, steps, bytes of its peak memory.
+_NUM_NUMBERS = _NUM_PHASES + 2
 _SECOND = 1_000_000_000  # nanoseconds
 
 
@@ -100,40 +95,6 @@ class ThroughputMeter:
                 self._pauses[kind] = elapsed
 
 
-@dataclass(frozen=True)
-class SlowStretch:
-    """Steps in a row in which one worker was slow."""
-
-    worker: int
-    """Its rank."""
-    num_steps: int
-    own: float
-    """Seconds of its forward and backward passes in these steps."""
-    others: float
-    """Median of the other workers' seconds in forward and backward passes."""
-
-    @property
-    def is_straggler(self) -> bool:
-        """Return True if the stretch is long enough, and has cost enough, to name the worker."""
-        return self.num_steps >= LEAST_STEPS and self.own - self.others >= LEAST_LOSS
-
-
-def follow_slowest(before: SlowStretch | None, work: Sequence[float], num_steps: int) -> SlowStretch | None:
-    """Return the stretch after further steps, from each worker's seconds of forward and backward passes in them.
-
-    The slowest worker is slow where it takes more than `FACTOR` times the median of the others. None where no worker
-    is; another slow worker begins a stretch of its own.
-    """
-    if len(work) < 2 or not num_steps:
-        return before
-    worker, own, others = slowest(work)
-    if own <= FACTOR * others:
-        return None
-    if before is not None and before.worker == worker:
-        return SlowStretch(worker, before.num_steps + num_steps, before.own + own, before.others + others)
-    return SlowStretch(worker, num_steps, own, others)
-
-
 def slowest(work: Sequence[float]) -> tuple[int, float, float]:
     """Return rank and seconds of the slowest of several workers, and the median of the others' seconds."""
     worker = max(range(len(work)), key=lambda rank: work[rank])
@@ -170,20 +131,6 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
 
 
-def energy_counter(device: torch.device, gpus_per_worker: float) -> Callable[[], int] | None:
-    """Find the counter of a GPU's energy, millijoules; None where no device tells, or workers share one."""
-    if device.type != "cuda" or gpus_per_worker != 1:
-        return None
-    try:
-        pynvml = import_module("pynvml")  # the extra `gpu`
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except Exception:  # no such library, right or counter, or a part of a GPU
-        return None
-    return lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-
-
 class PhaseLog(StepHook):
     """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
 
@@ -191,7 +138,6 @@ class PhaseLog(StepHook):
         self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock,
         now: Callable[[], float] = time.monotonic,
         measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
-        find_energy: Callable[[torch.device, float], Callable[[], int] | None] = energy_counter,
     ) -> None:  # fmt: skip
         self.clock = clock
         self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
@@ -203,9 +149,6 @@ class PhaseLog(StepHook):
         self._is_counted = False
         self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
-        self._energy = find_energy(rank.device, run.experiment.resources.gpus_per_worker)
-        self._energy_at = self._energy() if self._energy else 0
-        self._joules, self._all_tell = 0.0, True
         self._waited, self._num_waits, self._memory_at = 0.0, 0, -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)
         self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
@@ -214,8 +157,10 @@ class PhaseLog(StepHook):
         """Seconds (worker, phase) since this process began the run."""
         self.peaks = np.zeros(rank.world_size, np.int64)
         """Peak memory of each worker, bytes."""
-        self._stretch: SlowStretch | None = None
-        self._named = -1
+        self._slowest = -1
+        """Rank of the slowest worker at the last point."""
+        self._num_slow = 0
+        """Points in a row at which it was slow."""
 
     def restart(self) -> None:
         """Begin to train: what came before was building and loading."""
@@ -252,21 +197,6 @@ class PhaseLog(StepHook):
         self._steps += steps
         self.totals += seconds
         np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
-        self._joules += float(rows[:, -1].sum() - len(rows)) / 1000
-        self._all_tell &= bool(rows[:, -1].min() > 0)
-        if self._rank.is_first and self._rank.world_size > 1 and steps.min() > 0:
-            work = seconds[:, _OWN_WORK].sum(1) / steps * steps.min()
-            self._stretch = found = follow_slowest(self._stretch, work.tolist(), int(steps.min()))
-            if found is None or not found.is_straggler or found.worker == self._named:
-                return
-            self._named = found.worker  # once for each until another one is
-            ratio = found.own / found.others if found.others else math.inf
-            text = (
-                f"{self._reporter.worker_name(found.worker)} takes {ratio:.1f} times as long for its forward and "
-                f"backward passes as the others, for {found.num_steps:,} steps in a row"
-            )
-            self._reporter.tags({STRAGGLER_TAG: text})
-            self._reporter.warn(f"{text}; they wait for it at every step.")
 
     def data_wait(self, restart: bool) -> float:
         """Return the seconds a step that this worker waited for its batch; `restart` begins a new mean."""
@@ -289,8 +219,9 @@ class PhaseLog(StepHook):
         values = {f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)}
         values["time/steps"] = float(num_steps)
         if self._rank.world_size > 1:
-            _, own, others = slowest(of_workers[:, _OWN_WORK].sum(1).tolist())
+            worker, own, others = slowest(of_workers[:, _OWN_WORK].sum(1).tolist())
             values["time/slowest"] = own / others if others else 1.0
+            self._follow_slowest(worker, values["time/slowest"])
         step = float(mean.sum() - mean[_BETWEEN_STEPS].sum())
         if step > 0:
             pace = self._run.experiment.batch.size / step / self._rank.world_size
@@ -306,20 +237,28 @@ class PhaseLog(StepHook):
             done = self._work.rate * step
             values["perf/mfu"], values["perf/hfu"] = self._work.model / done, self._work.hardware / done
         values["perf/memory"] = float(self.peaks.max())
-        if self._all_tell:
-            values[ENERGY] = self._joules / 3600
         self._sums[:], self._steps[:] = 0.0, 0
         return values
 
+    def _follow_slowest(self, worker: int, ratio: float) -> None:
+        """Name a worker, once, that was slow at some points in a row; `ratio` is its time over the others' median."""
+        is_slow = ratio > FACTOR
+        is_same = worker == self._slowest
+        self._num_slow = self._num_slow + 1 if is_slow and is_same else int(is_slow)
+        self._slowest = worker
+        if self._num_slow == LEAST_POINTS:
+            text = (
+                f"{self._reporter.worker_name(worker)} takes {ratio:.1f} times as long for its forward and backward "
+                "passes as the others"
+            )
+            self._reporter.tags({STRAGGLER_TAG: text})
+            self._reporter.warn(f"{text}; they wait for it at every step.")
+
     def _sent(self) -> list[int]:
         sent, self._own = self._own, [0] * _NUM_NUMBERS
-        sent[-1] = int(self._energy is not None)  # and the energy: no number that workers exchange is negative
         if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             return sent
         self._memory_at = self._now()
-        if self._energy:
-            before, self._energy_at = self._energy_at, self._energy()
-            sent[-1] += self._energy_at - before
         # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
         if self._rank.device.type == "cuda":
             sent[_NUM_PHASES + 1] = int(torch.cuda.max_memory_allocated(self._rank.device))

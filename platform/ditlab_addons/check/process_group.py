@@ -93,7 +93,6 @@ def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home
     experiment = validate_experiment(spec)
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
-    os.environ.update(experiment.resources.network.environment())
     return experiment, home
 
 
@@ -110,7 +109,7 @@ def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Ma
     # The process that began the group has opened the data before, and given their messages.
     data = open_data(own.data, home, verify=False, notify=ignore)
     checkpoints = CheckpointStore.at(folder / "checkpoints")
-    return TrainingRun(own, data, plan_run(own, data), checkpoints, home, folder / "swap")
+    return TrainingRun(own, data, plan_run(own, data), checkpoints, home)
 
 
 def _context() -> Any:

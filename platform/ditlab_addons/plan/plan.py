@@ -23,7 +23,6 @@ from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroS
 SETTINGS = (
     ZeroSetting(0), ZeroSetting(1), ZeroSetting(2), ZeroSetting(3),
     ZeroSetting(1, "cpu"), ZeroSetting(2, "cpu"), ZeroSetting(3, "cpu"), ZeroSetting(3, "cpu", "cpu"),
-    ZeroSetting(3, "nvme", "cpu"),
 )  # fmt: skip
 """Settings that are compared, the plainest first."""
 GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20

@@ -65,8 +65,7 @@ class StepRunner:
         seed = partial(derived_seed, experiment.seed, "lora")
         fine_tune(self.network, self._objective.modules, experiment.training, seed)
         self.module = TrainingModule(self.network, self._objective)
-        swap = home.caches / "swap"
-        self._engine = Engine(self.module, experiment, rank, experiment.micro_size, num_passes, swap, self.clock)
+        self._engine = Engine(self.module, experiment, rank, experiment.micro_size, num_passes, self.clock)
         self._view = data.train.fullest()
 
     def run_pass(self, step: int, number: int) -> None:

@@ -24,8 +24,6 @@ HOST_UPDATE = 10e9
 """Bytes a second at which one worker's CPU updates offloaded state."""
 UPDATE_BYTES = 32
 """Bytes that an update reads and writes for a value: gradient, master, two moments, average, weight."""
-NVME = 3e9
-"""Bytes a second of a local disk, read or written."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,6 @@ def step_seconds(
     else:
         update = UPDATE_BYTES * share / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
         update += 2 * compute * share / device.host_link if device.is_gpu else 0.0
-        update += 24 * share / NVME if setting.offload == "nvme" else 0.0
     if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
         update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops
     if setting.offloads_parameters and device.is_gpu:

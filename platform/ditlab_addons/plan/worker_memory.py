@@ -28,13 +28,11 @@ PREFETCHED = 50_000_000
 """Values that ZeRO-3 gathers at once, ahead of their use (its prefetch_bucket_size)."""
 SUB_GROUP = 1_000_000_000
 """Values that ZeRO-3 updates at once (its sub_group_size)."""
-SWAP_BUFFERS = 4
-"""Sub-groups of state that are in host memory at once where they are kept in files."""
 EXCHANGED = 2**26
 """Bytes that are copied at once when averaged weights are swapped in for an evaluation."""
 
 Stage = Literal[0, 1, 2, 3]
-Offload = Literal["none", "cpu", "nvme"]
+Offload = Literal["none", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -186,8 +184,6 @@ class StateMemory(NamedTuple):
     device: MemoryParts
     host: MemoryParts
     """In host memory that is not the device's."""
-    swapped: int
-    """Bytes in files."""
 
 
 def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
@@ -205,7 +201,7 @@ def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
         kept_whole = sizes.small if shape.workers > 1 else 0
         buffers = compute * (sizes.bucket + kept_whole)
     if not setting.offloads:
-        return StateMemory(MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts(), 0)
+        return StateMemory(MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts())
     # the CPU gets gradients in float32 and, at stages 1 and 2, the new weights in the compute dtype
     gradients = MASTER * share + partition
     if stage == 2 and shape.accumulates:
@@ -214,12 +210,9 @@ def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
     if stage < 3:
         buffers = compute * sizes.largest
         host_buffers = compute * share + buffers
-    in_files = optimizer if setting.offload == "nvme" else 0
-    if in_files:
-        host_buffers += SWAP_BUFFERS * MASTER * min(share, SUB_GROUP)
     moved = weights if setting.offloads_parameters else 0
     device = MemoryParts(parameters=weights - moved, workspace=buffers)
-    return StateMemory(device, MemoryParts(moved, gradients, optimizer - in_files, average, 0, host_buffers), in_files)
+    return StateMemory(device, MemoryParts(moved, gradients, optimizer, average, 0, host_buffers))
 
 
 @dataclass(frozen=True)

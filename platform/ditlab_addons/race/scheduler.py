@@ -21,7 +21,6 @@ class SeedRace(Scheduler):
     chooser: ClassVar[str] = "ditlab_addons.race.race:RaceChooser"
     takes_seed_range: ClassVar[bool] = True
     may_change: ClassVar[tuple[str, ...]] = ("max_steps",)
-    all_reach_grace: ClassVar[bool] = True
     forecast_note: ClassVar[str] = "stops arms that are behind, and adds seeds where arms are close: it may take more"
 
     kind: Literal["race"] = "race"

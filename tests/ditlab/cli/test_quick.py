@@ -35,7 +35,7 @@ def test_steps_below_the_files_warmup(ditlab):
     said = ditlab(
         "train", CHECKOUT / "experiments/digits/dit.yaml", "--quick", "--dry-run", "--set", "training.steps=3"
     )
-    assert said.code == 0 and "  schedule.warmup=0 (was 50)\n" in said.err, said.err
+    assert said.code == 0 and "  schedule.warmup=2 (was 50)\n" in said.err, said.err
 
 
 def test_tune_plans_the_short_sweep(ditlab, spec):

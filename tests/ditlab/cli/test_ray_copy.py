@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ditlab.cli.output import command_line, short_path
-from ditlab.cluster.jobs import SUBMITTER, describe_submitter, leave_out, package_files, take_submitters_home
+from ditlab.cluster.jobs import SUBMITTER, describe_submitter, leave_out, take_submitters_home
 from ditlab.home import Home
+from support.clusters.ray_jobs import package_files
 from support.command import run_here
 from support.sweeps import written_sweep
 

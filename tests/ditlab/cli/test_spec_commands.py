@@ -173,7 +173,7 @@ def test_a_sweep_is_checked_through(ditlab, sweep):
     for command in ("validate", "show"):
         said = ditlab(command, sweep, "--set", "trials=7")
         assert said.code == 2 and said.out == "", command
-        assert f"{sweep}: trials=7 is no multiple of the 2 combinations" in said.err
+        assert f"{sweep}: space has 2 combinations" in said.err
         assert len(said.err.splitlines()) == 1
 
 

@@ -247,7 +247,7 @@ def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_p
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}, submit, "requires a token"),
         ({"RAY_AUTH_TOKEN_PATH": path}, submit, f"RAY_AUTH_TOKEN_PATH={path} cannot be read"),
         ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": token}, submit, "RAY_AUTH_MODE=disabled holds it back"),
-        ({"RAY_AUTH_TOKEN": token}, ["submit", spec, "--address", here.mlflow.url], "is no job server of Ray"),
+        ({"RAY_AUTH_TOKEN": token}, ["submit", spec, "--address", here.mlflow.url], "no job server of Ray answers"),
     ]
     before = len(here.nodes.get("/api/jobs/"))
     arguments = [here.nodes.address, json.dumps([case[:2] for case in cases])]

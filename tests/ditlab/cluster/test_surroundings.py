@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from ray._private import node
 
 from ditlab.cluster import session
-from ditlab.cluster.session import MAX_SOCKET, check_address, socket_folder
+from ditlab.cluster.session import LONGEST_FOLDER, check_address, check_socket_folder
 from ditlab.doctor import machine
 from ditlab.engine.distributed import current_rank
 from ditlab.errors import RunFailed, UserError
@@ -20,32 +19,32 @@ from support.trainings.workers import TINY, tiny, train_here
 MPI = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")}
 
 
-def folders(monkeypatch, **variables):
-    said = []
-    for name in ("RAY_TMPDIR", "TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    return socket_folder(said.append).get("RAY_TMPDIR"), said
+def test_a_folder_that_is_too_long_for_sockets_is_refused_with_the_remedy(monkeypatch):
+    def refused(**variables):
+        for name in ("RAY_TMPDIR", "TMPDIR"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        try:
+            check_socket_folder()
+        except UserError as error:
+            return str(error)
+        return ""
 
-
-def test_a_folder_that_is_too_long_for_sockets_is_not_taken_and_said(monkeypatch):
-    most = MAX_SOCKET - len(session._SOCKET)
-    assert folders(monkeypatch) == (None, [])
-    assert folders(monkeypatch, TMPDIR="/" + "x" * (most - 1)) == (None, [])
+    most = LONGEST_FOLDER
+    assert (
+        refused() == "" == refused(TMPDIR="/" + "x" * (most - 1)) == refused(TMPDIR="/" + "x" * 94, RAY_TMPDIR="/tmp")
+    )
     for name in ("TMPDIR", "RAY_TMPDIR"):
-        for value in ("/" + "x" * most, "/" + "x" * 94, "/" + "ü" * (most // 2 + 1), "here", ""):
-            folder, (sentence,) = folders(monkeypatch, **{name: value})
-            assert folder == "/tmp" and sentence.startswith(f"{name}={value} is ") and "/tmp" in sentence
-    assert folders(monkeypatch, TMPDIR="/" + "x" * 94, RAY_TMPDIR="/var/tmp") == (None, []), "Ray takes its own first"
+        for value in ("/" + "x" * most, "/" + "ü" * (most // 2 + 1), "here", ""):
+            assert refused(**{name: value}).startswith(f"{name}={value} is no folder for Ray's sockets")
+    assert refused(TMPDIR="here").endswith("set RAY_TMPDIR to a shorter one, such as /tmp.")
 
 
 def test_the_longest_of_rays_sockets_is_what_is_counted():
     source = Path(node.__file__).read_text()
     assert 'default_prefix="plasma_store"' in source and 'os.path.join(self._session_dir, "sockets")' in source
-    name = re.search(r'f"session_\{date_str\}_\{os.getpid\(\)\}"', source)
-    assert name and '"%Y-%m-%d_%H-%M-%S_%f"' in source
-    assert len("2026-01-01_00-00-00_000000") == len(session._SOCKET.split("/")[2]) - len("session__4194304")
+    assert r'f"session_{date_str}_{os.getpid()}"' in source and '"%Y-%m-%d_%H-%M-%S_%f"' in source
 
 
 def test_the_users_variable_is_named_and_not_an_option(monkeypatch):

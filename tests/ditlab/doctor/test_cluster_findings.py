@@ -1,15 +1,12 @@
 """The findings of `ditlab doctor --cluster`, from reports and measurements made by hand."""
 
-import socket
 from dataclasses import replace
 
 import pytest
 
-from ditlab.cluster.allreduce import AllReduceMember, AllReduceResult
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements
 from ditlab.doctor.findings import (
-    all_reduce_findings,
     report_findings,
     speed_findings,
     token_finding,
@@ -81,23 +78,6 @@ def test_speeds_are_in_megabytes_a_second_and_slow_ones_noted():
     assert refused.verdict == "missing" and "a (10.0.0.1/00000000): ACCESS_DENIED" in refused.found
 
 
-def test_bus_bandwidth_is_that_of_nccl_tests():
-    measured = AllReduceResult({1 << 20: 0.001, 64 << 20: 0.5}, True, 4, [])
-    assert measured.bus_bandwidth(64 << 20) == pytest.approx(1.5 * (64 << 20) / 0.5)
-    small, large = all_reduce_findings(measured, use_gpu=False)
-    assert "64 MiB" in large.what and "0.20 GB/s" in large.found and large.verdict == "ok"
-    assert all_reduce_findings(measured, use_gpu=True)[1].verdict == "note"  # for GPUs, 0.2 GB/s are few
-    assert small.verdict == "ok"
-
-
-def test_a_wrong_sum_and_a_group_that_fails_are_missing():
-    assert all_reduce_findings(AllReduceResult({1 << 20: 0.1}, False, 2, []), False)[0].verdict == "missing"
-    (line,) = all_reduce_findings(
-        AllReduceResult({}, False, 2, ["node a does not reach node b at 10.0.0.8 (timed out)"]), False
-    )
-    assert line.verdict == "missing" and "node a does not reach node b" in line.found and "ports" in line.remedy
-
-
 def test_tracking_is_checked_from_every_node():
     assert tracking_findings("sqlite:////shared/mlflow.db", {})[0].verdict == "note"
     assert tracking_findings("http://host:5000", {"a": "", "b": ""})[0].verdict == "ok"
@@ -113,16 +93,3 @@ def test_a_token_that_is_not_required_is_missing(status, token, expected):
     assert token_finding(status, token).verdict == expected
 
 
-def test_a_port_where_nobody_answers_is_found_in_time():
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        host, port = full.getsockname()
-        waiting = [socket.socket() for _ in range(4)]  # the queue is full: the next one is not answered
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex((host, port))
-        assert "timed out" in AllReduceMember().connection_error(host, port, 0.5)
-        for each in waiting:
-            each.close()
-    with socket.create_server(("127.0.0.1", 0)) as open_port:
-        assert AllReduceMember().connection_error(*open_port.getsockname(), 0.5) == ""
-    assert "refused" in AllReduceMember().connection_error(host, port, 0.5)

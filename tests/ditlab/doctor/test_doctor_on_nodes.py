@@ -1,4 +1,4 @@
-"""`ditlab doctor --cluster` on real nodes: a good cluster, one with a node that cannot talk, one without a token."""
+"""`ditlab doctor --cluster` on real nodes: a good cluster, one without its server, one without a token."""
 
 import os
 from collections.abc import Iterator
@@ -52,8 +52,6 @@ def test_a_good_cluster_is_measured_and_left_clean(nodes, s3, tmp_path):
     for place in ("DITLAB_HOME", "checkpoint.storage"):
         for verb in ("writing", "reading"):
             assert lines[f"{verb} {place}"][1].count("MB/s") == 2, lines
-    for size in (1, 64):
-        assert "2 processes over gloo, the sum is right" in lines[f"all-reduce of {size} MiB"][1]
     assert not (tmp_path / "home").exists()
     assert objects_in(s3) == before
 
@@ -66,26 +64,18 @@ def objects_in(s3: S3Server) -> list[str]:
     return [each["Key"] for each in client.list_objects_v2(Bucket="bucket").get("Contents", []) if each["Size"]]
 
 
-def test_a_node_that_cannot_talk_and_a_server_that_is_away_are_named(nodes, tmp_path):
-    one = nodes.add_node(1, GLOO_SOCKET_IFNAME="nosuch0")
-    try:
-        said, lines = doctor(nodes, tmp_path / "home", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
-    finally:
-        one.kill()
-    assert said.code == 1 and {"all-reduce", "MLflow"} == set(said.json["missing"])
-    assert said.json["verdict"] == "not ready for a long run: fix MLflow, all-reduce."
-    problems = [line for line in said.json["findings"] if line["what"] == "all-reduce"]
-    assert any(one.id[:8] in line["found"] and "nosuch0" in line["found"] for line in problems), problems
-    assert all("resources.network.interface" in line["remedy"] for line in problems)
+def test_a_server_that_is_away_is_named(nodes, tmp_path):
+    said, lines = doctor(nodes, tmp_path / "home", MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    assert said.code == 1 and said.json["missing"] == ["MLflow"]
+    assert said.json["verdict"] == "not ready for a long run: fix MLflow."
     assert "does not answer" in lines["MLflow"][1]
 
 
 def test_a_cluster_that_takes_anyone_is_not_ready(tmp_path):
     with ray_nodes(tmp_path / "nodes", RAY_AUTH_MODE="disabled") as cluster:
         cluster.start_head(num_cpus=1)
-        said, lines = doctor(cluster, tmp_path / "home", RAY_AUTH_MODE="disabled")
+        said, _ = doctor(cluster, tmp_path / "home", RAY_AUTH_MODE="disabled")
     assert said.code == 1 and said.json["missing"] == ["token"]
-    assert lines["all-reduce"] == ("ok", "one node: nothing to measure")
 
 
 def test_what_belongs_to_a_cluster_is_refused_without_one(tmp_path):

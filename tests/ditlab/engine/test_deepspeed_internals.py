@@ -17,9 +17,7 @@ HOLDERS = {
     ),
     "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3": (
         "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads", "_get_norm_groups",
-        "_optimizer_states_and_gradient_swap_in", "_optimizer_states_and_gradient_swap_out",
-        "_reassign_or_swap_out_partitioned_parameters", "_release_swap_buffers", "_swappable_optimizer_subgroup",
-        "checkpoint_event_epilogue", "checkpoint_event_prologue",
+        "_reassign_or_swap_out_partitioned_parameters", "checkpoint_event_epilogue", "checkpoint_event_prologue",
     ),
     "deepspeed.runtime.engine:DeepSpeedEngine": (
         "_get_gradients_for_reduction", "allreduce_and_copy", "allreduce_bucket", "allreduce_gradients",

@@ -1,16 +1,12 @@
-"""State kept in CPU memory or in files: the same training, the same state, and it moves to any other place."""
+"""State kept in CPU memory: the same training, the same state, and it moves to any other place."""
 
 import math
-import shutil
-import socket
-from pathlib import Path
 
 import pytest
 import torch
 
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import configuration
-from ditlab.errors import UserError
 from support.trainings.engines import (
     Job,
     Pass,
@@ -32,17 +28,6 @@ CPU = [
     {"stage": 3, "offload_parameters": "cpu"},
     {"stage": 3, "offload": "cpu", "offload_parameters": "cpu"},
 ]
-NVME = [
-    {"stage": 3, "offload": "nvme"},
-    {"stage": 3, "offload": "nvme", "offload_parameters": "cpu"},
-]
-MISSING = [name for name in ("c++", "ninja") if shutil.which(name) is None]
-if not Path("/usr/include/libaio.h").exists():
-    MISSING.append("libaio.h")
-needs_libaio = pytest.mark.skipif(
-    bool(MISSING), reason=f"no {', '.join(MISSING)}: install libaio-dev, g++, ninja-build"
-)
-PLACES = [*CPU, *(pytest.param(zero, marks=[needs_libaio, pytest.mark.slow]) for zero in NVME)]
 
 
 def named(zero):
@@ -77,59 +62,57 @@ def first_step(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("zero", PLACES, ids=named)
+@pytest.mark.parametrize("zero", CPU, ids=named)
 def test_it_trains_like_without_and_resumes_bit_identically(here, tmp_path, zero):
     experiment = experiment_of(zero)
-    found = drive_here(Job(experiment, script(), swap=tmp_path))
+    found = drive_here(Job(experiment, script()))
     assert found.losses == pytest.approx(here.losses, rel=1e-6)
     assert found.norms == pytest.approx(here.norms, rel=1e-5)
-    drive_here(Job(experiment, script(numbers=range(2)), save=tmp_path / "half", swap=tmp_path))
-    resumed = drive_here(Job(experiment, script(numbers=range(2, 4)), load=tmp_path / "half", swap=tmp_path))
+    drive_here(Job(experiment, script(numbers=range(2)), save=tmp_path / "half"))
+    resumed = drive_here(Job(experiment, script(numbers=range(2, 4)), load=tmp_path / "half"))
     assert resumed.losses == found.losses[2:]
     assert resumed.state.equals(found.state)
     for key, value in here.state.tensors.items():
         # Adam divides by the root of tiny second moments: summation order shows.
         torch.testing.assert_close(found.state.tensors[key], value, rtol=1e-3, atol=1e-4)
-    assert list(tmp_path.glob("swap-*")) == []
 
 
-@pytest.mark.parametrize("zero", PLACES, ids=named)
+@pytest.mark.parametrize("zero", CPU, ids=named)
 def test_state_moves_there_and_back(here, first_step, tmp_path, zero):
     plain, there = experiment_of({"stage": 1}), experiment_of(zero)
-    drive_here(Job(there, script(numbers=[1, 2]), load=first_step, save=tmp_path / "three", swap=tmp_path))
+    drive_here(Job(there, script(numbers=[1, 2]), load=first_step, save=tmp_path / "three"))
     found = drive_here(Job(plain, script(numbers=[3]), load=tmp_path / "three"))
     assert found.losses == pytest.approx(here.losses[3:], rel=1e-6)
     assert found.state.scalars == here.state.scalars
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("zero", PLACES, ids=named)
-def test_a_nan_changes_nothing(tmp_path, zero, precision):
+@pytest.mark.parametrize("zero", CPU, ids=named)
+def test_a_nan_changes_nothing(zero, precision):
     experiment = experiment_of(zero, precision)
-    found = drive_here(Job(experiment, script(poison=True), swap=tmp_path, kept=(1, 2)))
-    reference = drive_here(Job(experiment, script(numbers=[0, 1, 3]), swap=tmp_path))
+    found = drive_here(Job(experiment, script(poison=True), kept=(1, 2)))
+    reference = drive_here(Job(experiment, script(numbers=[0, 1, 3])))
     assert found.states[2].equals(found.states[1])
     assert found.state.equals(reference.state)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("places", [CPU, pytest.param(NVME, marks=needs_libaio)], ids=["cpu", "nvme"])
-def test_two_workers_offload_alike(tmp_path, places):
+def test_two_workers_offload_alike():
     """Four steps, the third with a NaN in one worker's batch."""
-    places = [{"stage": 3}, *places]
+    places = [{"stage": 3}, *CPU]
     script_of_two = script(2, poison=True)
-    expected, *traces = drive_workers([Job(experiment_of(zero), script_of_two, swap=tmp_path) for zero in places], 2)
+    expected, *traces = drive_workers([Job(experiment_of(zero), script_of_two) for zero in places], 2)
     for found, zero in zip(traces, places[1:], strict=True):
         assert [math.isfinite(norm) for norm in found.norms] == [True, True, False, True], zero
         assert found.losses[3:] == pytest.approx(expected.losses[3:], rel=1e-6), zero
         assert found.state.scalars == expected.state.scalars
 
 
-@pytest.mark.parametrize("zero", [{"stage": 1}, {"stage": 3}, *PLACES], ids=named)
-def test_evaluation_sees_the_average_and_leaves_training_alone(tmp_path, zero):
+@pytest.mark.parametrize("zero", [{"stage": 1}, {"stage": 3}, *CPU], ids=named)
+def test_evaluation_sees_the_average_and_leaves_training_alone(zero):
     with single_process(use_gpu=False) as rank:
         module = module_for(experiment_of(zero))
-        engine = engine_for(experiment_of(zero), rank, 1, module=module, swap=tmp_path)
+        engine = engine_for(experiment_of(zero), rank, 1, module=module)
         for number in range(2):
             run_step(engine, number, [Pass(0)])
         before = put_together([pieces_of(engine)], engine.scalars())
@@ -144,14 +127,12 @@ def test_evaluation_sees_the_average_and_leaves_training_alone(tmp_path, zero):
         for name, value in reference.named_parameters():
             value.copy_(before.tensors["ema", name].view(value.shape))
         torch.testing.assert_close(seen, reference.eval()("network", image, time), rtol=1e-5, atol=1e-6)
-    unbroken = drive_here(Job(experiment_of(zero), [Step([[Pass(0)]])] * 2 + [Step([[Pass(1)]])], swap=tmp_path))
+    unbroken = drive_here(Job(experiment_of(zero), [Step([[Pass(0)]])] * 2 + [Step([[Pass(1)]])]))
     assert (loss, norm) == (unbroken.losses[2], unbroken.norms[2])
 
 
-@pytest.mark.parametrize(
-    "zero", [{"stage": 3}, CPU[2], pytest.param(NVME[0], marks=[needs_libaio, pytest.mark.slow])], ids=named
-)
-def test_a_partition_of_several_groups(here, tmp_path, monkeypatch, zero):
+@pytest.mark.parametrize("zero", [{"stage": 3}, CPU[2]], ids=named)
+def test_a_partition_of_several_groups(here, monkeypatch, zero):
     """DeepSpeed cuts partitions of more than 1e9 values; here of more than 3e5, which updates them one at a time."""
 
     def cut(*arguments):
@@ -162,36 +143,11 @@ def test_a_partition_of_several_groups(here, tmp_path, monkeypatch, zero):
     monkeypatch.setattr("ditlab.engine.engine.configuration", cut)
     experiment = experiment_of(zero)
     with single_process(use_gpu=False) as rank:
-        engine = engine_for(experiment, rank, 1, swap=tmp_path)
+        engine = engine_for(experiment, rank, 1)
         assert len(engine.partitions.flats) > 1
         engine.close()
-    whole = drive_here(Job(experiment, script(), swap=tmp_path))
+    whole = drive_here(Job(experiment, script()))
     assert whole.losses == pytest.approx(here.losses, rel=1e-6)
-    spoiled = drive_here(Job(experiment, script(poison=True), swap=tmp_path, kept=(1, 2)))
-    spared = drive_here(Job(experiment, script(numbers=[0, 1, 3]), swap=tmp_path))
+    spoiled = drive_here(Job(experiment, script(poison=True), kept=(1, 2)))
+    spared = drive_here(Job(experiment, script(numbers=[0, 1, 3])))
     assert spoiled.states[2].equals(spoiled.states[1]) and spoiled.state.equals(spared.state)
-
-
-@needs_libaio
-@pytest.mark.slow
-def test_state_really_lies_in_files_and_goes_with_the_engine(tmp_path):
-    experiment = experiment_of(NVME[0])
-    dead = tmp_path / f"swap-{socket.gethostname()}-999999999-x"  # of a process that was killed
-    dead.mkdir()
-    with single_process(use_gpu=False) as rank:
-        engine = engine_for(experiment, rank, 1, swap=tmp_path)
-        run_step(engine, 0, [Pass(0)])
-        (flat,) = engine.partitions.flats
-        numel = sum(values.numel() for (field, *_), values in engine.state() if field == "master")
-        files = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert flat.numel() == 0 and sum(path.stat().st_size for path in files) >= 3 * 4 * numel
-        assert not dead.exists()
-        engine.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_libaio_the_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with single_process(use_gpu=False) as rank, pytest.raises(UserError, match=r"Debian package .*or set .*to cpu\."):
-        engine_for(experiment_of(NVME[0]), rank, 1, swap=tmp_path)
-    assert list(tmp_path.iterdir()) == []

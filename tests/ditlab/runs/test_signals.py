@@ -11,7 +11,6 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from ditlab.cluster import jobs
 from ditlab.runs.signals import SIGNALS, WARNINGS, stop_signals
 from ditlab.tracking.records import is_process_there, this_process
 
@@ -183,21 +182,3 @@ def test_a_process_is_told_from_another_of_its_number():
     done.wait()
     assert is_process_there({**here, "pid": str(done.pid)}) is False
     assert is_process_there({**here, "pid": "none"}) is False
-
-
-@pytest.mark.parametrize(
-    ("wait", "grace", "warns"), [(None, 25, True), ("3", 25, True), ("600", 25, False), ("600", 900, True)]
-)
-def test_a_job_that_is_killed_before_it_can_save_says_so_at_the_start(monkeypatch, wait, grace, warns):
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    monkeypatch.delenv("RAY_JOB_STOP_WAIT_TIME_S", raising=False)
-    if wait:
-        monkeypatch.setenv("RAY_JOB_STOP_WAIT_TIME_S", wait)
-    said: list[str] = []
-    jobs.check_stop_wait(grace, said.append)
-    assert bool(said) is warns
-    if warns:
-        assert f"killed after {wait or 3} s (RAY_JOB_STOP_WAIT_TIME_S)" in said[0] and "--grace" in said[0]
-    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR")
-    jobs.check_stop_wait(grace, said.append)
-    assert len(said) == warns  # no job, no word

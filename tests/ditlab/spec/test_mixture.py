@@ -58,7 +58,7 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
         ({"parts": {"kind": DIGITS}}, "data.parts holds the name 'kind', which cannot be"),
         ({"parts": {"a": MOTIFS}}, "data.parts.a.hold_out.values=[]: names no class; name one or more, or give da"),
         ({"parts": {"a": {"kind": "motifs", "peaks": 100_000, "motifs": 1000, "chromosomes": 100}}},
-         "data.parts.a.chromosomes=100, data.parts.a.peaks=100000 and data.parts.a.motifs=1000 give"),
+         "data.parts.a.chromosomes=100, data.parts.a.peaks=100000, data.parts.a.motifs=1000 give"),
         ({"draw": "row"}, "data.draw='row' must be 'auto', 'sample' or 'batch'."),
     ],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
 @pytest.mark.parametrize(
     ("axes", "changes", "message"),
     [
-        ({"data.weights.c": [1, 2]}, {}, "space.data.weights.c=1: data.weights.c is no known field; known: a, b"),
+        ({"data.weights.c": [1, 2]}, {}, ": data.weights.c is no known field; known: a, b"),
         ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
         ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
         ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),

@@ -45,7 +45,7 @@ def test_a_written_order_is_read_back():
         (
             {"order": LANES | {"lanes": 12}},
             "data.order.lanes=12 does not divide batch.size=32, of which each lane fills an equal slice; set "
-            "data.order.lanes to a divisor, such as 8, or change batch.size.",
+            "data.order.lanes to a divisor, or change batch.size.",
         ),
         (
             {"order": LANES, "hold_out": {"column": "label", "values": [1]}},

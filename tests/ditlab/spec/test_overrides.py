@@ -54,18 +54,16 @@ def test_kind_then_its_fields(load):
     assert (experiment.schedule.warmup, experiment.schedule.final) == (1, 0.5)
 
 
-def test_a_kind_may_not_undo_what_was_set_before_it(load):
-    with pytest.raises(UserError, match=r"would undo --set data\.hold_out=0\.2"):
-        load("data.hold_out=0.2", "data.kind=mnist")
+def test_a_kind_does_not_undo_what_was_set_before_it(load):
+    data = load("data.hold_out=0.2", "data.kind=mnist").data
+    assert (data.kind, data.hold_out) == ("mnist", 0.2)
 
 
 def test_another_family(load):
     assert load("model.family=unet", "model.image_size=8").model.family == "unet"
 
 
-@pytest.mark.parametrize(
-    ("written", "name"), [("12e4567", "12e4567"), ("0755", "0755"), ("true", "true"), ("null", "null"), ("'1'", "1")]
-)
+@pytest.mark.parametrize(("written", "name"), [("0755", "0755"), ("true", "true"), ("null", "null"), ("'1'", "1")])
 def test_a_field_of_text_takes_the_text_as_it_is_written(load, written, name):
     assert load(f"name={written}").name == name
 
@@ -91,13 +89,13 @@ def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("training.steps=1e-3", "training.steps=0.001 must be a whole number."),
+        ("training.steps=1e-3", "training.steps=0.001 must be a whole number, or null for none."),
         ("checkpoint.every=off", "checkpoint.every='off' must be a whole number, or null for none."),
         ("checkpoint.every=false", "checkpoint.every=false must be a whole number, or null for none."),
         ("training.ema=none", "must be a mapping of fields (decay), or null for none."),
         ("checkpoint.storage=none", "--set checkpoint.storage=none: write null for none, and quotes"),
-        ("engine.activation_checkpointing=on", "must be true or false; write true."),
-        ("engine.activation_checkpointing=No", "must be true or false; write false."),
+        ("engine.activation_checkpointing=on", "must be true or false."),
+        ("engine.activation_checkpointing=No", "must be true or false."),
     ],
 )
 def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):

@@ -20,7 +20,7 @@ SPECIAL = {
     "itself": "cannot be read as text (a link in a circle)",
     "ring": "cannot be read as text (a link in a circle)",
     "socket": "cannot be read as text (no plain file)",
-    "huge": "cannot be read as text (1,099,511,627,776 bytes, more than 1,048,576)",
+    "huge": "cannot be read as text (1,099,511,627,776 bytes, more than 262,144)",
     "utf-16": "cannot be read as text (no UTF-8: invalid start byte)",
     "latin-1": "cannot be read as text (no UTF-8: invalid continuation byte)",
     "plain/below": "cannot be read as text (Not a directory)",

@@ -102,25 +102,25 @@ def test_two_workers(tmp_path):
 
 def state_of(
     sizes: ParameterSizes, zero: ZeroSetting, compute: int, averages: int = 1
-) -> tuple[MemoryParts, MemoryParts, int]:
-    """Return device, host and bytes in files of one of four workers."""
+) -> tuple[MemoryParts, MemoryParts]:
+    """Return device and host of one of four workers."""
     state = state_memory(WorkerShape(sizes, zero, 4, compute, accumulates=False, on_gpu=False), averages)
-    return state.device, state.host, state.swapped
+    return state.device, state.host
 
 
 def test_state_by_hand():
     """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
     sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
-    whole, _, _ = state_of(sizes, ZeroSetting(0), 4)
+    whole, _ = state_of(sizes, ZeroSetting(0), 4)
     assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
-    parted, _, _ = state_of(sizes, ZeroSetting(1), 2)
+    parted, _ = state_of(sizes, ZeroSetting(1), 2)
     assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (2000, 3000, 1000, 0)
-    third, _, _ = state_of(sizes, ZeroSetting(3), 2, averages=0)
+    third, _ = state_of(sizes, ZeroSetting(3), 2, averages=0)
     assert (third.parameters, third.optimizer, third.average, third.gradients) == (500, 3000, 0, 500)
-    moved, host, _ = state_of(sizes, ZeroSetting(1, "cpu"), 2)
+    moved, host = state_of(sizes, ZeroSetting(1, "cpu"), 2)
     assert (moved.parameters, moved.optimizer, host.optimizer, host.average) == (2000, 0, 3000, 1000)
-    filed, host, swapped = state_of(sizes, ZeroSetting(3, "nvme", "cpu"), 2)
-    assert (filed.parameters, host.parameters, swapped, host.optimizer) == (0, 500, 3000, 0)
+    moved, host = state_of(sizes, ZeroSetting(3, "cpu", "cpu"), 2)
+    assert (moved.parameters, host.parameters, host.optimizer) == (0, 500, 3000)
 
 
 def test_moments_by_role():

@@ -1,6 +1,7 @@
 """Trainings and sweeps as Ray jobs on a cluster of `nodes`, submitted by the README's line, watched through the job
 server."""
 
+import logging
 import os
 import secrets
 import subprocess
@@ -12,6 +13,17 @@ from pathlib import Path
 from support.clusters.nodes import CHECKOUT, RayNodes, wait_for
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+def package_files(root: Path) -> set[str]:
+    """Files that Ray packs of a folder, by their paths in it."""
+    from ray._private.ray_constants import get_runtime_env_default_excludes
+    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
+
+    found: list[Path] = []
+    ignored = [_get_excludes(root, get_runtime_env_default_excludes())]
+    _dir_travel(root, ignored, found.append, include_gitignore=True, logger=logging.getLogger("packed"))
+    return {str(path.relative_to(root)) for path in found if path.is_file()}
 
 
 class RayJob:

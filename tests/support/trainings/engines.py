@@ -51,7 +51,6 @@ class Job:
     micro_size: int = 4
     load: Path | None = None
     save: Path | None = None
-    swap: Path | None = None
     kept: Sequence[int] = ()
     """Places in the script of steps after which one worker's whole state is kept."""
 
@@ -130,9 +129,9 @@ def module_for(experiment: Experiment) -> TrainingModule:
 
 
 def engine_for(
-    experiment: Experiment, rank: Rank, accumulation: int, micro_size: int = 4, module: Any = None, swap: Any = None
+    experiment: Experiment, rank: Rank, accumulation: int, micro_size: int = 4, module: Any = None
 ) -> Engine:
-    return Engine(module or module_for(experiment), experiment, rank, micro_size, accumulation, swap)
+    return Engine(module or module_for(experiment), experiment, rank, micro_size, accumulation)
 
 
 def run_step(engine: Engine, number: int, passes: Sequence[Pass], healthy: bool | None = None) -> tuple[float, float]:
@@ -149,7 +148,7 @@ def run_step(engine: Engine, number: int, passes: Sequence[Pass], healthy: bool 
 
 def drive(rank: Rank, job: Job) -> Any:
     """One worker's part: (losses, norms, pieces, scalars, states)."""
-    engine = engine_for(job.experiment, rank, len(job.steps[0].passes[0]), job.micro_size, swap=job.swap)
+    engine = engine_for(job.experiment, rank, len(job.steps[0].passes[0]), job.micro_size)
     if job.load:
         start: State = torch.load(job.load, weights_only=False)
         engine.load_state(start.read, start.scalars, has_ema=True)
@@ -185,7 +184,7 @@ def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
 
 
 def _without_spec(job: Job) -> tuple[Any, ...]:
-    return tuple(job.steps), job.micro_size, job.load, job.save, job.swap, job.kept
+    return tuple(job.steps), job.micro_size, job.load, job.save, job.kept
 
 
 def _body(rank: int, world_size: int, jobs: Any, folder: str) -> None:

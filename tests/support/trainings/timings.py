@@ -19,7 +19,7 @@ TIMINGS = (
 
 
 def phase_log(
-    world_size: int = 1, measure: Callable[..., Any] = lambda *_: None, energy: Any = None, **changes: Any
+    world_size: int = 1, measure: Callable[..., Any] = lambda *_: None, **changes: Any
 ) -> tuple[PhaseLog, Recorder, Callable[[float], None]]:
     """The first worker's log, what it reports to, and a function that lets seconds pass."""
     now, recorder, run = [0.0], Recorder(), SimpleNamespace(experiment=tiny(**changes))
@@ -28,5 +28,5 @@ def phase_log(
         now[0] += seconds
 
     rank, clock = Rank(0, world_size, 0, torch.device("cpu")), PhaseClock(lambda: now[0])
-    log: Any = PhaseLog(run, rank, recorder, clock, lambda: now[0], measure, lambda *_: energy)  # type: ignore[arg-type]
+    log: Any = PhaseLog(run, rank, recorder, clock, lambda: now[0], measure)  # type: ignore[arg-type]
     return log, recorder, tick

@@ -80,7 +80,7 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
         objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
         network: Any = experiment.family.build_network(experiment.model)
         fine_tune(network, objective.modules, experiment.training, len)
-        engine = Engine(TrainingModule(network, objective), experiment, rank, swap=home / "swap")
+        engine = Engine(TrainingModule(network, objective), experiment, rank)
         for step in range(3):
             state = tracker.live
             tracker.restart()

@@ -112,7 +112,7 @@ def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> Train
     """Everything that a worker trains from, its data opened."""
     data = open_data(experiment.data, Home(home))
     plan, store = plan_run(experiment, data), CheckpointStore.at(checkpoints)
-    return TrainingRun(experiment, data, plan, store, Home(home), checkpoints / "swap")
+    return TrainingRun(experiment, data, plan, store, Home(home))
 
 
 def train_here(

@@ -22,7 +22,7 @@ from ditlab.spec.overrides import Assignment, assign, explain, is_below, parse_o
 from ditlab.spec.schema import file_schema
 from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
 from ditlab.spec.sweep_axes import Axis, combinations
-from ditlab.spec.sweep_space import axis_problems, in_order_of_kinds, written
+from ditlab.spec.sweep_space import axis_problems, written
 from ditlab.spec.values import format_value
 from ditlab.tracking.records import find_training_run
 from ditlab_models.contract import Spec
@@ -106,7 +106,7 @@ class SamplingSweep(Spec):
         settings = {**self.fixed, **values}
         average = settings.pop(AVERAGE, None)
         changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in settings.items()]
-        return Point(number, values, None if average is None else str(average), in_order_of_kinds(changes))
+        return Point(number, values, None if average is None else str(average), changes)
 
 
 @dataclass(frozen=True)

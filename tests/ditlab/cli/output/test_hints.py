@@ -14,7 +14,6 @@ from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.doctor import machine
 from ditlab.home import Home
-from ditlab.sweeps.forecast import Speed
 from ditlab_addons.check import process_group
 from support.sweeps import written_sweep
 from support.trainings.groups import warm_processes
@@ -108,8 +107,7 @@ def test_specs(ditlab, spec, tmp_path):
     assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
 
 
-def test_sweep_that_is_planned(ditlab, tmp_path, monkeypatch):
-    monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: Speed(64.0, "timed steps on this machine"))
+def test_sweep_that_is_planned(ditlab, tmp_path):
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
         "tune", str(sweep), "--set", "trials=2"

@@ -127,14 +127,6 @@ def test_folders_that_a_node_does_not_share(place, tmp_path):
     assert f"checkpoint.storage={apart}/checkpoints is not shared" in storage and bad in storage
 
 
-def test_an_interface_that_no_node_has(place):
-    with node(place) as here:
-        sentence = place.refused("train", "small.yaml", "--set", "resources.network.interface=nosuch0")
-        assert "resources.network.interface=nosuch0 does not exist on node" in sentence and here in sentence
-        local = place.ditlab("train", "small.yaml", "--local", "--set", "resources.network.interface=nosuch0")
-    assert local.code == 2 and "resources.network.interface=nosuch0 does not exist" in local.err
-
-
 def test_a_node_that_joins_later_with_another_version_ends_an_elastic_run(place, tmp_path):
     shadow = tmp_path / "deepspeed-0.18.1.dist-info"
     shadow.mkdir()

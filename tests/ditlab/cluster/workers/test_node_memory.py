@@ -39,8 +39,8 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, m
         timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (said,) = re.findall(r"node out of memory: a node's memory is nearly used up \(.*", done.stderr)
-    assert re.search(r"where Ray ends processes above [\d.]+ %; this run's workers use the most, [\d.]+ GiB;", said)
+    (said,) = re.findall(r"node out of memory: a node's memory is nearly used up;.*", done.stderr)
+    assert re.search(r"this run's workers use the most, [\d.]+ GiB;", said)
     assert said.endswith("going on from step 3 with micro-batches of 8, the batch stays the same.")
     text = journal_of(home, "tiny")
     assert all(f'"step":{step},' in text for step in range(1, 7)) and "node_out_of_memory" in text

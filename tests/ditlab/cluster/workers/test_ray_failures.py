@@ -128,8 +128,7 @@ def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
         failure = diagnose(None, group)
         assert failure.kind is FailureKind.NODE_OUT_OF_MEMORY and not failure.is_own
         assert failure.message.startswith(
-            "a node's memory is nearly used up (5.15 GiB used / 23.54 GiB limit), where Ray ends processes above 10.0 "
-            "%; process 20094 uses the most, 1.22 GiB: python -m pytest "
+            "a node's memory is nearly used up; process 20094 uses the most, 1.22 GiB: python -m pytest "
         )
         assert failure.message.endswith(
             "; end other work there, or raise RAY_memory_usage_threshold where Ray is started"

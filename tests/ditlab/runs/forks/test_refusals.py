@@ -25,7 +25,7 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
     before = sorted(home.root.rglob("*"))
     cases = [
         ("nobody@3", {}, "--from nobody@3: run 'nobody' is unknown under .*`ditlab runs` lists them."),
-        ("base@5", {}, f"start.step=5: run {parent} has no checkpoint of that step; it has steps 3, 6."),
+        ("base@5", {}, f"start.step=5: run {parent} has no checkpoint of that step; it has 3, 6."),
         ("base@x", {}, r"--from 'base@x' names no checkpoint; write RUN@STEP with a whole number, such as .*"),
         ("base@-3", {}, "--from 'base@-3' names no checkpoint; .*"),
         ("@3", {}, "--from '@3' names no checkpoint; .*"),
@@ -83,14 +83,10 @@ def test_a_state_that_is_missing(home, run):
 def test_damaged_and_missing_checkpoints(home, parent):
     checkpoints = home.run(parent).checkpoints
     edit_bytes(shard_of(checkpoints, 3), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(
-        UserError, match=rf"^start.step=3: .*altered \(its hash differs.*; run {parent} also has step 6"
-    ):
+    with pytest.raises(UserError, match=r"^start.step=3: .*altered \(its hash differs.*; use an earlier checkpoint"):
         planned("base@3")
     (checkpoints / "step-00000006" / "manifest.json").unlink()
-    with pytest.raises(
-        UserError, match=rf"start.step=6: run {parent} has no checkpoint of that step; it has step 3\.$"
-    ):
+    with pytest.raises(UserError, match=rf"start.step=6: run {parent} has no checkpoint of that step; it has 3\.$"):
         planned("base@6")
     shutil.rmtree(checkpoints)
     with pytest.raises(UserError, match=rf"--from base: run {parent} \(finished\) has no checkpoint at .* yet"):
@@ -133,8 +129,7 @@ def test_mistakes_on_the_command_line(home, parent, tmp_path, capfd, monkeypatch
     said = run_here(capfd, monkeypatch, "train", path, "--local", "--from", "base@4")
     assert said.code == 2 and "Traceback" not in said.err
     assert (
-        said.err.splitlines()[-1]
-        == f"ditlab: start.step=4: run {parent} has no checkpoint of that step; it has steps 3, 6."
+        said.err.splitlines()[-1] == f"ditlab: start.step=4: run {parent} has no checkpoint of that step; it has 3, 6."
     )
     said = run_here(capfd, monkeypatch, "train", path, "--local", "--from", "base@3", "--dry-run", "--json")
     assert said.code == 0 and said.json["steps"] == 8

@@ -41,7 +41,7 @@ def test_a_start_by_set_and_its_mistakes(tmp_path):
 def test_a_short_fork_trains_its_few_steps_beyond_its_start():
     long = tiny(training__steps=1000, start=START)
     assert shorten_experiment(long).spec.training.steps == 420
-    assert shorten_experiment(long, {"start": {}}).spec.start == long.start
+    assert shorten_experiment(long).spec.start == long.start
     assert (
         shorten_experiment(tiny(training__steps=1000, start={**START, "state": "averaged"})).spec.training.steps == 20
     )

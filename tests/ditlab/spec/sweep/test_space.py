@@ -223,7 +223,7 @@ def test_what_makes_other_trials_is_a_difference(sweep_of, small):
     new = sweep_of(
         {"optimizer.lr": {**LR, "high": 0.1}, "training.ema.decay": DECAY}, fixed={"training.steps": 5}, trials=4,
         seed=1, search={"kind": "optuna"}, metric="eval/loss", mode="max", base={**small, "batch": {"size": 64}},
-        scheduler={"kind": "median", "grace": 2},
+        scheduler={"kind": "asha", "grace": 2},
     )  # fmt: skip
     assert differences(old, new) == [
         "base.batch.size=64 (was 128)",
@@ -231,8 +231,8 @@ def test_what_makes_other_trials_is_a_difference(sweep_of, small):
         "space.optimizer.lr.high=0.1 (was 0.01)",
         "space.seed=null (was {kind: 'int', low: 0, high: 9, step: 1, when: {}})",
         "space.training.ema.decay={kind: 'uniform', low: 0.9, high: 0.999, when: {}} (was null)",
-        "search={kind: 'optuna', sampler: 'tpe', startup: 10} (was {kind: 'random'})",
-        "scheduler={kind: 'median', grace: 2, min_trials: 3} (was {kind: 'none'})",
+        "search={kind: 'optuna', startup: 10} (was {kind: 'random'})",
+        "scheduler={kind: 'asha', grace: 2, reduction: 3} (was {kind: 'none'})",
         "metric='eval/loss' (was 'eval/velocity')",
         "mode='max' (was 'min')",
         "seed=1 (was 0)",

@@ -130,20 +130,6 @@ def test_failed_trial_without_a_metric_stops_no_other(name):
     assert one.stop_step(8, {4: 0.5, 5: 0.5}) is None and one.stopped == []
 
 
-@pytest.mark.parametrize("brackets", [1, 3, 100])
-def test_asha_takes_any_number_of_brackets(brackets):
-    one = scheduler_of("asha", PAST, scheduler={"brackets": brackets})
-    assert one.stop_step(7, {STEPS: 0.5}) == STEPS  # its last step
-
-
-def test_equal_seeds_give_equal_brackets():
-    def stops(seed):
-        one = scheduler_of("asha", scheduler={"brackets": 3}, seed=seed)
-        return [one.stop_step(number, dict.fromkeys(range(1, 30), number % 7)) for number in range(40)]
-
-    assert stops(1) == stops(1) != stops(2)
-
-
 GAP = """
 from typing import Literal
 from ditlab.spec.sweep import Scheduler

@@ -1,11 +1,9 @@
 """Metrics in which a run logs where its time went."""
 
 import pytest
-import torch
 
 from ditlab.engine.phase_clock import PHASES
-from ditlab.tracking.history import ENERGY
-from ditlab.training.timing import COUNTED_AFTER, INTERVAL, StepWork, energy_counter
+from ditlab.training.timing import COUNTED_AFTER, INTERVAL, StepWork
 from support.trainings.timings import phase_log
 from support.trainings.workers import tiny, train_here
 
@@ -14,7 +12,7 @@ def test_a_point_is_the_mean_over_the_steps_since_the_last_and_over_the_workers(
     log, _, _ = phase_log(world_size=2)
     num = len(PHASES)
     log.merge(2, [
-        [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker, -1]
+        [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker]
         for worker, seconds in enumerate((1, 3))
     ])  # fmt: skip
     found = log.point()
@@ -47,28 +45,6 @@ def test_utilisation_is_the_operations_over_those_of_matrix_products_in_the_time
     assert found["perf/samples_per_second"] == pytest.approx(128.0) and "perf/tokens_per_second" not in found
     assert found["time/evaluation"] == 3.0 and not recorder.warnings
     assert 4 * 0.25 < COUNTED_AFTER < 14 * 0.25
-
-
-def test_energy_is_told_where_every_gpu_tells():
-    counted = iter([7_000_000, 7_000_000 + 3_600_000, 7_000_000 + 9_000_000])  # millijoules since the driver was loaded
-    log, _, tick = phase_log(energy=lambda: next(counted))
-    for expected in (1.0, 2.5):
-        tick(2.0)
-        log.clock.end_step()
-        log.read()
-        assert log.point()[ENERGY] == expected
-    both, _, _ = phase_log(world_size=2, energy=lambda: 0)
-    for last, told in (([1_800_001, 1_800_001], 1.0), ([1_800_001, 0], None), ([1, 1], None)):
-        both.merge(1, [[*[0] * len(PHASES), 1, 0, each] for each in last])
-        assert both.point().get(ENERGY) == told
-    none, _, tick = phase_log(world_size=2, energy=None)
-    tick(2.0)
-    none.clock.end_step()
-    none.read()
-    row = none.pack()
-    none.merge(1, [row, row])
-    assert min(row) >= 0 and ENERGY not in none.point(), "workers exchange no negative number"
-    assert energy_counter(torch.device("cpu"), 1) is None and energy_counter(torch.device("cuda"), 0.5) is None
 
 
 def test_a_month_of_steps_has_no_more_points_than_a_journal_bears():
