@@ -23,7 +23,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     found = [*_node_findings(reports, silent)]
 
     count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
-    faults = software_faults(reports, working, required.versions)
+    faults = [fault for each in reports for fault in software_faults(each, required.versions, each.trains)]
     found += [_split("missing", "versions", sentence) for sentence in faults]
     found += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
     if found[-1].what != "versions":

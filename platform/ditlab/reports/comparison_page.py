@@ -303,7 +303,8 @@ def _budgets(comparison: Comparison) -> Part:
         if error:
             is_told = error.excludes_zero
             lowest = comparison.label(comparison.evaluated[budget.order[0]]) if is_told else "level"
-        rows.append([axis, amount(budget), *budget.values, lowest, error and error.text(is_signed=True)])
+        told = error.text(is_signed=True) if error else ""
+        rows.append([axis, amount(budget), *budget.values, lowest, told])
     runs = [comparison.label(run) for run in comparison.evaluated]
     columns = ["equal", "largest common", *runs, "lowest", "lowest minus next"]
     return Table(columns, rows, f"Held-out {comparison.main}: {_BUDGETS}")
