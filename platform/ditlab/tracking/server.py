@@ -1,4 +1,4 @@
-"""`mlflow server` on a home folder, on loopback, as a child process, which alone imports mlflow."""
+"""MLflow's server on a home folder, on loopback, as a child process, which alone imports mlflow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import IO, Any
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -21,6 +22,9 @@ from ditlab.tracking.mlflow_connection import REFILL, database_damage, open_read
 from ditlab.tracking.names import MODEL_TRAINING, experiment_page
 
 HOST = "127.0.0.1"
+_PROGRAM = Path(__file__).with_name("serve_mlflow.py")
+_HOSTS = "localhost,localhost:*,127.0.0.1,127.0.0.1:*"
+"""Host headers that it answers: tunnels end on any port of loopback, and no foreign name reaches it."""
 _STOP_TIMEOUT = 10.0  # seconds
 _APP = "ditlab"
 """Name of `training_app` among the apps that MLflow finds."""
@@ -31,7 +35,7 @@ _CHOICE = (
 """Script: the choice of a browser that has none yet."""
 _FOREIGN = (
     "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_DEFAULT_ARTIFACT_ROOT",
-    "MLFLOW_ARTIFACTS_ONLY", "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE", "MLFLOW_SERVER_ALLOWED_HOSTS",
+    "MLFLOW_ARTIFACTS_ONLY", "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE",
 )  # fmt: skip
 """Variables of a client, or of another server, which this one does not get."""
 
@@ -100,6 +104,7 @@ class MlflowServer:
         for name in _FOREIGN:
             environment.pop(name, None)
         environment["MLFLOW_BACKEND_STORE_URI"] = sqlite_address(self.home.mlflow_database)
+        environment["MLFLOW_SERVER_ALLOWED_HOSTS"] = _HOSTS  # read as the program imports MLflow, before its options
         # A session of its own: Ctrl-C reaches this process alone, which then ends the server and its workers in order.
         # The home as working directory: what MLflow drops beside itself stays there.
         with self._open_log() as log:
@@ -118,10 +123,8 @@ class MlflowServer:
     def _command(self) -> list[str]:
         artifacts = artifact_address(self.home.artifacts)
         command = [
-            sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(self.port), "--workers", "1",
+            sys.executable, str(_PROGRAM), "--host", HOST, "--port", str(self.port), "--workers", "1",
             "--artifacts-destination", artifacts, "--default-artifact-root", artifacts,
-            # Tunnels end on any port of loopback, and no foreign name reaches it.
-            "--allowed-hosts", "localhost,localhost:*,127.0.0.1,127.0.0.1:*",
             "--uvicorn-opts=--no-access-log",  # a line a request would fill the disk of a server that runs for months
         ]  # fmt: skip
         if importlib.metadata.entry_points(group="mlflow.app", name=_APP):

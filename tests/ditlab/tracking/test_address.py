@@ -104,6 +104,7 @@ def test_no_module_imports_mlflow_before_it_is_needed() -> None:
     code = (
         "import importlib, pkgutil, sys, ditlab.tracking as room\n"
         "names = [found.name for found in pkgutil.walk_packages(room.__path__, 'ditlab.tracking.')]\n"
+        "names.remove('ditlab.tracking.serve_mlflow')\n"  # the program of MLflow's server, which no module imports
         "for name in names: importlib.import_module(name)\n"
         "print('mlflow' in sys.modules, len(names) > 15)"
     )

@@ -1,5 +1,6 @@
 """`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
 
+import inspect
 import json
 import signal
 import socket
@@ -9,6 +10,7 @@ import tomllib
 import urllib.request
 from pathlib import Path
 
+import mlflow.server
 import pytest
 from click.testing import CliRunner
 
@@ -39,6 +41,8 @@ def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_te
     with served(home.root, log=log, end=signal.SIGHUP) as server:
         with urllib.request.urlopen(server.url, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
+        assert server.status("/", Host="elsewhere.example") == 403
+        assert len(server.command_lines().splitlines()) == 1, "one process imports MLflow and serves"
         number = json.loads(server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1])
         number = number["experiment"]["experiment_id"]
         runs = f"{server.url}/#/experiments/{number}/runs"
@@ -103,3 +107,8 @@ with app.test_client() as client:
 """
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")
+
+
+def test_mlflow_starts_its_server_by_the_name_that_is_replaced() -> None:
+    """Else `serve_mlflow.py` replaces nothing, and MLflow is imported twice, by two processes."""
+    assert "_exec_cmd(" in inspect.getsource(mlflow.server._run_server)
