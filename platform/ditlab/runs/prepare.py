@@ -360,5 +360,3 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
     return recorded
-
-

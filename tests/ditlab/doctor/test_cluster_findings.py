@@ -91,5 +91,3 @@ def test_tracking_is_checked_from_every_node():
 )
 def test_a_token_that_is_not_required_is_missing(status, token, expected):
     assert token_finding(status, token).verdict == expected
-
-
