@@ -298,13 +298,14 @@ def _budgets(comparison: Comparison) -> Part:
     rows: list[Cells] = []
     for budget in comparison.budgets:
         axis = "training time" if budget.axis == "seconds" else "steps"
+        row: list[Cell] = [axis, amount(budget), *budget.values]
         error = comparison.error(budget)
-        lowest = "not known"
-        if error:
-            is_told = error.excludes_zero
-            lowest = comparison.label(comparison.evaluated[budget.order[0]]) if is_told else "level"
-        told = error.text(is_signed=True) if error else ""
-        rows.append([axis, amount(budget), *budget.values, lowest, told])
+        if error is None:
+            row += ["not known", None]
+        else:
+            lowest = comparison.label(comparison.evaluated[budget.order[0]])
+            row += [lowest if error.excludes_zero else "level", error.text()]
+        rows.append(row)
     runs = [comparison.label(run) for run in comparison.evaluated]
     columns = ["equal", "largest common", *runs, "lowest", "lowest minus next"]
     return Table(columns, rows, f"Held-out {comparison.main}: {_BUDGETS}")

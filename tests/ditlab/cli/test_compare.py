@@ -124,6 +124,7 @@ def test_two_runs_become_a_page(compared):
     text = page(said)
     assert f"| total | {first['parameters']:,} | {second['parameters']:,} |" in text
     assert "| steps | 4 steps |" in text and "| samples | 25 | 25 |" in text
+    assert " over held-out draws, 95 %)" in text and "No run is named" not in text
     assert "| model.width | 32 | 8 |" in text and "tracking." not in text
     html = files["comparison.html"].read_text()
     assert not re.findall(r'src="(?!data:)', html) and html.count("<img") == text.count("![")
