@@ -75,7 +75,7 @@ OF_A_RUN = [
     "report RUN --out OUT/page.html", "export RUN --out OUT/export", "weights inspect OUT/export",
     "sample RUN --num 2 --out OUT/samples", "evaluate RUN --rows 8", "figures RUN --list",
     "train SPEC --local --dry-run", "tune SWEEP --dry-run", "params SPEC --shapes", "show SPEC", "show SWEEP", "new",
-    "data list", "data inspect SPEC",
+    "data list",
 ]  # fmt: skip
 
 
