@@ -137,7 +137,6 @@ def test_a_store_grows_and_a_fork_has_the_new_class(place):
     assert grown.code == 0, grown.err
     (store,) = grown.json["stores"]
     assert store["rows"] == 24 + 12 and store["left_out"] == {"there already": 1}
-    assert store["receipt"]["earlier"][0]["levels"][0]["used"]["images"] == 24
     before, after = open_store(own), open_store(Path(store["path"]))
     assert after.columns["label"].names == ("animals", "plants", "trucks", "birds")
     assert after.columns["label"].statistics.class_counts == (8, 14, 8, 6)
