@@ -13,7 +13,6 @@ BRANCHES = {
         3,
         "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
     ),
-    "platform/ditlab/analysis/comparison.py": (1, "the page of a comparison names the device"),
     "platform/ditlab/analysis/evaluation.py": (
         3,
         "a digest names the kind of device; threads of a CPU",
@@ -36,7 +35,7 @@ BRANCHES = {
     "platform/ditlab/data/images/encoding.py": (2, "features and latents are encoded on a GPU if there is one"),
     "platform/ditlab/engine/compilation.py": (2, "passes over graphs for the CPU's products, constant sizes on a GPU"),
     "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
-    "platform/ditlab/analysis/drawing.py": (3, "when compiled blocks pay, kept memory and threads on a CPU"),
+    "platform/ditlab/analysis/drawing.py": (2, "kept memory and threads on a CPU"),
     "platform/ditlab/engine/engine.py": (
         7,
         "compile: auto, kept memory on a CPU, parameters aligned on a GPU (so laid out again), DeepSpeed's settings",
