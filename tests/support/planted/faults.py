@@ -269,7 +269,7 @@ FAULTS = (
     ),
     Fault(
         "evaluation on training weights",
-        _one(ENGINE + "averages.py", "        if self._ema is None:\n            return",
+        _one(ENGINE + "averages.py", "        if \"ema\" not in self._flats:\n            return",
              "        if True:\n            return"),
         "evaluation.*weights in training",
     ),
