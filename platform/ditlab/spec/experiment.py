@@ -142,12 +142,13 @@ class Experiment(Spec):
                     "workers one; set batch.micro to a divisor of batch.size that is at most "
                     f"{max(1, size // workers)}, or lower resources.workers.max."
                 )
-        elif size % (workers * (micro or 1)):
-            divisors = f"batch.micro={micro} times " if micro else ""
-            raise ValueError(
-                f"batch.size={size} is no multiple of {divisors}resources.workers={workers}; set batch.size to a "
-                "multiple of that."
-            )
+        elif over := size % workers or size % (workers * (micro or 1)):
+            unit, divisors, other = workers, f"resources.workers={workers}", ""
+            if size % workers == 0:
+                unit, divisors = workers * (micro or 1), f"batch.micro={micro} times {divisors}"
+                other = f", or batch.micro to a divisor of {size // workers}"
+            sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
+            raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
         check_order(self.data, size, workers)
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(

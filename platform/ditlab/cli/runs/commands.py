@@ -187,7 +187,11 @@ def query(sql: str, as_json: bool) -> None:
     for note in answer.notes:
         output.say(note)
     output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
-    output.hint(as_json, "runs show", "RUN")
+    first = answer.rows[0][answer.columns.index("run")] if answer.rows and "run" in answer.columns else None
+    if isinstance(first, str):  # SQL may call a number so
+        output.hint(as_json, "runs show", first)
+    else:
+        output.hint(as_json, "runs")
 
 
 @runs.command()

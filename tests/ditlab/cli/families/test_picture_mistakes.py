@@ -96,10 +96,6 @@ def test_imports(ditlab, home, tmp_path, elsewhere):
         ({"b.png": (smooth(32, 32), None)}, (), "b.png has no caption; write one into a .txt file of the same stem"),
         ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png: no BMP, JPEG, PNG, TIFF or WEBP"),
         ({}, ("--step", "20"), "--step=20 is no multiple of --patch=8; set --step to 16 or 24."),
-        ({}, ("--encode-text", "incomplete"), "--encode-text=incomplete holds no weights (model.safetensors)"),
-        ({}, ("--encode-text", "left"), "--encode-text=left has a tokeniser that pads on the left"),
-        ({}, ("--encode-images", "fine"), "--encode-images=fine has patches of 4 pixels, and the model's have 8; set "
-         "model.patch_size to 4 (in an import, --patch)"),
     ]):  # fmt: skip
         source = captioned_folder(tmp_path / f"set{number}", {"a.png": (smooth(32, 32), "a slope"), **files})
         refused(ditlab(*IMPORT, "--source", source, *flags), message)

@@ -25,7 +25,7 @@ def lines_of(sweep, width=80, seconds=None):
     one = prepared(sweep)
     times = {trial.number: seconds for trial in one.trials}
     console = TerminalConsole(file=io.StringIO(), width=width)
-    console.print(forecast_table(one, Forecast(times, None, None, "core", [])))
+    console.print(forecast_table(one, Forecast(times, None, None, None, "core", [])))
     return one, [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
