@@ -340,7 +340,7 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     if changed:
         raise UserError(
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
-            f"resume it with its own spec, or begin a new run, from its checkpoint with --from {folder.run_id}."
+            f"resume it with its own spec, or {_new_run(folder, old, new)}."
         )
     if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
         raise UserError(
@@ -360,3 +360,13 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
         )
     return recorded
+
+
+def _new_run(folder: RunFolder, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return how a new run of a changed spec begins: from the run's checkpoint, where that fits."""
+    if old["model"] != new["model"]:
+        return "start a new run without --resume"
+    fork = f"begin a new run from its checkpoint, with --from {folder.run_id}"
+    if old["optimizer"]["kind"] != new["optimizer"]["kind"]:
+        fork += " --weights-only"
+    return f"{fork} in place of --resume"
