@@ -121,9 +121,11 @@ def _added_to(
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
     """Return the class of a kind that an add-on brings; for one that nobody has all that can be used.
 
-    `known` has the place of each by kind. Raises UserError where the code of the kind cannot be used, and warns of
-    others.
+    `known` has the place of each by kind. Raises UserError where the code of the kind cannot be used or its add-on is
+    not here, and warns of others.
     """
+    if reason := absent_part(noun, kind):
+        raise UserError(reason)
     if kind in known:
         return (_kind_class(noun, kind, known[kind], base),)
     found = []

@@ -331,9 +331,6 @@ def kinds_with_seed_range() -> list[str]:
 
 def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
     """Return the class of a kind; for one that nobody has all that can be used."""
-    reason = absent_part("scheduler", kind)
-    if reason:
-        raise UserError(reason)
     return added_kinds("scheduler", named("schedulers"), Scheduler, kind)
 
 
