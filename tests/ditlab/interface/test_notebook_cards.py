@@ -9,8 +9,6 @@ import pytest
 
 import ditlab
 from ditlab.api.run import MOST_RUNS
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial
-from ditlab.sweeps.results import SweepResult
 from support.homes import settled
 from support.plain_html import PlainHtml
 
@@ -143,18 +141,3 @@ def test_long_lists_and_names_are_cut(mine):
     many = ditlab.find_runs() * 80
     page = page_of(type(ditlab.find_runs())(many))
     assert page.text.count(mine.id) == MOST_RUNS and "50 older ones not shown" in page.text
-
-
-def test_a_sweep_s_result_is_a_ranked_table(tmp_path):
-    trials = [
-        Trial(0, "a" * 8, {"optimizer.lr": 1e-3}, "finished", 4, 4, metrics={"eval/velocity": 0.5}),
-        Trial(1, "b" * 8, {"optimizer.lr": MARKUP}, "finished", 4, 4, metrics={"eval/velocity": 0.25}),
-        Trial(2, "c" * 8, {}, "failed", 1, 4),
-    ]
-    summary = SweepSummary(
-        "d" * 8, MARKUP, ("eval/velocity",), ("min",), [AxisInfo("optimizer.lr", "log")], trials, "random", "none", 9.0,
-        3, "base",
-    )  # fmt: skip
-    page = page_of(SweepResult("d" * 8, "finished", summary, tmp_path / "report.html"))
-    assert page.text.startswith(f"{MARKUP} : sweep dddddddd, finished, 3 trials, the best first")
-    assert f"1 bbbbbbbb ● finished 4 of 4 0.25 {MARKUP} 0 aaaaaaaa ● finished 4 of 4 0.5 0.001 2 cccccccc" in page.text
