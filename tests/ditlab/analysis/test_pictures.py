@@ -43,9 +43,9 @@ def test_a_start_that_is_no_picture(tmp_path):
             start_image(file, (8, 8))
 
 
-@pytest.mark.parametrize(("kind", "problem"), KINDS)
-def test_a_special_file_as_a_start_is_named(tmp_path, kind, problem):
-    with pytest.raises(UserError, match=rf"--start .*a\.png cannot be read \(.*({problem}|a device).*\); name another"):
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
+def test_a_special_file_as_a_start_is_named(tmp_path, kind):
+    with pytest.raises(UserError, match=r"--start .*a\.png cannot be read \(.+\); name another"):
         start_image(put(kind, tmp_path / "a.png"), (8, 8))
 
 
