@@ -26,7 +26,7 @@ BRANCHES = {
         "a run on GPUs is replayed on one: a CPU draws other noise",
     ),
     "platform/ditlab/checkpoints/shard.py": (1, "numbers that NumPy cannot view are copied to the host"),
-    "platform/ditlab/checkpoints/saving.py": (3, "pinned memory and asynchronous copies"),
+    "platform/ditlab/checkpoints/saving.py": (2, "pinned memory and asynchronous copies"),
     "platform/ditlab/data/loading/batches.py": (1, "bytes are mapped onto a range by NumPy, which starts no threads"),
     "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
     "platform/ditlab/data/loading/transfer.py": (2, "rows are copied from pinned memory, on a stream of their own"),

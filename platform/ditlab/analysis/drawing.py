@@ -296,6 +296,8 @@ def class_number(name: str, names: Sequence[str]) -> int:
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:
     """Read a picture as (3, height, width) float32 in [-1, 1], fitted to `size` around its centre. Raises UserError."""
     height, width = size
+    if path.exists() and not path.is_file():  # a named pipe would be waited for
+        raise UserError(f"--start {path} cannot be read (it is no plain file); name another picture.")
     try:
         with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
             fitted = ImageOps.fit(in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS)

@@ -48,7 +48,7 @@ MISTAKES = [
     ({"schedule": {"kind": {}}}, "schedule.kind='{}' is unknown; known: constant"),
     ({"notify": [{"on": ["finish"], "to": "env:A"}]}, "notify.0.on.0='finish' must be 'finished', 'failed'"),
     ({"notify": [{"on": [], "to": "env:A"}]}, "notify.on=[] names no event; write some, such as [finished, failed]"),
-    ({"notify": [{"on": ["best"]}]}, "notify.0.to is missing; give it a value."),
+    ({"notify": [{"on": ["failed"]}]}, "notify.0.to is missing; give it a value."),
     ({"tracking": {"budget": 0}}, "tracking.budget=0 must be at least 1, or null for none."),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep=0 must be at least 1."),
     ({"training": {"steps": None}}, "training.steps and training.epochs are both null; give one of them."),

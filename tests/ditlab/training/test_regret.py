@@ -113,6 +113,6 @@ def test_points_too_many_to_draw_and_too_wide():
         return str(error.value)
 
     said = refusal(kind="gaussian_mixture", num=1_000_000, dimensions=200)
-    assert "data.num=1000000" in said and "lower one of the three" in said
+    assert "data.num=1000000" in said and "lower one of them" in said
     assert "data.std" in refusal(kind="gaussian_mixture", std=0.2)
     assert "data.length=100000" in refusal(kind="markov_chain", num=1_000_000, length=100_000)
