@@ -43,7 +43,7 @@ def test_a_table_json_and_what_to_change(spec):
     assert found["cost"] == pytest.approx(2 * found["gpu_hours"])
     assert found["gpu_hours"] == pytest.approx(2 * found["run_seconds"] / 3600)
     assert found["checkpoint_bytes"] == 16 * found["parameters"]
-    assert len(found["settings"]) == 18
+    assert len(found["settings"]) == 16
     for each in found["settings"]:
         peak = each[each["peak"]]
         assert sum(peak.values()) + each["margin_bytes"] == each["per_gpu_bytes"]
