@@ -232,5 +232,5 @@ def test_values_out_of_bounds_are_one_error(values):
 
 
 def test_more_than_a_disk_holds_is_refused():
-    with pytest.raises(ValidationError, match=r"data\.peaks=100000 .* lower one of them"):
+    with pytest.raises(ValidationError, match=r"data\.peaks=100000, .* lower one of them"):
         MotifsData(motifs=1000, peaks=100_000, chromosomes=100)
