@@ -28,7 +28,7 @@ _CAPTION = (
 
 
 def with_cost(summary: SweepSummary) -> SweepSummary:
-    """The same sweep by two metrics: quality, and network evaluations a sample."""
+    """Return a sweep ranked by two metrics: quality, and network evaluations a sample."""
     metrics, modes = (summary.metrics[0], EVALUATIONS), (summary.modes[0], "min")
     return replace(summary, metrics=metrics, modes=modes)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What a command waits for is said: stages, a notebook's bar, totals last."""
+"""Commands tell what they wait for: stages, a bar in a notebook, totals at the end."""
 
 import dataclasses
 import sys
