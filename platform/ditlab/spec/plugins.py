@@ -89,10 +89,10 @@ def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
     solver = value_at(mapping, ["sampling", "solver"])
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
-        schedules=_added_to(mapping, "schedule", ScheduleSpec, named("schedules"), Schedule),
-        optimizers=_added_to(mapping, "optimizer", OptimizerSpec, named("optimizers"), Optimizer),
+        schedules=_added_to(mapping, "schedule", ScheduleSpec, Schedule),
+        optimizers=_added_to(mapping, "optimizer", OptimizerSpec, Optimizer),
         sections=section_classes(mapping),
-        solvers=tuple((name, target) for name, target in named("solvers").items() if name == solver),
+        solvers=tuple((name, target) for name, target in named("solvers").items() if name == solver) if solver else (),
     )
 
 
@@ -107,15 +107,13 @@ def all_added_parts() -> AddedParts:
     )
 
 
-def _added_to(
-    mapping: Mapping[str, Any], section: str, own: Any, known: Mapping[str, str], base: type[SpecT]
-) -> tuple[type[SpecT], ...]:
+def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
     """Return the class of a section's kind where it is no own one: all for one that nobody has, so that a message can
     list them."""
     kind = value_at(mapping, [section, "kind"])
     if not isinstance(kind, str) or kind in kinds_of(own):
         return ()
-    return added_kinds(section, known, base, kind)
+    return added_kinds(section, named(f"{section}s"), base, kind)
 
 
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
