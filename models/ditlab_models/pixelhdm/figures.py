@@ -18,7 +18,7 @@ from ditlab_models.figure_kinds.network import (
     token_features_figure,
     with_patch_lines,
 )
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
 from ditlab_models.pixelhdm.network import TIME_SCALE, PixelHDM
 from ditlab_models.pixelhdm.sampling import PixelHDMSampler
@@ -33,6 +33,7 @@ from ditlab_models.processes.flow_figures import (
     to_pictures,
     trajectory_figure,
 )
+from ditlab_models.tensors import per_sample, to_numpy
 
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4
@@ -50,7 +51,7 @@ MAX_IMAGES = 16
 """Most images of a velocity probe."""
 
 
-def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
+def figure_makers(objective: PixelHDMObjectiveSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
     return {
         "samples": lambda inputs: inputs.sampler.show(_draw(inputs, NUM_SAMPLES)),
@@ -96,7 +97,7 @@ def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
     if "caption" in conditions:
         conditions["prompt"] = conditions["caption"]
     conditions["size"] = torch.tensor([sampler.size]).expand(num, 2)
-    return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
+    return inputs.samples(conditions, num, trajectory)
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
@@ -137,7 +138,7 @@ def draw_features(inputs: FigureInputs) -> Figure:
     noised = noise_images(inputs, NOISE, NUM_IMAGES)
     rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
     (tokens,) = module_outputs([network.patch_blocks[-1]], lambda: network(*noised))
-    patches = tokens[:, -rows * columns :].float().cpu().numpy()  # text stands first
+    patches = to_numpy(tokens[:, -rows * columns :].float())  # text stands first
     where = f"behind the patch path, t = {1 - NOISE:g}"
     return token_features_figure(patches, rows, columns, to_pictures(noised[0]), (), where)
 
@@ -163,7 +164,7 @@ def draw_patches(inputs: FigureInputs) -> Figure:
         (embedding.squeeze, f"Bottleneck: {numbers} -> {narrow}", "number in the patch"),
         (embedding.expand, f"Then SiLU, {narrow} -> {spec.width}", "number in the bottleneck"),
     ):
-        weight = linear.weight.detach().float().cpu().numpy()
+        weight = to_numpy(linear.weight.float())
         extent = (0.0, float(weight.shape[0]), float(weight.shape[1]), 0.0)
         panels.append(Heatmap(weight.T, title, "output", y_label, extent, diverging=True, unit="weight"))
     return Figure(panels, title="An image as patches and as pixels", columns=3)
@@ -225,7 +226,7 @@ def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Fl
         output: Tensor = inputs.network(x, t, condition).to(x)
         if objective.prediction == "velocity":
             return output
-        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+        return point_velocity(x, per_sample(t, x), output, noise_at=0)
 
     return FlowProbe(velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0)
 
