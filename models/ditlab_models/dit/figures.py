@@ -125,9 +125,7 @@ def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figu
     rows = inputs.trained(DiT).spec.num_rows
     x, layers = _attend(inputs, schedule)
     picture = to_grey(inputs.batch["image"][:1])[0]
-    shown = np.stack([picture, to_grey(x)[0]])
-    panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
-    panels += image_attention_panels(layers, picture, rows, rows)
+    panels = image_attention_panels(layers, picture, to_grey(x)[0], TIME, rows, rows)
     return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
 
 

@@ -47,6 +47,13 @@ class DLMEvaluator:
     objective: DLMObjectiveSpec
     model: DLMSpec
     text: TextCodec | None
+    sample_metrics = (
+        "bigram_perplexity", "token_entropy", "distinct_1", "distinct_2", "distinct_3", "bigram_perplexity_low",
+        "bigram_perplexity_high", "token_entropy_low", "token_entropy_high", "bigram_perplexity_held_out",
+        "token_entropy_held_out", "distinct_1_held_out", "distinct_2_held_out", "distinct_3_held_out",
+        "token_entropy_held_out_low", "token_entropy_held_out_high",
+    )  # fmt: skip
+    """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
 
     @torch.no_grad()
     def evaluate(
@@ -106,14 +113,6 @@ class DLMEvaluator:
         losses = {"model": (by_time / evaluations).tolist(), **by_part}
         figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
-
-    @property
-    def sample_metrics(self) -> tuple[str, ...]:
-        """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
-        ends = [f"{name}{end}" for name in INTERVALS for end in ("_low", "_high")]
-        real = [f"{name}_held_out" for name in (*INTERVALS, *DISTINCT)]
-        of_real = ("token_entropy_held_out_low", "token_entropy_held_out_high")
-        return (*INTERVALS, *DISTINCT, *ends, *real, *of_real)
 
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int

@@ -60,8 +60,11 @@ def _weights(attention: nn.Module, call: dict[str, Any]) -> np.ndarray:
     return to_numpy(scores.softmax(dim=-1)[0])
 
 
-def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, rows: int, columns: int) -> list[Panel]:
-    """Draw maps (H, N, N) of three query patches for every layer and head, and each layer's distance.
+def image_attention_panels(
+    layers: Sequence[np.ndarray], picture: np.ndarray, seen: np.ndarray, t: float, rows: int, columns: int
+) -> list[Panel]:
+    """Draw an image and what the network sees of it at time t, maps (H, N, N) of three query patches for every layer
+    and head, and each layer's distance.
 
     A map is the dimmed picture, (height, width) grey in [0, 1], with weights in orange and the query in blue.
     """
@@ -75,7 +78,8 @@ def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, ro
     heads = range(min(len(layers[0]), MAX_HEADS))
     chosen = [(layer, head) for layer in evenly_spaced(len(layers) - 1, MAX_LAYERS) for head in heads]
     captions = [f"layer {layer + 1}, head {head + 1}" for layer, head in chosen]
-    panels: list[Panel] = []
+    names = ["image", f"what the network sees, t = {t:g}"]
+    panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
     for name, query in queries.items():
         images = []
         for layer, head in chosen:

@@ -24,6 +24,7 @@ from ditlab_models.tensors import per_sample, widened
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
 NoiseAt = Literal[0, 1]
+FLOOR = 1e-2
 ErrorFunction = Callable[[Tensor, Tensor], Tensor]
 """(predicted, target) -> a mean over the batch, a scalar, or its value for each sample, (B,)."""
 
@@ -76,14 +77,14 @@ def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(predicted, target, reduction="none").flatten(1).mean(1)
 
 
-def direction_errors(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
+def direction_errors(predicted: Tensor, target: Tensor) -> Tensor:
     """1 - cos(predicted, target) of each image, (B,), as one vector (FasterDiT, arXiv:2410.10356).
 
-    `floor`, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
+    FLOOR, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
     finite.
     """
     predicted, target = predicted.flatten(1), target.flatten(1)
-    length = (predicted.square().mean(1) + floor**2).sqrt() * target.square().mean(1).sqrt()
+    length = (predicted.square().mean(1) + FLOOR**2).sqrt() * target.square().mean(1).sqrt()
     return 1 - (predicted * target).mean(1) / length
 
 

@@ -47,6 +47,8 @@ class RegionEvaluator:
 
     objective: RegionObjectiveSpec
     model: RegionSpec
+    sample_metrics = STATISTICS
+    """Metrics of imputed regions."""
 
     @torch.no_grad()
     def evaluate(
@@ -103,11 +105,6 @@ class RegionEvaluator:
             expected = reference(*(to_numpy(each) for each in (x, mask, present)))
             predictions[name] = torch.from_numpy(expected).to(mask.device)[mask]
         return predictions
-
-    @property
-    def sample_metrics(self) -> tuple[str, ...]:
-        """STATISTICS, of imputed regions."""
-        return STATISTICS
 
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ditlab_models.contract import Role, Spec
+from ditlab_models.contract import NonNegativeFloat, PositiveFloat, Role, Share, Spec
 from ditlab_models.extensions import with_kinds
 from ditlab_models.finetuning import LoRA, Pattern, matches
 
 if TYPE_CHECKING:
     from ditlab_models.parameters import ParameterRole
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = PositiveFloat
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Warmup = Annotated[int, Field(ge=0, le=10**12)]
@@ -75,7 +75,7 @@ class _ByRole(Spec):
     """True for an optimiser whose update keeps the weights that are evaluated, in the place of `training.ema`."""
     takes_offload: ClassVar[bool] = True
     """False for an optimiser whose `check` refuses state off the workers' devices (`engine.zero.offload`)."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """Decoupled decay per unit of learning rate, on every parameter but those of `no_decay`."""
     no_decay: tuple[Role, ...] = Field(default=(), strict=False)
     """Roles of the parameters without weight decay, such as [norm, bias, embedding]; `lr_factors` lists them."""
@@ -262,7 +262,7 @@ class WarmupCosineSchedule(RisingSchedule):
 
     kind: Literal["warmup_cosine"] = "warmup_cosine"
     """Linear rise, cosine fall."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final: Share = 0.0
     """Value at the end of the cosine, as a share of the learning rate."""
 
     def after_warmup(self, step: int, total: int, length: int) -> float:
@@ -285,7 +285,7 @@ class WarmupStableDecaySchedule(RisingSchedule):
     or change it."""
     shape: Literal["sqrt", "linear"] = "sqrt"
     """Fall by 1 - sqrt(share of the decay that is done), the best of Haegele et al., or by a straight line."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final: Share = 0.0
     """Value at the end of the decay, as a share of the learning rate."""
 
     def after_warmup(self, step: int, total: int, length: int) -> float:
@@ -318,11 +318,11 @@ class SteppedCosineRestartSchedule(Schedule):
     """Restarting cosine whose peak and valley decay."""
     cycle: Count | None = None
     """Steps of a cycle; null is one epoch."""
-    valley: Annotated[float, Field(ge=0, le=1)] = 0.5
+    valley: Share = 0.5
     """The first cycle's lowest point, as a share of the learning rate."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Factor on peak and valley from one cycle to the next."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    floor: Share = 0.01
     """Lower bound of peak and valley, as a share of the learning rate."""
 
     def factor(self, step: int, total: int, epoch_steps: int) -> float:
@@ -436,7 +436,7 @@ class EarlyStop(Spec):
     """`min`: lower values are better; `max`: higher ones."""
     patience: Count = 5
     """Evaluations in a row without a better value, after which the run ends with a checkpoint, as finished."""
-    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    min_delta: NonNegativeFloat = 0.0
     """A value is better if it differs from the best one so far by more than this."""
 
 
