@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, distributed
 from torch.optim.adamw import adamw
 
-from ditlab.engine.deepspeed_internals import Partitions
+from ditlab.engine.deepspeed_internals import ParameterSlice, Partitions
 from ditlab.engine.optimizers import EagerOptimizer, ParameterFacts
 from ditlab.spec.optimization import GATHERED_VALUES
 from ditlab_addons.optimizers.muon import MOMENTUM, NUM_ITERATIONS, Matrices, Muon
@@ -52,16 +52,16 @@ class MuonAdamW(EagerOptimizer):
         self._is_partitioned = partitions.stage > 0
         for flat, members, slices in zip(partitions.flats, partitions.members, partitions.slices_of, strict=True):
             own = {part.name: part for part in slices}
-            offsets = [own[name].offset if name in own else 0 for name in members]
-            held = torch.tensor([own[name].stop - own[name].start if name in own else 0 for name in members])
+            parts = [own.get(name, ParameterSlice(name, 0, 0, 0)) for name in members]
+            held = torch.tensor([part.stop - part.start for part in parts])
             sizes = held[:, None]  # (matrices, workers)
             if self._is_partitioned:
-                of_workers = [torch.empty_like(held, device=flat.device) for _ in range(num_workers)]
-                distributed.all_gather(of_workers, held.to(flat.device))
-                sizes = torch.stack(of_workers, 1)
+                by_worker = [torch.empty_like(held, device=flat.device) for _ in range(num_workers)]
+                distributed.all_gather(by_worker, held.to(flat.device))
+                sizes = torch.stack(by_worker, 1)
             self._matrices[id(flat)] = [
-                HeldMatrix(Matrices(*facts[name]), flat, *place)
-                for name, *place in zip(members, offsets, held.tolist(), sizes.tolist(), strict=True)
+                HeldMatrix(Matrices(*facts[part.name]), flat, part, of_workers)
+                for part, of_workers in zip(parts, sizes.tolist(), strict=True)
             ]
 
     @torch.no_grad()
@@ -95,14 +95,14 @@ class MuonAdamW(EagerOptimizer):
                 columns = held.matrix.num_columns
                 is_rms = self._spec.scale == "rms"
                 factor = 0.2 * math.sqrt(max(rows, columns)) if is_rms else math.sqrt(max(1.0, rows / columns))
-                held.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
+                held.part.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
         for flat in flats:
             self.state[flat]["step"] += applied
 
     def _follow(self, held: HeldMatrix) -> Tensor:
         """Take a slice's gradient into its momentum; return what is orthogonalised, zero where the step is left out."""
-        momentum = held.of(self.state[held.flat]["momentum"])
-        gradient = torch.zeros_like(momentum) if held.flat.grad is None else held.of(held.flat.grad)
+        momentum = held.part.of(self.state[held.flat]["momentum"])
+        gradient = torch.zeros_like(momentum) if held.flat.grad is None else held.part.of(held.flat.grad)
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale.to(gradient.device)
         followed = torch.add(gradient, momentum, alpha=self._spec.momentum)
@@ -136,7 +136,7 @@ class MuonAdamW(EagerOptimizer):
         workers = range(len(shares))
         own = shares[rank]
         matrices = [held for share in shares for held in share]
-        held_sizes = [[held.num_held for held in share] for share in shares]
+        held_sizes = [[held.sizes[rank] for held in share] for share in shares]
         own_sizes = [[held.sizes[worker] for held in own] for worker in workers]
         slices = _exchange(_joined(shares, map(self._follow, matrices)), held_sizes, own_sizes)
         results = [
@@ -185,16 +185,10 @@ class HeldMatrix:
     matrix: Matrices
     flat: Tensor
     """Flat parameter of the optimiser to whose group the matrix belongs."""
-    offset: int
-    """Place of this worker's slice in it."""
-    num_held: int
-    """Values of that slice."""
+    part: ParameterSlice
+    """This worker's slice in it; an empty one for nothing."""
     sizes: Sequence[int]
     """Values of each worker's slice, by rank; one after the other they are the flattened parameter."""
-
-    def of(self, flat: Tensor) -> Tensor:
-        """Return this worker's slice of a tensor as large as the flat parameter, a view."""
-        return flat.view(-1)[self.offset : self.offset + self.num_held]
 
 
 Shares = Sequence[Sequence[HeldMatrix]]
