@@ -13,7 +13,7 @@ from ditlab_models.contract import Samples
 from ditlab_models.figure_kinds.attention import catch_attention, sequence_attention_figure
 from ditlab_models.figure_kinds.embeddings import time_figure
 from ditlab_models.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
-from ditlab_models.figure_makers import FigureInputs, FigureMakers
+from ditlab_models.figure_makers import FigureInputs, FigureMaker, FigureMakers
 from ditlab_models.figures import Curve, Figure, Heatmap, Lines, Panel, evenly_spaced
 from ditlab_models.layers.embeddings import table
 from ditlab_models.processes.gaussian import NoiseSchedule, linear_schedule
@@ -46,7 +46,7 @@ MAX_NOISED_WINDOWS = 32
 def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind; some need a network that takes noise away."""
     schedule = linear_schedule(objective.noise)
-    makers: FigureMakers = {
+    makers: dict[str, FigureMaker] = {
         "imputation": draw_imputation,
         "attention": lambda inputs: sequence_attention_figure(
             _attend(inputs, schedule), "region", ATTENTION_TITLE, first=1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label, check_no_prompts
-from ditlab_models.contract import DEFAULT_REQUEST, Conditions, RealRows, Sampler, SampleRequest, Samples
+from ditlab_models.contract import DEFAULT_REQUEST, Conditions, RealRows, RowUse, Sampler, SampleRequest, Samples
 from ditlab_models.figures import Figure
 from ditlab_models.processes.draws import SampleDraws, starting_noise, state_dtype
 from ditlab_models.processes.gaussian import linear_schedule, sample_ddim, sample_ddpm, timesteps
@@ -73,7 +73,7 @@ def overlaps(start: np.ndarray, end: np.ndarray, intervals: np.ndarray) -> np.nd
 class RegionSampler(Sampler):
     """Sampler of windows with masked regions imputed: values (num, R, F), measured where a region was not masked."""
 
-    takes_rows = "completed"
+    takes_rows: RowUse = "completed"
 
     def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:
         self.spec = spec
