@@ -31,12 +31,26 @@ if TYPE_CHECKING:
 ANY = -1
 """Size, in a field's shape, of an axis that may differ from batch to batch."""
 PositiveInt = Annotated[int, Field(ge=1)]
-Weight = Annotated[float, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Weight = NonNegativeFloat
 """Weight of a loss component."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of one sample by batch field."""
+MetricSettings = Mapping[str, Mapping[str, Any]]
+"""Settings by held-out metric that its values depend on; "": of all metrics."""
+Batch = Mapping[str, "Tensor"]
+"""Tensors of a batch by field, (batch, ...) each."""
+Conditions = Mapping[str, "Tensor"]
+"""Tensors of the conditions of samples by name, (num, ...) each."""
+ModuleGroups = Mapping[str, Sequence["nn.Module"]]
+"""Modules of a network by the name of their group."""
 Role = Literal["matrix", "convolution", "input", "head", "embedding", "norm", "bias", "scalar"]
 """Role of a parameter: `matrix` the weight of a linear map from features to features, `convolution` a kernel, `input`
 and `head` the weights that read data and write predictions, `embedding` a table or a learned token, `norm` the weights
 and biases of norms, `bias` every other bias, `scalar` what is left, such as a temperature."""
+ModulesByRole = Mapping[Role, Sequence["nn.Module"]]
 
 
 @dataclass(frozen=True)
@@ -154,14 +168,14 @@ class ObjectiveSpec(Spec):
         values."""
         return ()
 
-    def assumed_shapes(self, model: ModelSpec, known: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+    def assumed_shapes(self, model: ModelSpec, known: Shapes) -> Shapes:
         """Return the shape of one sample of fields with axes of any size, for plans where the data do not tell.
 
         `known`: shapes that they do tell. Axes of fields that are not named count as long as they may be.
         """
         return {}
 
-    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+    def metric_settings(self, model: ModelSpec) -> MetricSettings:
         """Return by held-out metric the settings that its values depend on beside network and samples; "": all metrics.
 
         Runs are compared, and trials ranked, where these are equal. Unless a family says less, they are all but the
@@ -172,7 +186,7 @@ class ObjectiveSpec(Spec):
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if this loss does not fit the model, as far as the specs show."""
 
-    def check_shapes(self, model: ModelSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def check_shapes(self, model: ModelSpec, shapes: Shapes) -> None:
         """Raise ValueError if the loss cannot take batches whose fields have these shapes (without the batch
         dimension)."""
 
@@ -198,7 +212,7 @@ class SamplingSpec(Spec):
 class RoledNetwork(Protocol):
     """Network that names the modules whose weights have another role than their class says."""
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         """Return modules by the role of their weights, submodules included; biases and norms keep their own."""
         ...
 
@@ -206,7 +220,7 @@ class RoledNetwork(Protocol):
 class Network(Protocol):
     """The three methods that a family's network, an `nn.Module`, has beside a module's own."""
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         """Return named groups of submodules that together own every parameter exactly once: a parameter count's
         rows."""
         ...
@@ -215,7 +229,7 @@ class Network(Protocol):
         """Return the modules whose activations are recomputed in the backward pass under activation checkpointing."""
         ...
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         """Return the modules that `engine.compile` compiles, by block kind.
 
         Modules of a kind share one graph: they are of one class, differ in the values of their weights alone, and take
@@ -262,7 +276,7 @@ class TextCodec:
 class RealRows:
     """Rows of a data set, both as batch fields and as the store's columns."""
 
-    batch: Mapping[str, Tensor]
+    batch: Batch
     """The model's fields, (num, *shape) each, on its device."""
     columns: Mapping[str, np.ndarray]
     """The store's other columns, (num, *shape) each; class names in place of class indices that have names."""
@@ -331,11 +345,11 @@ class Objective(Protocol):
     modules: nn.Module | None
     """The objective's own modules: trained and checkpointed, never part of a parameter total (`training_only`)."""
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Return the components by name, each an unweighted mean over the micro-batch (a scalar tensor)."""
         ...
 
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Return held-out metrics by name: every loss component, whatever its weight, and more.
 
         Each is a value a sample, (B,), whose mean counts, and from which the noise of held-out draws is known; or a
@@ -354,7 +368,7 @@ class Objective(Protocol):
     def figures(
         self,
         network: nn.Module,
-        batch: Mapping[str, Tensor],
+        batch: Batch,
         sampler: Sampler,
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,
@@ -375,7 +389,7 @@ class KnownOptimumObjective(Protocol):
         """Return True where the best network on data of this law has a closed form."""
         ...
 
-    def regret(self, network: nn.Module, law: Any, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> Tensor:
+    def regret(self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource) -> Tensor:
         """Return the held-out loss above the least possible one, (B,), expected given the corrupted inputs that
         `metrics` draws: it is never below 0, and free of the noise of their targets."""
         ...
@@ -406,7 +420,7 @@ class PreparingObjective(Protocol):
     prepared_from: Collection[str]
     """Batch fields that `prepare` reads."""
 
-    def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Return further tensors of a training batch, from its rows and from random numbers in the host's memory.
 
         They are moved and join the batch of `loss`, which calls this itself where they are missing.
@@ -463,17 +477,27 @@ class Samples:
     """Further values for `show`."""
 
 
+RowUse = Literal["none", "conditions", "completed"]
+
+
 class Sampler(Protocol):
-    """Draws samples and shows them."""
+    """Draws samples and shows them. A class that names it as its base has the defaults of its fields."""
 
-    takes_rows: Literal["none", "conditions", "completed"]
+    takes_rows: RowUse = "none"
     """Use of real rows: none; a source of conditions (captions) where a request names none; rows to complete
-    (imputation). Where not `none`, a request holds as many rows as samples."""
+    (imputation). Where not `none`, a request holds as many rows as samples.
 
-    draws_per_prompt: bool
+    `conditions`: `row_fields` names the batch fields of rows that are conditions; `rows.batch` holds these alone.
+    `completed`: `select_rows(rows)` returns a mask (num,) bool of the rows to complete, None for all, from their other
+    columns, as `rows.batch` is empty there; `note(rows)` a remark on completing just these rows, without a full stop,
+    or "": the part of the request that lies in none of them, where `rows.batch` may be empty; `table(samples, rows)`
+    the completed rows as NumPy columns of equal length by name, for a table file that other tools read.
+    """
+
+    draws_per_prompt: bool = False
     """True if each prompt of a request gets samples of its own."""
 
-    max_batch_size: int | None
+    max_batch_size: int | None = None
     """Most samples that are drawn in one batch, where each needs much memory; None: no limit."""
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
@@ -487,7 +511,7 @@ class Sampler(Protocol):
     def sample(
         self,
         network: nn.Module,
-        conditions: Mapping[str, Tensor],
+        conditions: Conditions,
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
@@ -532,31 +556,6 @@ class PicturingSampler(Sampler, Protocol):
 
     def pictures(self, samples: Samples) -> Sequence[Picture]:
         """Return one picture per sample."""
-        ...
-
-
-class RowConditionedSampler(Sampler, Protocol):
-    """A sampler that `takes_rows` for their conditions."""
-
-    row_fields: Sequence[str]
-    """Batch fields of rows that are conditions; `rows.batch` holds these alone."""
-
-
-class CompletingSampler(Sampler, Protocol):
-    """A sampler that `takes_rows` to complete them."""
-
-    def select_rows(self, rows: RealRows) -> np.ndarray | None:
-        """Return a mask (num,) bool of the rows to complete; None: all. `rows.batch` is empty here: their other columns
-        decide."""
-        ...
-
-    def note(self, rows: RealRows) -> str:
-        """Return a remark on completing just these rows, without a full stop, or "": the part of the request that lies
-        in none of them. `rows.batch` may be empty."""
-        ...
-
-    def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:
-        """Return the completed rows as columns of equal length, for a table file that other tools read."""
         ...
 
 

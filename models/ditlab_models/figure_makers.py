@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import Sampler
+from ditlab_models.contract import Batch, Conditions, Sampler, Samples
 from ditlab_models.figures import Figure
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
@@ -20,7 +20,7 @@ class FigureInputs:
     """Inputs of a figure of a trained network."""
 
     network: nn.Module
-    batch: Mapping[str, Tensor]
+    batch: Batch
     sampler: Sampler
     generator: torch.Generator
 
@@ -29,23 +29,38 @@ class FigureInputs:
         assert isinstance(self.network, kind)
         return self.network
 
+    def samples(self, conditions: Conditions, num: int, trajectory: bool = False) -> Samples:
+        """Draw samples by the network and its sampler."""
+        return self.sampler.sample(self.network, conditions, num, self.generator, trajectory)
+
     def noise_like(self, values: Tensor) -> Tensor:
         """Draw standard normal numbers in the shape, type and place of `values`."""
         return torch.randn(values.shape, generator=self.generator, device=self.generator.device).to(values)
 
 
 FigureMaker = Callable[[FigureInputs], Figure]
+FigureMakers = Mapping[str, FigureMaker]
+"""Makers of figures by kind."""
 
 
 class FigureDrawer:
     """Base of an objective with figures of a trained network: `Objective.figures` from one maker for each kind."""
 
-    figure_makers: Mapping[str, FigureMaker]
+    weights: dict[str, float]
+    """Weights by loss component."""
+    modules: nn.Module | None = None
+    """The objective's own modules; None: there are none."""
+    figure_makers: FigureMakers
+
+    @property
+    def active(self) -> list[str]:
+        """Names of the components with a weight above 0."""
+        return [name for name, weight in self.weights.items() if weight > 0]
 
     def figures(
         self,
         network: nn.Module,
-        batch: Mapping[str, Tensor],
+        batch: Batch,
         sampler: Sampler,
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from pydantic import Field, field_validator
 
-from ditlab_models.contract import PositiveInt, Spec
+from ditlab_models.contract import PositiveFloat, PositiveInt, Spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ class LoRA(Spec):
 
     rank: PositiveInt = 8
     """Rank of B A."""
-    alpha: Annotated[float, Field(gt=0)] = 16.0
+    alpha: PositiveFloat = 16.0
     """Numerator of the factor alpha / rank."""
     targets: Annotated[tuple[Pattern, ...], Field(strict=False)]
     """Patterns of the Linears that are adapted: `["*.attention.*", "*.mlp"]`."""

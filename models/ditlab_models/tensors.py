@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from ditlab_models.contract import ModuleGroups
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Constant:
@@ -38,7 +43,28 @@ class Constant:
         return self._copies[key]
 
 
-def child_groups(network: nn.Module) -> dict[str, Sequence[nn.Module]]:
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """Return the values of a tensor of any device, without their gradient; bfloat16 has no such values."""
+    values: np.ndarray = tensor.detach().cpu().numpy()
+    return values
+
+
+def wide_dtype(tensor: Tensor) -> torch.dtype:
+    """Return a tensor's dtype, but float32 at least."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32 or better."""
+    return tensor.to(wide_dtype(tensor))
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """Shape values (B,) to broadcast against a tensor (B, ...)."""
+    return values.view(-1, *(1,) * (like.ndim - 1))
+
+
+def child_groups(network: nn.Module) -> ModuleGroups:
     """Return `Network.components` with a group for each child that has parameters."""
     return {name: [child] for name, child in network.named_children() if next(child.parameters(), None) is not None}
 

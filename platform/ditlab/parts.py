@@ -42,7 +42,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "verify": "check",
     },
     "method": {"ask": "ask"},
-    "optimizer": {"schedule_free_adamw": "optimizers"},
+    "optimizer": {"muon": "optimizers", "schedule_free_adamw": "optimizers"},
     "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
     "schedule": {"inverse_sqrt": "optimizers"},
     "scheduler": {"race": "race"},

@@ -40,7 +40,7 @@ BRANCHES = {
         7,
         "compile: auto, kept memory on a CPU, parameters aligned on a GPU (so laid out again), DeepSpeed's settings",
     ),
-    "platform/ditlab/engine/optimizers.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
+    "platform/ditlab_addons/optimizers/muon_update.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
     "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
     "platform/ditlab/engine/memory.py": (1, "pinned memory"),
     "platform/ditlab/api/final_figures.py": (1, "figures of a large network would take a CPU too long"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ditlab_models.contract import Network, Objective, TextCodec
+from ditlab_models.contract import Network
 from ditlab_models.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
 from ditlab_models.figures import Figure
 from ditlab_models.processes.flow_family import FlowFamily
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec
+
+if TYPE_CHECKING:
+    from ditlab_models.figure_makers import FigureMakers
 
 
 class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSamplingSpec | GaussianSamplingSpec]):
@@ -25,17 +29,10 @@ class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSampling
 
         return DiT(model)
 
-    def build_objective(
-        self, objective: DiTObjectiveSpec | GaussianSpec, model: DiTSpec, text: TextCodec | None = None
-    ) -> Objective:
-        from ditlab_models.dit.figures import figure_makers, gaussian_figure_makers
-        from ditlab_models.processes.flow import VelocityObjective
-        from ditlab_models.processes.noise_prediction import NoiseObjective
+    def figure_makers(self, objective: DiTObjectiveSpec | GaussianSpec) -> FigureMakers:
+        from ditlab_models.dit.figures import figure_makers
 
-        objective.check(model)
-        if isinstance(objective, GaussianSpec):
-            return NoiseObjective(objective, model, gaussian_figure_makers(objective))
-        return VelocityObjective(objective, model, figure_makers(objective))
+        return figure_makers(objective)
 
     def static_figures(self, model: DiTSpec) -> Mapping[str, Figure]:
         from ditlab_models.dit.figures import static_figures

@@ -13,7 +13,7 @@ from ditlab_models.dit.spec import DiTObjectiveSpec, DiTSpec
 from ditlab_models.figure_kinds.attention import catch_attention, image_attention_panels
 from ditlab_models.figure_kinds.embeddings import time_figure
 from ditlab_models.figure_kinds.network import cut_patches, modulation_figure, pass_figure, with_patch_lines
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Figure, Heatmap, ImageGrid, Panel
 from ditlab_models.layers.embeddings import table_2d
 from ditlab_models.processes.flow import interpolate
@@ -34,18 +34,15 @@ TIME = 0.25
 NUM_TIMES = 101
 
 
-def figure_makers(objective: DiTObjectiveSpec) -> Mapping[str, FigureMaker]:
+def figure_makers(objective: DiTObjectiveSpec | GaussianSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
+    if isinstance(objective, GaussianSpec):
+        schedule = linear_schedule(objective.noise)
+        return {**gaussian_makers(schedule), **network_makers(schedule)}
     return {**velocity_makers(objective.time), **network_makers(None)}
 
 
-def gaussian_figure_makers(objective: GaussianSpec) -> Mapping[str, FigureMaker]:
-    """Return the makers of a network's figures by kind, trained under the Gaussian process."""
-    schedule = linear_schedule(objective.noise)
-    return {**gaussian_makers(schedule), **network_makers(schedule)}
-
-
-def network_makers(schedule: NoiseSchedule | None) -> dict[str, FigureMaker]:
+def network_makers(schedule: NoiseSchedule | None) -> FigureMakers:
     """Return the makers of what is inside a network, by kind; `schedule` is the Gaussian process's, None: a flow."""
     last = 1.0 if schedule is None else schedule.num_steps - 1.0
     return {
@@ -128,9 +125,7 @@ def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figu
     rows = inputs.trained(DiT).spec.num_rows
     x, layers = _attend(inputs, schedule)
     picture = to_grey(inputs.batch["image"][:1])[0]
-    shown = np.stack([picture, to_grey(x)[0]])
-    panels: list[Panel] = [ImageGrid(shown, ["image", f"what the network sees, t = {TIME:g}"], 2)]
-    panels += image_attention_panels(layers, picture, rows, rows)
+    panels = image_attention_panels(layers, picture, to_grey(x)[0], TIME, rows, rows)
     return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
 
 

@@ -5,13 +5,13 @@ B batch, C channels, S image size, N patches, D width, E width of the condition 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import Role
+from ditlab_models.contract import ModuleGroups, ModulesByRole
 from ditlab_models.dit.spec import DiTSpec
 from ditlab_models.layers.adaln import AdaLN, AdaLNZero, AdaLNZeroBlock, FinalAdaLN, Modulation
 from ditlab_models.layers.attention import MLP, GeluKind, SelfAttention
@@ -160,14 +160,14 @@ class DiT(nn.Module):
         output = unpatchify(self.head(normed), spec.patch_size, spec.num_rows, spec.head_channels)
         return output[:, : spec.channels] if spec.variance_channels == "unused" else output
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         return child_groups(self)
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         return {"input": [self.patch_embedding], "head": [self.head]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.blocks
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         return {"block": self.blocks}

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ditlab_models.checks import check_mlp_ratio, check_multiple
-from ditlab_models.contract import PositiveInt
+from ditlab_models.contract import PositiveFloat, PositiveInt
 from ditlab_models.processes.specs import FlowSamplingSpec, ImageModelSpec, VelocitySpec
 
 
@@ -35,7 +35,7 @@ class DiTSpec(ImageModelSpec):
     """Transformer blocks."""
     num_heads: PositiveInt = 8
     """Attention heads of a block; each is width / num_heads wide."""
-    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    mlp_ratio: PositiveFloat = 4.0
     """Hidden width of a block's MLP, in multiples of `width`."""
     adaln: Literal["scale_shift", "zero"] = "scale_shift"
     """Conditioning of a block on time and class: `scale_shift` is an ungated scale and shift before attention and
@@ -53,9 +53,9 @@ class DiTSpec(ImageModelSpec):
     10000^(-i / (width / 4 - 1)); or its column, with 10000^(-i / (width / 4)), as published."""
     gelu: Literal["exact", "tanh"] = "exact"
     """GELU of a block's MLP: exact, or the tanh approximation of the published DiT."""
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-5
+    norm_eps: PositiveFloat = 1e-5
     """Number added to the variance in every LayerNorm; 1e-6 in the published DiT."""
-    mlp_norm_eps: Annotated[float, Field(gt=0)] | None = None
+    mlp_norm_eps: PositiveFloat | None = None
     """Number added to the variance in the LayerNorm before a block's MLP, 1e-5 in diffusers; null: `norm_eps`."""
     final_norm: Literal["affine", "adaln"] = "affine"
     """LayerNorm before the head: with a weight and a bias of its own, or modulated by time and class as published."""

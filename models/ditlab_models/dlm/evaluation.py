@@ -22,6 +22,7 @@ from ditlab_models.processes.draws import batch_means
 from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
 from ditlab_models.processes.specs import NUM_QUARTERS, TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
+from ditlab_models.tensors import to_numpy
 
 NUM_TIMES = 16
 """Equal parts of t in the figure."""
@@ -46,6 +47,13 @@ class DLMEvaluator:
     objective: DLMObjectiveSpec
     model: DLMSpec
     text: TextCodec | None
+    sample_metrics = (
+        "bigram_perplexity", "token_entropy", "distinct_1", "distinct_2", "distinct_3", "bigram_perplexity_low",
+        "bigram_perplexity_high", "token_entropy_low", "token_entropy_high", "bigram_perplexity_held_out",
+        "token_entropy_held_out", "distinct_1_held_out", "distinct_2_held_out", "distinct_3_held_out",
+        "token_entropy_held_out_low", "token_entropy_held_out_high",
+    )  # fmt: skip
+    """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
 
     @torch.no_grad()
     def evaluate(
@@ -69,17 +77,17 @@ class DLMEvaluator:
             losses: TokenLosses = network(x, sigma, targets, documents=documents)
             part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
             weighted = len(x) * losses.per_token * targets.weight
-            by_time[:] += np.bincount(part.cpu().numpy().ravel(), weighted.cpu().numpy().ravel(), NUM_TIMES)
+            by_time[:] += np.bincount(to_numpy(part).ravel(), to_numpy(weighted).ravel(), NUM_TIMES)
             evaluations += len(x)
             return losses
 
         for part in held_out.batches(batch_size):
             tokens: Tensor = part.batch["tokens"]
             of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
-            integrals.append(of_rows["score_entropy"].double().cpu().numpy())
+            integrals.append(to_numpy(of_rows["score_entropy"].double()))
             for name, value in batch_means(of_rows).items():
                 sums[name] = sums.get(name, 0.0) + len(tokens) * value
-            counts += np.bincount(tokens.cpu().numpy().ravel(), minlength=vocabulary)
+            counts += np.bincount(to_numpy(tokens).ravel(), minlength=vocabulary)
         summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
         exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}
         bytes_per_token = self.text.bytes_per_token if self.text else None
@@ -106,14 +114,6 @@ class DLMEvaluator:
         figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
 
-    @property
-    def sample_metrics(self) -> tuple[str, ...]:
-        """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
-        ends = [f"{name}{end}" for name in INTERVALS for end in ("_low", "_high")]
-        real = [f"{name}_held_out" for name in (*INTERVALS, *DISTINCT)]
-        of_real = ("token_entropy_held_out_low", "token_entropy_held_out_high")
-        return (*INTERVALS, *DISTINCT, *ends, *real, *of_real)
-
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
     ) -> Callable[[Samples], dict[str, float]]:
@@ -135,7 +135,7 @@ class DLMEvaluator:
             return dict(zip(INTERVALS, (perplexity, mean_estimate(np.array(entropies))), strict=True))
 
         def cut(length: int) -> Iterable[np.ndarray]:
-            return (part.batch["tokens"][:, :length].cpu().numpy() for part in held_out.batches(batch_size))
+            return (to_numpy(part.batch["tokens"][:, :length]) for part in held_out.batches(batch_size))
 
         @cache
         def of_real(length: int, num: int) -> tuple[dict[str, Estimate], list[float]]:
@@ -293,7 +293,7 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
     codes = counts = np.zeros(0, np.int64)
     buffer: list[np.ndarray] = []
     for rows in train.batches(size):
-        batch = rows.batch["tokens"].cpu().numpy()
+        batch = to_numpy(rows.batch["tokens"])
         tokens += np.bincount(batch.ravel(), minlength=vocabulary)
         buffer.append((batch[:, :-1] * vocabulary + batch[:, 1:]).ravel())
         if sum(map(len, buffer)) >= max(BUFFERED_PAIRS, len(codes)):
@@ -342,7 +342,7 @@ def nats_per_token(baselines: Bigram, rows: RowSet, size: int) -> dict[str, floa
     bigram = unigram = 0.0
     num = 0
     for part in rows.batches(size):
-        tokens = part.batch["tokens"].cpu().numpy()
+        tokens = to_numpy(part.batch["tokens"])
         num += tokens.size
         bigram -= float(baselines.log_probabilities(tokens).sum())
         unigram -= float(np.log(baselines.unigram)[tokens].sum())

@@ -16,12 +16,13 @@ from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
 from ditlab_models.figure_kinds.attention import catch_attention, sequence_attention_figure
 from ditlab_models.figure_kinds.embeddings import rotary_figure, time_figure
 from ditlab_models.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Curve, Figure, Heatmap, Lines, evenly_spaced
 from ditlab_models.layers.adaln import split_six
 from ditlab_models.processes.score_entropy import expected_zero_score_entropy, log_scores
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import corrupt, move_probability, posterior
+from ditlab_models.tensors import to_numpy
 
 NUM_LEVELS = 16
 ROUNDS = 2
@@ -39,7 +40,7 @@ MAX_ATTENDED_TOKENS = 128
 MAX_VECTORS = 400
 
 
-def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> dict[str, FigureMaker]:
+def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> FigureMakers:
     """Return the makers of a trained network's figures by kind; `name` is that of the noise schedule."""
     return {
         "samples": draw_samples,
@@ -90,7 +91,7 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
         (rate, t, "Loss times d sigma/dt, by time", "t", "nats a token per unit of t"),
         (torch.ones_like(rate), sigma, "Loss, by noise", "sigma (log scale)", "nats a token per unit of sigma"),
     ):
-        abscissa, y, band, zero = (each.cpu().numpy() for each in (x, times * mean, times * error, times * flat))
+        abscissa, y, band, zero = (to_numpy(each) for each in (x, times * mean, times * error, times * flat))
         curves = [Curve(abscissa, y, "network", band), Curve(abscissa, zero, "all log scores 0")]
         panels.append(Lines(curves, title, x_label, y_label, log_x=x is sigma))
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
@@ -102,13 +103,13 @@ def draw_samples(inputs: FigureInputs) -> Figure:
     """Draw `samples`: texts, and the way of the first one from noise."""
     num = min(NUM_SAMPLES, inputs.sampler.max_batch_size or NUM_SAMPLES)
     conditions = inputs.sampler.conditions(num)
-    return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
+    return inputs.sampler.show(inputs.samples(conditions, num))
 
 
 def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     """Draw `trajectory`: the first tokens of a sample step by step, and the share of all that have come to rest."""
     conditions = inputs.sampler.conditions(1)
-    samples = inputs.sampler.sample(inputs.network, conditions, 1, inputs.generator, trajectory=True)
+    samples = inputs.samples(conditions, 1, trajectory=True)
     assert samples.trajectory is not None
     frames = samples.trajectory[:, 0].cpu()  # (frames, L)
     steps = np.arange(len(frames))
@@ -148,7 +149,7 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
         x, clean = noised[0, shown], x0[0, shown]
         scores = log_scores(output[0, shown].float(), x, noise.score)
         likeliest = posterior(scores, x, torch.tensor(sigma).to(scores)).argmax(-1)
-        rows.append(((x == clean).float().cpu().numpy(), (likeliest == clean).float().cpu().numpy()))
+        rows.append((to_numpy((x == clean).float()), to_numpy((likeliest == clean).float())))
         texts.append(token_texts(x, text))
         guesses.append(token_texts(likeliest, text))
         names.append(f"t={time:g}, sigma={sigma:.2g}")
@@ -212,7 +213,7 @@ def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     """Draw `features`: principal components of the learned vectors of tokens that occur in held-out text."""
     tokens, counts = inputs.batch["tokens"].unique(return_counts=True)
     tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]  # the commonest first
-    vectors = inputs.trained(DLM).embedding.weight.detach()[tokens].float().cpu().numpy()
+    vectors = to_numpy(inputs.trained(DLM).embedding.weight[tokens].float())
     what = f"the vectors of {len(vectors)} tokens of held-out text"
     return vectors_figure(vectors, token_texts(tokens, text), what, 120)
 

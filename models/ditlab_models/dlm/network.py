@@ -8,7 +8,7 @@ network.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import Role
+from ditlab_models.contract import ModuleGroups, ModulesByRole
 from ditlab_models.dlm.spec import DLMSpec
 from ditlab_models.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
 from ditlab_models.layers.attention import (
@@ -36,7 +36,7 @@ from ditlab_models.layers.rope import Rotation, rotation
 from ditlab_models.processes.score_entropy import LossTargets, ScoreName, TokenLosses, chunked_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import corrupt
-from ditlab_models.tensors import child_groups, product_dtype
+from ditlab_models.tensors import child_groups, product_dtype, wide_dtype
 
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 
@@ -185,7 +185,7 @@ class DLM(nn.Module):
         mask = self.mask(length, first, 1 if copies is None else 2, documents, x.device)
         condition = self.condition(sigma)
         h = self.embedding(tokens)
-        rope = rotation(positions, self.spec.head_width, dtype=torch.promote_types(h.dtype, torch.float32))
+        rope = rotation(positions, self.spec.head_width, dtype=wide_dtype(h))
         layers = [None] * self.spec.depth if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             h = block(h, condition, rope, mask, layer)
@@ -196,16 +196,16 @@ class DLM(nn.Module):
             h, condition = h[:, length:], condition[:, num_segments:]
         return self.output(self.norm(h), condition, x, targets)
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         return child_groups(self)
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         return {"head": [self.output.log_scores]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.blocks
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         return {"block": self.blocks}
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import NoiseSource, TextCodec
+from ditlab_models.contract import Batch, NoiseSource, TextCodec
 from ditlab_models.dlm.figures import figure_makers
 from ditlab_models.dlm.network import NoiseLevels, TokenNoise, by_token
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
@@ -44,15 +44,14 @@ class DLMObjective(FigureDrawer):
     """Score entropy of noised tokens, and its integral over all noise."""
 
     def __init__(self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> None:
-        self.weights: dict[str, float] = {**spec.weights.model_dump(), "unweighted": 0.0}
-        self.modules: nn.Module | None = None
+        self.weights = {**spec.weights.model_dump(), "unweighted": 0.0}
         end = text.end if text and text.packing == "masked" else None
         self._noise = TokenNoise(spec.noise, model.vocabulary, model.block_size, spec.score, end)
         self._time_min, self._time = spec.time_min, spec.time
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute `score_entropy`, times d sigma/dt, and `unweighted`, detached. Draws `time`, `move` and `jump`.
 
         t lies in [time_min, 1], one for each sample or block; losses count by the inverse of their times' density.
@@ -65,7 +64,7 @@ class DLMObjective(FigureDrawer):
         return {"score_entropy": losses.total, "unweighted": unweighted.mean()}
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute both components as means over t in [0, 1], and `score_entropy_t0` (least noise) to `_t3` by quarter.
 
         `score_entropy` is the integral over sigma of the bound. Every sample is seen at two antithetic noise levels in
@@ -91,9 +90,7 @@ class DLMObjective(FigureDrawer):
         return isinstance(law, MarkovChain) and whole and self._noise.document_end is None
 
     @torch.no_grad()
-    def regret(
-        self, network: nn.Module, law: MarkovChain, batch: Mapping[str, Tensor], noise_source: NoiseSource
-    ) -> Tensor:
+    def regret(self, network: nn.Module, law: MarkovChain, batch: Batch, noise_source: NoiseSource) -> Tensor:
         """Compute the integral over sigma of the score entropy above that of the true scores, nats a token, (B,)."""
         x0 = batch["tokens"]
         parts = []

@@ -6,21 +6,22 @@ drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section 3)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label
-from ditlab_models.contract import DEFAULT_REQUEST, Prompt, SampleRequest, Samples, TextCodec
+from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Prompt, Sampler, SampleRequest, Samples, TextCodec
 from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from ditlab_models.figures import Figure, Text, evenly_spaced
 from ditlab_models.layers.attention import KVCache
 from ditlab_models.processes.draws import SampleDraws, check_noise_shape, state_dtype
 from ditlab_models.processes.score_entropy import ScoreName, log_scores
 from ditlab_models.processes.uniform_graph import posterior, reverse_rate
+from ditlab_models.tensors import widened
 
 LAST_TIME = 1e-5
 """Last time of the steps, as in the paper's public code."""
@@ -132,7 +133,7 @@ def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tenso
     size = max(1, CHUNK_ENTRIES // output.shape[-1])
     drawn = []
     for part, tokens, at in zip(*(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True):
-        weights = probabilities(part.to(torch.promote_types(part.dtype, torch.float32)), tokens)
+        weights = probabilities(widened(part), tokens)
         summed = weights.cumsum(-1, dtype=torch.float64)
         token = torch.searchsorted(summed, (at * summed[:, -1])[:, None], right=True)[:, 0]
         drawn.append(token.clamp(max=weights.shape[-1] - 1))  # NaN lies above nothing
@@ -171,11 +172,8 @@ class FinishedTokens:
         return torch.full((len(x),), sigma, dtype=state_dtype(self._network), device=x.device)
 
 
-class DLMSampler:
+class DLMSampler(Sampler):
     """Sampler of token sequences (num, L) int64, all tokens of one at once or block by block."""
-
-    takes_rows: Literal["none", "conditions", "completed"] = "none"
-    draws_per_prompt = False
 
     def __init__(
         self, spec: DLMSamplingSpec, model: DLMSpec, objective: DLMObjectiveSpec, text: TextCodec | None
@@ -189,7 +187,7 @@ class DLMSampler:
             )
         self._sigma_min = objective.noise.sigma_min
         self._length = spec.length or model.length
-        self.max_batch_size: int | None = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))
+        self.max_batch_size = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return `tokens` (num, L) int64 and `given` (num, L) bool, true for prompts' tokens; {} without prompts.
@@ -219,7 +217,7 @@ class DLMSampler:
     def sample(
         self,
         network: nn.Module,
-        conditions: Mapping[str, Tensor],
+        conditions: Conditions,
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,

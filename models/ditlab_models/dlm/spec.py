@@ -13,9 +13,11 @@ from ditlab_models.checks import check_mlp_ratio, check_multiple
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    MetricSettings,
     ModelSpec,
     NoiseSource,
     ObjectiveSpec,
+    PositiveFloat,
     PositiveInt,
     SamplingSpec,
     Spec,
@@ -61,7 +63,7 @@ class BellTokenTime(Spec):
     """More often around one time."""
     mean: float = 0.0
     """Mean of the normal distribution; above 0 leans towards s = 1 (most noise), below 0 towards s = 0."""
-    std: Annotated[float, Field(gt=0)] = 1.0
+    std: PositiveFloat = 1.0
     """Standard deviation of the normal distribution; small values crowd around the mean."""
     uniform_share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Share of times that are drawn uniformly; no loss counts for more than 1 / `uniform_share`."""
@@ -107,7 +109,7 @@ class DLMSpec(ModelSpec):
     """Attention heads of a transformer block; each is width / num_heads wide."""
     width: Annotated[int, Field(ge=2)] = 512
     """Numbers that stand for a token inside the network."""
-    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    mlp_ratio: PositiveFloat = 4.0
     """Hidden width of a transformer block's MLP, in multiples of `width`."""
     condition_width: PositiveInt = 128
     """Width of what the network is told of the noise level."""
@@ -160,7 +162,7 @@ class DLMSpec(ModelSpec):
 class DLMWeights(Spec):
     """One weight per loss component."""
 
-    score_entropy: Annotated[float, Field(gt=0)] = 1.0
+    score_entropy: PositiveFloat = 1.0
     """Weight of the score entropy, in nats a token."""
 
 
@@ -183,7 +185,7 @@ class DLMObjectiveSpec(ObjectiveSpec):
     weights: DLMWeights = DLMWeights()
     """Weight of each loss component."""
 
-    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+    def metric_settings(self, model: ModelSpec) -> MetricSettings:
         """Return what each metric is a mean over: the noise levels of the integral, the whole schedule, or neither.
 
         `bound` and what follows from it hold the ends' part, so they compare whatever the noise.
@@ -222,7 +224,7 @@ class DLMSamplingSpec(SamplingSpec):
     """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a block."""
     denoise: bool = True
     """Remove the noise that is left at t = 1e-5 in a last step (euler and analytic)."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: PositiveFloat = 1.0
     """Divisor of the network's output. Of log scores it makes those of a law whose probabilities have the power
     1/temperature: below 1 likely tokens become likelier, and samples less varied."""
     block: BlockSampling | None = None

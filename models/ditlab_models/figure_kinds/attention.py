@@ -15,6 +15,7 @@ from torch import nn
 from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
 from ditlab_models.layers.attention import GatedAttention, SelfAttention
 from ditlab_models.layers.rope import rotate
+from ditlab_models.tensors import to_numpy
 
 MAX_LAYERS = 6
 MAX_HEADS = 8
@@ -53,15 +54,17 @@ def _weights(attention: nn.Module, call: dict[str, Any]) -> np.ndarray:
         scores = q @ k.repeat_interleave(attention.num_heads // attention.num_kv_heads, dim=1).transpose(-2, -1)
         mask = call.get("key_mask")
         mask = None if mask is None else mask[:, None, None]
-    scores = scores.detach().float()
+    scores = scores.float()
     if mask is not None:
         scores = scores.masked_fill(~(mask[:1] if mask.ndim == 4 else mask), -torch.inf)
-    weights: np.ndarray = scores.softmax(dim=-1).cpu().numpy()[0]
-    return weights
+    return to_numpy(scores.softmax(dim=-1)[0])
 
 
-def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, rows: int, columns: int) -> list[Panel]:
-    """Draw maps (H, N, N) of three query patches for every layer and head, and each layer's distance.
+def image_attention_panels(
+    layers: Sequence[np.ndarray], picture: np.ndarray, seen: np.ndarray, t: float, rows: int, columns: int
+) -> list[Panel]:
+    """Draw an image and what the network sees of it at time t, maps (H, N, N) of three query patches for every layer
+    and head, and each layer's distance.
 
     A map is the dimmed picture, (height, width) grey in [0, 1], with weights in orange and the query in blue.
     """
@@ -75,7 +78,8 @@ def image_attention_panels(layers: Sequence[np.ndarray], picture: np.ndarray, ro
     heads = range(min(len(layers[0]), MAX_HEADS))
     chosen = [(layer, head) for layer in evenly_spaced(len(layers) - 1, MAX_LAYERS) for head in heads]
     captions = [f"layer {layer + 1}, head {head + 1}" for layer, head in chosen]
-    panels: list[Panel] = []
+    names = ["image", f"what the network sees, t = {t:g}"]
+    panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
     for name, query in queries.items():
         images = []
         for layer, head in chosen:

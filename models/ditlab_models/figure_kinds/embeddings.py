@@ -71,19 +71,19 @@ def time_figure(
     return Figure([sinusoid, apart], title=f"The sinusoid of {label}")
 
 
-def rotary_figure(width: int, length: int, base: float = 10000.0) -> Figure:
+def rotary_figure(width: int, length: int) -> Figure:
     """Draw the cosines of the rotations, and the similarity of equal vectors by distance, of heads of this width."""
     shown = min(length, NUM_SHOWN)
-    cosines = np.cos(np.arange(shown)[:, None] * frequencies(width, base=base).numpy())
+    cosines = np.cos(np.arange(shown)[:, None] * frequencies(width).numpy())
     title, extent = f"cos(m ω_j), m = 0 .. {shown - 1}", (0, width // 2, shown, 0)
     panels: list[Panel] = [
         Heatmap(cosines, title, "pair j of the head", "position m", extent, True, (-1.0, 1.0), unit="cosine")
     ]
     distance = np.arange(length)
-    similarity = Curve(distance, rotary_similarity(distance, width, base))
+    similarity = Curve(distance, rotary_similarity(distance, width))
     title = "Equal vectors, turned by their positions"
     panels.append(Lines([similarity], title, "distance (tokens)", "cosine of query and key"))
-    return Figure(panels, title=f"Rotary positions: {width // 2} pairs of a head, base {base:g}")
+    return Figure(panels, title=f"Rotary positions: {width // 2} pairs of a head, base {BASES[0]:g}")
 
 
 def rotary_similarity(distance: np.ndarray, width: int, base: float = 10000.0) -> np.ndarray:

@@ -24,6 +24,7 @@ from ditlab_models.figures import (
     Points,
 )
 from ditlab_models.layers.adaln import GatedModulation, Modulation
+from ditlab_models.tensors import to_numpy
 
 NUM_PICTURES = 8
 NUM_SHARES = 10
@@ -107,10 +108,9 @@ def modulation_figure(
 ) -> Figure:
     """Draw the middle block's modulation (times, dimensions) and its mean over evenly rising t, and how much each
     block's moves."""
-    times, symbol = t.cpu().numpy(), x_label.split()[-1]
+    times, symbol = to_numpy(t), x_label.split()[-1]
     blocks = [
-        {name: each.detach().float().cpu().numpy() for name, each in modulation._asdict().items()}
-        for modulation in modulations
+        {name: to_numpy(each.float()) for name, each in modulation._asdict().items()} for modulation in modulations
     ]
     middle = blocks[len(blocks) // 2]
     scale, numbers = middle["scale"], np.arange(1, len(blocks) + 1)

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from ditlab_models.layers.rope import Rotation, rotate
+from ditlab_models.tensors import wide_dtype
 
 GateKind = Literal["headwise", "elementwise"]
 GeluKind = Literal["exact", "tanh"]
@@ -152,7 +153,7 @@ class GatedAttention(nn.Module):
         """Queries (B, H, T, K), keys and values (B, G, T, K); normed in float32 at least, and q k is the score."""
         q, k = split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_kv_heads)
         v = split_heads(self.value(x), self.num_kv_heads)
-        dtype = torch.promote_types(v.dtype, torch.float32)
+        dtype = wide_dtype(v)
         q, k = (functional.normalize(each.to(dtype), dim=-1) for each in (q, k))
         if rope is not None:
             q, k = (rotate(each, rope, "neighbours") for each in (q, k))

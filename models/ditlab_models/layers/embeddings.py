@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ditlab_models.tensors import wide_dtype
+
 SinusoidLayout = Literal["interleaved", "cos_sin", "sin_cos"]
 Denominator = Literal["half", "half_minus_1"]
 GridOrder = Literal["row_first", "column_first"]
@@ -50,7 +52,7 @@ def embed(
     """
     omega = frequencies(dim, denominator=denominator, base=base, device=t.device)
     angles = scale * t.to(torch.float64)[..., None] * omega  # (..., dim / 2)
-    dtype = torch.promote_types(t.dtype, torch.float32) if dtype is None else dtype
+    dtype = wide_dtype(t) if dtype is None else dtype
     sin, cos = angles.sin().to(dtype), angles.cos().to(dtype)
     if layout == "interleaved":
         return torch.stack((sin, cos), dim=-1).flatten(-2)

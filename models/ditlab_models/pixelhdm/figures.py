@@ -18,7 +18,7 @@ from ditlab_models.figure_kinds.network import (
     token_features_figure,
     with_patch_lines,
 )
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
 from ditlab_models.pixelhdm.network import TIME_SCALE, PixelHDM
 from ditlab_models.pixelhdm.sampling import PixelHDMSampler
@@ -33,6 +33,7 @@ from ditlab_models.processes.flow_figures import (
     to_pictures,
     trajectory_figure,
 )
+from ditlab_models.tensors import per_sample, to_numpy
 
 NUM_SAMPLES = 16
 NUM_TRAJECTORIES = 4
@@ -50,7 +51,7 @@ MAX_IMAGES = 16
 """Most images of a velocity probe."""
 
 
-def figure_makers(objective: PixelHDMObjectiveSpec) -> dict[str, FigureMaker]:
+def figure_makers(objective: PixelHDMObjectiveSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
     return {
         "samples": lambda inputs: inputs.sampler.show(_draw(inputs, NUM_SAMPLES)),
@@ -96,30 +97,24 @@ def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
     if "caption" in conditions:
         conditions["prompt"] = conditions["caption"]
     conditions["size"] = torch.tensor([sampler.size]).expand(num, 2)
-    return sampler.sample(inputs.network, conditions, num, inputs.generator, trajectory)
+    return inputs.samples(conditions, num, trajectory)
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
     """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
-    z_t, layers = _attend(inputs)
-    rows, columns = (side // inputs.trained(PixelHDM).spec.patch_size for side in z_t.shape[2:])
+    network = inputs.trained(PixelHDM)
+    noised = noise_images(inputs, 1)
+    layers = catch_attention([block.attention for block in network.patch_blocks], lambda: network(*noised))
+    rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
     num = rows * columns
-    picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(z_t)[0]
-    names = ["image", f"what the network sees, t = {1 - NOISE:g}"]
-    panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
+    picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(noised[0])[0]
     among = [each[:, -num:, -num:] for each in layers]
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in among]
-    panels += image_attention_panels(shares, picture, rows, columns)
+    panels = image_attention_panels(shares, picture, seen, 1 - NOISE, rows, columns)
     on_text = np.stack([1 - each.sum(axis=-1).mean(axis=-1) for each in among])  # (layers, heads)
     curve = Curve(np.arange(1, len(layers) + 1), on_text.mean(axis=1), "mean of the heads", on_text.std(axis=1))
     panels.append(Lines([curve], "Patches' attention to text", "layer", "share of the weight"))
     return Figure(panels, title="Attention of the patch path: orange is looked at, the blue patch is looking")
-
-
-def _attend(inputs: FigureInputs) -> tuple[Tensor, list[np.ndarray]]:
-    network = inputs.trained(PixelHDM)
-    noised = noise_images(inputs, NOISE, 1)
-    return noised[0], catch_attention([block.attention for block in network.patch_blocks], lambda: network(*noised))
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -134,10 +129,10 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the patch path's tokens, of images a quarter of which is noise."""
     network = inputs.trained(PixelHDM)
-    noised = noise_images(inputs, NOISE, NUM_IMAGES)
+    noised = noise_images(inputs, NUM_IMAGES)
     rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
     (tokens,) = module_outputs([network.patch_blocks[-1]], lambda: network(*noised))
-    patches = tokens[:, -rows * columns :].float().cpu().numpy()  # text stands first
+    patches = to_numpy(tokens[:, -rows * columns :].float())  # text stands first
     where = f"behind the patch path, t = {1 - NOISE:g}"
     return token_features_figure(patches, rows, columns, to_pictures(noised[0]), (), where)
 
@@ -163,7 +158,7 @@ def draw_patches(inputs: FigureInputs) -> Figure:
         (embedding.squeeze, f"Bottleneck: {numbers} -> {narrow}", "number in the patch"),
         (embedding.expand, f"Then SiLU, {narrow} -> {spec.width}", "number in the bottleneck"),
     ):
-        weight = linear.weight.detach().float().cpu().numpy()
+        weight = to_numpy(linear.weight.float())
         extent = (0.0, float(weight.shape[0]), float(weight.shape[1]), 0.0)
         panels.append(Heatmap(weight.T, title, "output", y_label, extent, diverging=True, unit="weight"))
     return Figure(panels, title="An image as patches and as pixels", columns=3)
@@ -225,14 +220,14 @@ def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Fl
         output: Tensor = inputs.network(x, t, condition).to(x)
         if objective.prediction == "velocity":
             return output
-        return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+        return point_velocity(x, per_sample(t, x), output, noise_at=0)
 
     return FlowProbe(velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0)
 
 
-def noise_images(inputs: FigureInputs, share: float, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-    """Noise the batch's first images by a share: the network's inputs z_t (B, 3, H, W), t (B,) and condition."""
+def noise_images(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+    """Noise the batch's first images by NOISE: the network's inputs z_t (B, 3, H, W), t (B,) and condition."""
     condition = {name: values[:most] for name, values in inputs.batch.items()}
     image = condition["image"]
-    t = torch.full((len(image),), 1 - share, device=image.device)
+    t = torch.full((len(image),), 1 - NOISE, device=image.device)
     return interpolate(image, inputs.noise_like(image), t, noise_at=0), t, condition

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import Role
+from ditlab_models.contract import Conditions, ModuleGroups, ModulesByRole
 from ditlab_models.layers.adaln import GatedModulation, SandwichBlock, SixWayAdaLN
 from ditlab_models.layers.attention import GatedAttention, SwiGLU
 from ditlab_models.layers.embeddings import TimeEmbedding, patchify, unpatchify
 from ditlab_models.layers.rope import MRoPE, Rotation
 from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import TextCondition, TextEncoder, build_attention, drop_captions
-from ditlab_models.tensors import child_groups
+from ditlab_models.tensors import child_groups, wide_dtype
 
 TIME_SCALE = 1000.0
 EMBEDDING_STD = 0.02
@@ -56,7 +56,7 @@ class PixelHDM(nn.Module):
         self,
         x: Tensor,
         t: Tensor,
-        condition: Mapping[str, Tensor],
+        condition: Conditions,
         keep: Tensor | None = None,
         features_after: int | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ class PixelHDM(nn.Module):
         assert features is not None, f"there is no patch block {features_after}"
         return output, features
 
-    def text(self, condition: Mapping[str, Tensor], keep: Tensor | None = None) -> TextCondition:
+    def text(self, condition: Conditions, keep: Tensor | None = None) -> TextCondition:
         """Read the text's batch fields, with the null condition where `keep` (B,) is false."""
         name = "text" if self.text_encoder is None else "caption"
         if condition[name].shape[1] > self.spec.text_length:
@@ -119,7 +119,7 @@ class PixelHDM(nn.Module):
         """
         if self.rope is None:
             return None, None
-        dtype = torch.promote_types(self.head.weight.dtype, torch.float32)
+        dtype = wide_dtype(self.head.weight)
         num, length = text_mask.shape
         device = text_mask.device
         # Text token n is at (n, 0, 0), a patch at (length of its sample's text, row, column).
@@ -130,16 +130,16 @@ class PixelHDM(nn.Module):
         joint = torch.cat((text, place + after_text), dim=1)
         return self.rope(joint, dtype), self.rope(place[None], dtype)
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         return child_groups(self)
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         return {"input": [self.patch_embedding, self.pixel_embedding], "head": [self.head]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return [*self.patch_blocks, *self.pixel_blocks]
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         return {"patch_block": self.patch_blocks, "pixel_block": self.pixel_blocks}
 
 

@@ -5,13 +5,13 @@ REPA aligns image tokens with the encoder's features of the clean image (Yu et a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import NoiseSource
+from ditlab_models.contract import Batch, NoiseSource
 from ditlab_models.extensions import components_of
 from ditlab_models.figure_makers import FigureDrawer
 from ditlab_models.pixelhdm.figures import figure_makers
@@ -20,6 +20,7 @@ from ditlab_models.processes.draws import draw_times, mean_over_quarters
 from ditlab_models.processes.flow import interpolate, point_velocity, velocity_errors, velocity_target
 from ditlab_models.processes.frequency_loss import frequency_error, frequency_weights
 from ditlab_models.processes.specs import DCT_BLOCK, quarter_names
+from ditlab_models.tensors import per_sample, wide_dtype, widened
 
 EVALUATION_EPS = 0.05
 """Distance of held-out times from 0 and 1, whatever the training's: they are the times of sampling."""
@@ -30,9 +31,9 @@ class PixelHDMObjective(FigureDrawer):
     """Regression of x - eps, or x, by `network(z_t, t, condition, ...)`."""
 
     def __init__(self, spec: PixelHDMObjectiveSpec, model: PixelHDMSpec) -> None:
-        self.weights: dict[str, float] = spec.weights.model_dump()
+        self.weights = spec.weights.model_dump()
         aligns = spec.weights.alignment > 0
-        self.modules: nn.Module | None = Alignment(model.width, spec.alignment_width) if aligns else None
+        self.modules = Alignment(model.width, spec.alignment_width) if aligns else None
         self.figure_makers = figure_makers(spec)
         self._spec, self._model = spec, model
         self._others = components_of(spec.weights, PixelHDMWeights)
@@ -41,7 +42,7 @@ class PixelHDMObjective(FigureDrawer):
         # Images of other patch sizes may not divide into blocks, which is an error if the loss needs them.
         self._has_blocks = spec.weights.frequency > 0 or model.patch_size % DCT_BLOCK == 0
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components with a weight above 0; `alignment` only if the batch holds `image_features`.
 
         Draws `time`, `noise` and `condition_dropout`, by which samples lose their text. Raises ValueError for images
@@ -51,8 +52,7 @@ class PixelHDMObjective(FigureDrawer):
         t = self._spec.time.draw(noise_source, len(image))
         noise = noise_source.normal("noise", image.shape)
         keep = noise_source.uniform("condition_dropout", t.shape) >= self._model.condition_dropout
-        active = [name for name, weight in self.weights.items() if weight > 0]
-        errors = self._errors(network, batch, t, noise, keep, active)
+        errors = self._errors(network, batch, t, noise, keep, self.active)
         if self.modules is not None and "alignment" not in errors:
             # ZeRO-3 would keep the last gradient of parameters that a backward pass leaves out, and count it in the
             # norm. It needs a forward pass, here of one patch, with a gradient of 0.
@@ -63,7 +63,7 @@ class PixelHDMObjective(FigureDrawer):
         return errors
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components, and `velocity_t0` (nearest to noise) .. `velocity_t3` by quarter of time.
 
         Every image is seen once in each quarter of [0.05, 0.95), with its text. `alignment` is included if its weight
@@ -95,7 +95,7 @@ class PixelHDMObjective(FigureDrawer):
     def _errors(
         self,
         network: nn.Module,
-        batch: Mapping[str, Tensor],
+        batch: Batch,
         t: Tensor,
         noise: Tensor,
         keep: Tensor | None,
@@ -109,9 +109,9 @@ class PixelHDMObjective(FigureDrawer):
         z_t = interpolate(batch["image"], noise, t, noise_at=0)
         predicted = network(z_t, t, condition, keep, self._spec.alignment_block if aligns else None)
         velocity: Tensor = predicted[0] if aligns else predicted
-        velocity = velocity.to(torch.promote_types(velocity.dtype, torch.float32))
+        velocity = widened(velocity)
         if self._spec.prediction == "image":
-            velocity = point_velocity(z_t, t.view(-1, 1, 1, 1), velocity, noise_at=0)
+            velocity = point_velocity(z_t, per_sample(t, z_t), velocity, noise_at=0)
         target = velocity_target(batch["image"], noise, noise_at=0).to(velocity.dtype)
         errors = {}
         if "velocity" in names:
@@ -140,7 +140,7 @@ class Alignment(nn.Module):
         """
         grid = tokens.mT.unflatten(2, (num_rows, -1))  # (B, width, rows, columns)
         projected = self.projection(grid.to(self.projection.weight.dtype)).flatten(2).mT  # (B, N, target_width)
-        dtype = torch.promote_types(torch.promote_types(projected.dtype, features.dtype), torch.float32)
+        dtype = torch.promote_types(wide_dtype(projected), features.dtype)
         targets = normalise_features(features.to(dtype))
         cosines = functional.cosine_similarity(projected.to(dtype), targets, dim=-1)
         return 1 - (cosines.mean(1) if by_sample else cosines.mean())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ditlab_models.checks import check_no_label
-from ditlab_models.contract import DEFAULT_REQUEST, Picture, RealRows, SampleRequest, Samples
+from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Picture, RealRows, Sampler, SampleRequest, Samples
 from ditlab_models.figures import Figure, ImageGrid
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
 from ditlab_models.processes.draws import draw_seeds, seeded_normal, starting_noise, state_dtype
 from ditlab_models.processes.flow import Velocity, interpolate, point_velocity, repeat_time
 from ditlab_models.processes.flow_figures import to_pictures
-from ditlab_models.processes.flow_sampling import Conditions, Guidance, guided_prediction
+from ditlab_models.processes.flow_sampling import guided_prediction
 from ditlab_models.processes.solvers import dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
+from ditlab_models.tensors import per_sample
 
 SOLVERS: dict[str, Callable[..., Tensor]] = {
     "euler": euler,
@@ -44,20 +45,18 @@ MAX_COLUMNS = 16
 """Most columns of a grid with a row for each prompt."""
 
 
-class PixelHDMSampler:
+class PixelHDMSampler(Sampler):
     """Sampler of images (num, 3, H, W), each from the noise of its own seed, which `Samples.conditions` hold."""
 
-    draws_per_prompt = True
-    max_batch_size: int | None = None  # `velocity` bounds the network's batch
+    draws_per_prompt = True  # in batches of any size: `velocity` bounds the network's
 
     def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
         self.spec = spec
         self.size = (spec.height, spec.width)
-        self.takes_rows: Literal["none", "conditions", "completed"] = "none" if spec.prompts else "conditions"
+        self.takes_rows = "none" if spec.prompts else "conditions"
         self._model = model
         self._prediction = objective.prediction
         self.row_fields = TEXT_FIELDS[model.text_encoder]
-        self._guidance = Guidance(spec.guidance, spec.guidance_schedule, spec.min_scale, spec.interval)
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
@@ -126,9 +125,9 @@ class PixelHDMSampler:
 
     def _negative(self, request: SampleRequest) -> str | None:
         if request.negative_prompt is None:
-            return None if self._guidance.is_plain else self.spec.negative_prompt
+            return None if self.spec.is_plain else self.spec.negative_prompt
         self._model.check_texts("negative_prompt", (request.negative_prompt,))
-        if self._guidance.is_plain:
+        if self.spec.is_plain:
             raise ValueError(
                 f"negative_prompt={request.negative_prompt!r} changes nothing without guidance "
                 "(sampling.guidance=1); set sampling.guidance above 1, such as 7.5."
@@ -139,7 +138,7 @@ class PixelHDMSampler:
     def sample(
         self,
         network: nn.Module,
-        conditions: Mapping[str, Tensor],
+        conditions: Conditions,
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
@@ -213,10 +212,10 @@ class PixelHDMSampler:
             output = torch.cat(parts)
             if self._prediction == "velocity":
                 return output
-            return point_velocity(x, t.view(-1, 1, 1, 1), output, noise_at=0)
+            return point_velocity(x, per_sample(t, x), output, noise_at=0)
 
         def velocity(x: Tensor, t: Tensor) -> Tensor:
-            scale = self._guidance.scale_at(float(t))
+            scale = self.spec.scale_at(float(t))
             return guided_prediction(predict, x, repeat_time(t, x), conditional, negative, scale, self.spec.rescale)
 
         return velocity

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,15 +13,27 @@ from ditlab_models.contract import (
     ANY,
     BatchField,
     FieldOptions,
+    MetricSettings,
     ModelSpec,
+    NonNegativeFloat,
     ObjectiveSpec,
+    PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    Shapes,
+    Share,
     Spec,
     Weight,
 )
 from ditlab_models.processes.specs import DCT_BLOCK, LogitNormalTime, UniformTime
 
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda t: 1.0,
+    "linear": lambda t: 1 - t,
+    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
+    "quadratic": lambda t: (1 - t) ** 2,
+}
+"""Factor of the guidance at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 CHANNELS = 3
 """Colour channels of an image: red, green, blue."""
 EXAMPLE_SIDE = 256
@@ -51,7 +64,7 @@ class PixelHDMSpec(ModelSpec):
     """Query heads of an attention; each is width / num_heads wide."""
     num_kv_heads: PositiveInt = 4
     """Key and value heads of an attention, each shared by num_heads / num_kv_heads query heads."""
-    mlp_ratio: Annotated[float, Field(gt=0)] = 3.0
+    mlp_ratio: PositiveFloat = 3.0
     """Hidden width of a SwiGLU, in multiples of `width` in the patch path and of `pixel_width` in the pixel path."""
     bottleneck_width: PositiveInt = 256
     """Width that a patch is squeezed to before it becomes a token."""
@@ -82,7 +95,7 @@ class PixelHDMSpec(ModelSpec):
     condition_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of training samples whose text, pooled text included, is replaced by the null condition, so that guidance
     works."""
-    norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    norm_eps: PositiveFloat = 1e-6
     """Term that the RMSNorms add to the mean square."""
 
     @model_validator(mode="after")
@@ -248,7 +261,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             )
         return self
 
-    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+    def metric_settings(self, model: ModelSpec) -> MetricSettings:
         """Return the settings of the frequency error; held-out times are uniform whatever `time` is."""
         return {"frequency": self.frequency.model_dump(mode="json")}
 
@@ -258,7 +271,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             return ()
         return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
 
-    def assumed_shapes(self, model: ModelSpec, known: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+    def assumed_shapes(self, model: ModelSpec, known: Shapes) -> Shapes:
         """Return images of 256 x 256 pixels, or the model's largest, and features of the images' patches."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         side = model.example_patches * model.patch_size
@@ -276,7 +289,7 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
                 "objective.weights.alignment to 0."
             )
 
-    def check_shapes(self, model: ModelSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def check_shapes(self, model: ModelSpec, shapes: Shapes) -> None:
         """Raise ValueError for images that do not divide into the frequency loss's blocks, and for features of other
         patches. Without `image_features` there is nothing to align with."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
@@ -304,13 +317,13 @@ class PixelHDMSamplingSpec(SamplingSpec):
     """Network evaluations for N steps: euler and dpmpp_2m N, heun 2 N - 1, midpoint and dpmpp_2s 2 N."""
     steps: PositiveInt = 50
     """Equal steps from t = eps to t = 1 - eps."""
-    guidance: Annotated[float, Field(ge=0)] = 7.5
+    guidance: NonNegativeFloat = 7.5
     """Classifier-free guidance scale s: 1 is the conditional prediction, more follows the prompt more closely."""
-    rescale: Annotated[float, Field(ge=0, le=1)] = 0.0
+    rescale: Share = 0.0
     """Share phi to which a guided prediction gets the standard deviation of the conditional one (arXiv:2305.08891)."""
     guidance_schedule: Literal["constant", "linear", "cosine", "quadratic"] = "constant"
     """The scale at time t: s, s (1 - t), s (1 + cos(pi t)) / 2, s (1 - t)^2."""
-    min_scale: Annotated[float, Field(ge=0)] = 1.0
+    min_scale: NonNegativeFloat = 1.0
     """Smallest scale of a schedule; below 1, guidance leads away from the prompt."""
     interval: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
     """Times (t_start, t_end) between which guidance is on (arXiv:2404.07724); elsewhere the scale is 1."""
@@ -348,6 +361,18 @@ class PixelHDMSamplingSpec(SamplingSpec):
                 f"its place; set sampling.min_scale to {self.guidance:g} or less."
             )
         return self
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the scale of guidance is 1 at all times."""
+        return self.guidance == 1 and (self.guidance_schedule == "constant" or self.min_scale == 1)
+
+    def scale_at(self, t: float) -> float:
+        """Scale of guidance at time t, 1 outside t_start < t < t_end (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
+        t_start, t_end = self.interval
+        if not t_start < t < t_end:
+            return 1.0
+        return max(self.guidance * SCHEDULES[self.guidance_schedule](t), self.min_scale)
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError for a size that the model does not draw, for a text that is empty or too long, and for

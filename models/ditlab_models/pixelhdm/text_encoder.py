@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ditlab_models.layers.attention import GatedAttention, SwiGLU
 from ditlab_models.layers.rope import AxisTable, Rotation
 from ditlab_models.pixelhdm.spec import NUM_BYTES, PixelHDMSpec
+from ditlab_models.tensors import wide_dtype
 
 PADDING = 0
 
@@ -81,8 +82,7 @@ class TextEncoder(nn.Module):
         """Encode bytes (B, T) int64, 0 behind the end. A caption without a byte has a pooled feature of zeros."""
         mask = tokens != PADDING
         x = self.embedding(tokens)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        rope = self.places(torch.arange(tokens.shape[1], device=tokens.device), dtype)
+        rope = self.places(torch.arange(tokens.shape[1], device=tokens.device), wide_dtype(x))
         for block in self.blocks:
             x = block(x, rope, mask)
         features = self.norm(x)

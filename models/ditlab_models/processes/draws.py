@@ -7,13 +7,15 @@ is a mean over the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import NoiseSource, Samples
+from ditlab_models.contract import Batch, Conditions, NoiseSource, Samples
 from ditlab_models.processes.specs import NUM_QUARTERS, quarter_names
+from ditlab_models.tensors import wide_dtype
 
 
 def draw_seeds(num: int, generator: torch.Generator) -> list[int]:
@@ -48,7 +50,7 @@ def check_noise_shape(noise: Tensor, shape: Sequence[int]) -> None:
 
 def state_dtype(network: nn.Module) -> torch.dtype:
     """Dtype of a sampler's state: that of the weights, but float32 at least, as bfloat16 loses small steps."""
-    return torch.promote_types(next(network.parameters()).dtype, torch.float32)
+    return wide_dtype(next(network.parameters()))
 
 
 class SampleDraws:
@@ -60,13 +62,14 @@ class SampleDraws:
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Draw U[0, 1), (num, ...): `shape` includes `num`, first. float32 has 2^24 values, float64 2^53."""
-        draws = [torch.rand(shape[1:], generator=g, device=g.device, dtype=dtype) for g in self._generators]
-        return torch.stack(draws).to(self._device)
+        return self._by_sample(partial(torch.rand, shape[1:], dtype=dtype))
 
     def normal(self, like: Tensor) -> Tensor:
         """Draw N(0, 1) in the shape of `like` (num, ...), float32."""
-        draws = [torch.randn(like.shape[1:], generator=g, device=g.device) for g in self._generators]
-        return torch.stack(draws).to(self._device)
+        return self._by_sample(partial(torch.randn, like.shape[1:]))
+
+    def _by_sample(self, draw: Callable[..., Tensor]) -> Tensor:
+        return torch.stack([draw(generator=g, device=g.device) for g in self._generators]).to(self._device)
 
 
 def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
@@ -74,13 +77,16 @@ def draw_times(noise_source: NoiseSource, quarter: int, num: int) -> Tensor:
     return (quarter + noise_source.uniform(f"time_t{quarter}", (num,))) / NUM_QUARTERS
 
 
-def held_out_draws(
-    batch: Mapping[str, Tensor], noise_source: NoiseSource, quarter: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def held_out_draws(batch: Batch, noise_source: NoiseSource, quarter: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the batch's images, noise for them, `noise_t0` to `noise_t3`, and times (B,) of a quarter of [0, 1)."""
     image = batch["image"]
     noise = noise_source.normal(f"noise_t{quarter}", image.shape)
     return image, noise, draw_times(noise_source, quarter, len(image))
+
+
+def quarter_mean(measure: Callable[[int], Tensor]) -> Tensor:
+    """Return the mean of what is measured of the quarters 0 to 3."""
+    return torch.stack([measure(quarter) for quarter in range(NUM_QUARTERS)]).mean(0)
 
 
 def mean_over_quarters(measure: Callable[[int], dict[str, Tensor]], component: str) -> dict[str, Tensor]:
@@ -99,7 +105,7 @@ def batch_means(metrics: Mapping[str, Tensor]) -> dict[str, float]:
 def draw_samples(
     sampler: Any,
     network: nn.Module,
-    conditions: Mapping[str, Tensor],
+    conditions: Conditions,
     num: int,
     generator: torch.Generator,
     batch_size: int,

@@ -12,17 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import NoiseSource
+from ditlab_models.contract import Batch, NoiseSource, Spec
 from ditlab_models.extensions import components_of
-from ditlab_models.figure_makers import FigureDrawer, FigureMaker
+from ditlab_models.figure_makers import FigureDrawer, FigureMakers
 from ditlab_models.layers.embeddings import drop_labels
-from ditlab_models.processes.draws import held_out_draws, mean_over_quarters
+from ditlab_models.processes.draws import held_out_draws, mean_over_quarters, quarter_mean
 from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights, quarter_names
+from ditlab_models.tensors import per_sample, widened
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """(x, t) -> dx/dt in x's shape; t is a scalar tensor or broadcasts against x."""
 NoiseAt = Literal[0, 1]
+FLOOR = 1e-2
 ErrorFunction = Callable[[Tensor, Tensor], Tensor]
 """(predicted, target) -> a mean over the batch, a scalar, or its value for each sample, (B,)."""
 
@@ -30,7 +32,7 @@ ErrorFunction = Callable[[Tensor, Tensor], Tensor]
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
     """Compute x_t between data and noise (batch, ...) at times t (batch,), in the better of their dtypes."""
     dtype = torch.promote_types(data.dtype, noise.dtype)
-    data, noise, t = data.to(dtype), noise.to(dtype), t.to(dtype).view(-1, *(1,) * (data.ndim - 1))
+    data, noise, t = data.to(dtype), noise.to(dtype), per_sample(t.to(dtype), data)
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 
@@ -46,7 +48,7 @@ def velocity_target(data: Tensor, noise: Tensor, noise_at: NoiseAt = 1) -> Tenso
 
 def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t (batch,)."""
-    t = t.view(-1, *(1,) * (x_t.ndim - 1))
+    t = per_sample(t, x_t)
     return x_t - t * velocity, x_t + (1 - t) * velocity
 
 
@@ -75,14 +77,14 @@ def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
     return functional.mse_loss(predicted, target, reduction="none").flatten(1).mean(1)
 
 
-def direction_errors(predicted: Tensor, target: Tensor, floor: float = 1e-2) -> Tensor:
+def direction_errors(predicted: Tensor, target: Tensor) -> Tensor:
     """1 - cos(predicted, target) of each image, (B,), as one vector (FasterDiT, arXiv:2410.10356).
 
-    `floor`, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
+    FLOOR, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
     finite.
     """
     predicted, target = predicted.flatten(1), target.flatten(1)
-    length = (predicted.square().mean(1) + floor**2).sqrt() * target.square().mean(1).sqrt()
+    length = (predicted.square().mean(1) + FLOOR**2).sqrt() * target.square().mean(1).sqrt()
     return 1 - (predicted * target).mean(1) / length
 
 
@@ -95,36 +97,74 @@ COMPONENTS: dict[str, ErrorFunction] = {"velocity": velocity_error, "direction":
 BY_SAMPLE: dict[str, ErrorFunction] = {"velocity": velocity_errors, "direction": direction_errors}
 
 
-class VelocityObjective(FigureDrawer):
+class ImageObjective(FigureDrawer):
+    """Base of the losses of a `network(x_t, t[, label])` of images."""
+
+    def __init__(self, weights: Spec, model: ImageModelSpec, figure_makers: FigureMakers) -> None:
+        self.weights = weights.model_dump()
+        self.figure_makers = figure_makers
+        self._null_label = model.num_classes
+        self._label_dropout = model.label_dropout
+
+    def knows_optimum(self, law: Any) -> bool:
+        """Return True for a mixture of Gaussians without classes."""
+        return isinstance(law, GaussianMixture) and self._null_label is None
+
+    @torch.no_grad()
+    def regret(self, network: nn.Module, law: GaussianMixture, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Compute the mean squared distance to the optimal prediction, that expected given x_t, per pixel, (B,)."""
+
+        def distance(quarter: int) -> Tensor:
+            predicted, best = self._beside_optimum(network, law, *held_out_draws(batch, noise_source, quarter))
+            return velocity_errors(predicted.to(best.dtype), best)
+
+        return quarter_mean(distance)
+
+    def _beside_optimum(
+        self, network: nn.Module, law: GaussianMixture, image: Tensor, noise: Tensor, time: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the network's prediction at times (B,) in [0, 1), and the optimal one in float64."""
+        raise NotImplementedError
+
+    def _label(self, batch: Batch) -> Tensor | None:
+        return None if self._null_label is None else batch["label"]
+
+    def _training_label(self, batch: Batch, noise_source: NoiseSource) -> Tensor | None:
+        """Return the classes of a training batch, some replaced by the null class. Draws `label_dropout`."""
+        label = self._label(batch)
+        if label is None or self._null_label is None or self._label_dropout == 0:
+            return label
+        uniform = noise_source.uniform("label_dropout", label.shape)
+        return drop_labels(label, uniform, self._label_dropout, self._null_label)
+
+    @staticmethod
+    def _predict(network: nn.Module, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+        x_t = x_t.to(next(network.parameters()).dtype)
+        return widened(network(x_t, t) if label is None else network(x_t, t, label))
+
+
+class VelocityObjective(ImageObjective):
     """Regression of x1 - x0 (noise minus data) by `network(x_t, t[, label])`."""
 
-    def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
-        self.weights: dict[str, float] = spec.weights.model_dump()
-        self.modules: nn.Module | None = None
+    def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: FigureMakers) -> None:
+        super().__init__(spec.weights, model, figure_makers)
         others = components_of(spec.weights, VelocityWeights)
         self._components: dict[str, ErrorFunction] = {**COMPONENTS, **others}
         self._measured: dict[str, ErrorFunction] = {**BY_SAMPLE, **others}
-        self._active = [name for name, weight in self.weights.items() if weight > 0]
         self._time = spec.time
-        self._null_label = model.num_classes
-        self._label_dropout = model.label_dropout
-        self.figure_makers = dict(figure_makers)
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components with a weight above 0. Draws `time`, `noise` and, for a conditional model,
         `label_dropout`."""
         image = batch["image"]
         t = self._time.draw(noise_source, image.shape[0])
         noise = noise_source.normal("noise", image.shape)
-        label = self._label(batch)
-        if label is not None and self._null_label is not None and self._label_dropout > 0:
-            uniform = noise_source.uniform("label_dropout", label.shape)
-            label = drop_labels(label, uniform, self._label_dropout, self._null_label)
-        components = {name: self._components[name] for name in self._active}
+        label = self._training_label(batch, noise_source)
+        components = {name: self._components[name] for name in self.active}
         return self._errors(network, image, noise, t, label, components)
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` (nearest to noise) by quarter of
         time.
 
@@ -138,32 +178,18 @@ class VelocityObjective(FigureDrawer):
 
         return mean_over_quarters(errors, "velocity")
 
-    def knows_optimum(self, law: Any) -> bool:
-        """Return True for a mixture of Gaussians without classes."""
-        return isinstance(law, GaussianMixture) and self._null_label is None
-
-    @torch.no_grad()
-    def regret(
-        self, network: nn.Module, law: GaussianMixture, batch: Mapping[str, Tensor], noise_source: NoiseSource
-    ) -> Tensor:
-        """Compute the mean squared distance to the optimal velocity E[noise - data | x_t], per pixel, (B,)."""
-
-        def errors(quarter: int) -> dict[str, Tensor]:
-            image, noise, t = held_out_draws(batch, noise_source, quarter)
-            time = t.double()[:, None]
-            x_t = interpolate(image, noise, t)
-            data, noise = law.expectations(x_t.flatten(1), 1 - time, time)
-            best = velocity_target(data, noise).view_as(image)
-            return {"regret": velocity_errors(self._predict(network, x_t, t, None).to(best.dtype), best)}
-
-        return mean_over_quarters(errors, "regret")["regret"]
+    def _beside_optimum(
+        self, network: nn.Module, law: GaussianMixture, image: Tensor, noise: Tensor, time: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the velocity of the network, and E[noise - data | x_t]."""
+        share = time.double()[:, None]
+        x_t = interpolate(image, noise, time)
+        data, noise = law.expectations(x_t.flatten(1), 1 - share, share)
+        return self._predict(network, x_t, time, None), velocity_target(data, noise).view_as(image)
 
     def metric_names(self) -> Sequence[str]:
         """Return the names of `metrics`."""
         return (*self._components, *quarter_names("velocity"))
-
-    def _label(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        return None if self._null_label is None else batch["label"]
 
     def _errors(
         self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None,
@@ -173,9 +199,3 @@ class VelocityObjective(FigureDrawer):
         predicted = self._predict(network, interpolate(image, noise, t), t, label)
         target = velocity_target(image, noise).to(predicted.dtype)
         return {name: component(predicted, target) for name, component in components.items()}
-
-    @staticmethod
-    def _predict(network: nn.Module, x_t: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
-        x_t = x_t.to(next(network.parameters()).dtype)
-        predicted: Tensor = network(x_t, t) if label is None else network(x_t, t, label)
-        return predicted.to(torch.promote_types(predicted.dtype, torch.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ditlab_models.contract import ClassSampler, TimeDensity
 from ditlab_models.figure_kinds.network import module_outputs, token_features_figure
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, evenly_spaced
 from ditlab_models.processes.flow import NoiseAt, Velocity, endpoints, gaussian_velocity, interpolate, velocity_target
 from ditlab_models.processes.specs import LogitNormalTime, UniformTime
+from ditlab_models.tensors import to_numpy
 
 NUM_SAMPLES = 64
 NUM_STILL_TIMES = 7
@@ -35,12 +36,12 @@ TIME_LABELS = {0: "time t (0: noise, 1: data)", 1: "time t (0: data, 1: noise)"}
 """Axis of time, by the end that is noise."""
 
 
-def velocity_makers(time: TimeDensity) -> Mapping[str, FigureMaker]:
+def velocity_makers(time: TimeDensity) -> FigureMakers:
     """Return makers by kind; `time` is the density of the run's training times."""
     return {**probe_makers(velocity_probe), "noise_schedule": lambda inputs: flow_schedule_figure(time)}
 
 
-def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> dict[str, FigureMaker]:
+def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> FigureMakers:
     """Return makers by kind; `probe` gives the velocity and the images of a figure's inputs."""
     return {
         "samples": draw_samples,
@@ -53,9 +54,7 @@ def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> dict[str, Figure
 def to_pictures(images: Tensor) -> np.ndarray:
     """Convert (num, C, H, W) in [-1, 1] to (num, H, W, 3) in [0, 1]; (num, H, W), a mean, of other than 3 channels."""
     unit = ((images.detach().float().cpu() + 1) / 2).clamp(0, 1)
-    if unit.shape[1] == 3:
-        return unit.permute(0, 2, 3, 1).numpy()
-    return unit.mean(1).numpy()
+    return to_numpy(unit.permute(0, 2, 3, 1) if unit.shape[1] == 3 else unit.mean(1))
 
 
 def class_name(number: int, names: Sequence[str]) -> str:
@@ -76,13 +75,13 @@ def draw_samples(inputs: FigureInputs) -> Figure:
     if "label" in conditions:
         num -= num % len(conditions["label"].unique())
         conditions = {name: values[:num] for name, values in conditions.items()}
-    return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
+    return inputs.sampler.show(inputs.samples(conditions, num))
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
     """Draw `trajectory`: a few samples at several times from t = 1 to t = 0, and at all times as an animation."""
     conditions = inputs.sampler.conditions(NUM_TRAJECTORIES)
-    samples = inputs.sampler.sample(inputs.network, conditions, NUM_TRAJECTORIES, inputs.generator, trajectory=True)
+    samples = inputs.samples(conditions, NUM_TRAJECTORIES, trajectory=True)
     assert samples.trajectory is not None
     return trajectory_figure(samples.trajectory, torch.linspace(1, 0, len(samples.trajectory)).tolist())
 
@@ -118,7 +117,7 @@ def draw_features_of(
         names = inputs.sampler.class_names if isinstance(inputs.sampler, ClassSampler) else ()
         labels = [class_name(number, names) for number in inputs.batch["label"][: len(x_t)].tolist()]
     place = f"{where}, t = {FEATURES_TIME:g}"
-    return token_features_figure(tokens.float().cpu().numpy(), rows, columns, to_pictures(x_t), labels, place)
+    return token_features_figure(to_numpy(tokens.float()), rows, columns, to_pictures(x_t), labels, place)
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
         guesses = (probe.velocity(x_t, t).to(x_t), gaussian, torch.zeros_like(target))
         times.append(float(t[0]))
         by_time.append(torch.stack([(guess - target).square().mean((1, 2, 3)) for guess in guesses]))
-    losses = torch.stack(by_time).double().cpu().numpy()  # (levels, guesses, B)
+    losses = to_numpy(torch.stack(by_time).double())  # (levels, guesses, B)
     network, gaussian_guess, zero = losses.mean(axis=2).T
     x, error = np.array(times), 2 * losses[:, 0].std(axis=1) / losses.shape[2] ** 0.5
     curves = [

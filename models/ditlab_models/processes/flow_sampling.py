@@ -3,46 +3,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_prompts
-from ditlab_models.contract import DEFAULT_REQUEST, SampleRequest, Samples
+from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Sampler, SampleRequest, Samples
 from ditlab_models.figures import Figure, ImageGrid, grid_columns
 from ditlab_models.processes.draws import starting_noise, state_dtype
 from ditlab_models.processes.flow import repeat_time
 from ditlab_models.processes.flow_figures import class_name, to_pictures
-from ditlab_models.processes.solvers import SOLVERS, ignore
+from ditlab_models.processes.gaussian import Draw
+from ditlab_models.processes.solvers import SOLVERS, StepCallback, ignore
 from ditlab_models.processes.specs import FlowSamplingSpec
 
-Conditions = Mapping[str, Tensor]
-"""Tensors by name, (batch, ...) each."""
 Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 """(x (batch, ...), t (batch,), conditions) -> prediction in x's shape."""
+Guided = Callable[[Tensor, "Tensor | float"], Tensor]
+"""(x (batch, ...), one time) -> guided prediction in x's shape."""
 MAX_CLASS_COLUMNS = 16
 WANTED_COLUMNS = 8
 """Columns that fewer classes are repeated in."""
-ScheduleName = Literal["constant", "linear", "cosine", "quadratic"]
-SCHEDULES: dict[ScheduleName, Callable[[float], float]] = {
-    "constant": lambda t: 1.0,
-    "linear": lambda t: 1 - t,
-    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
-    "quadratic": lambda t: (1 - t) ** 2,
-}
-"""Factor of the scale at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 
 
-class ImageSampler:
+class ImageSampler(Sampler):
     """Base of samplers of images of one shape, conditioned on a class where the model has classes."""
-
-    takes_rows: Literal["none", "conditions", "completed"] = "none"
-    draws_per_prompt = False
-    max_batch_size: int | None = None
 
     guidance: float
     guided_channels: int | None
@@ -76,13 +62,13 @@ class ImageSampler:
             )
         return {"label": torch.full((num,), label)}
 
-    def guided(self, network: nn.Module, conditions: Conditions) -> Callable[[Tensor, Tensor | float], Tensor]:
+    def guided(self, network: nn.Module, conditions: Conditions) -> Guided:
         """Return the guided prediction as a function of x (num, ...) and one time."""
         dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
         if "label" in conditions and self.num_classes is not None:
             null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.guidance
 
-        def predict(x: Tensor, t: Tensor, conditions: Mapping[str, Tensor]) -> Tensor:
+        def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
             output: Tensor = network(x.to(dtype), t, *conditions.values())
             return output.to(x.dtype)
 
@@ -93,6 +79,36 @@ class ImageSampler:
             )
 
         return at_time
+
+    @torch.no_grad()
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Conditions,
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+        noise: Tensor | None = None,
+    ) -> Samples:
+        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device; steps + 1
+        frames."""
+        device = next(network.parameters()).device
+        draw = self._draws(num, generator, device)
+        x = draw(torch.empty(num, *self.image_shape, device="meta")).to(state_dtype(network))
+        if noise is not None:
+            x = starting_noise(noise, x.shape, x)
+        conditions = {name: values.to(device) for name, values in conditions.items()}
+        frames = [x]
+        x = self._solve(self.guided(network, conditions), x, draw, frames.append if trajectory else ignore)
+        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
+
+    def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
+        """Return the source of noise for `num` images, on a device."""
+        raise NotImplementedError
+
+    def _solve(self, predict: Guided, x: Tensor, draw: Draw, record: StepCallback) -> Tensor:
+        """Return the images that the noise x becomes, by the guided prediction."""
+        raise NotImplementedError
 
     def show(self, samples: Samples) -> Figure:
         """Draw a grid of images with their classes."""
@@ -128,55 +144,16 @@ class FlowSampler(ImageSampler):
         self.spec = spec
         self.guidance, self.guided_channels = spec.guidance, spec.guided_channels
 
-    @torch.no_grad()
-    def sample(
-        self,
-        network: nn.Module,
-        conditions: Mapping[str, Tensor],
-        num: int,
-        generator: torch.Generator,
-        trajectory: bool = False,
-        noise: Tensor | None = None,
-    ) -> Samples:
-        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device; steps + 1
-        frames."""
-        device = next(network.parameters()).device
-        draws = [torch.randn(self.image_shape, generator=generator, device=generator.device) for _ in range(num)]
-        x = torch.stack(draws).to(device, state_dtype(network))
-        if noise is not None:
-            x = starting_noise(noise, x.shape, x)
-        conditions = {name: values.to(device) for name, values in conditions.items()}
+    def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
+        def draw(like: Tensor) -> Tensor:
+            draws = [torch.randn(each.shape, generator=generator, device=generator.device) for each in like]
+            return torch.stack(draws).to(device)
+
+        return draw
+
+    def _solve(self, predict: Guided, x: Tensor, draw: Draw, record: StepCallback) -> Tensor:
         times = torch.linspace(1, 0, self.spec.steps + 1, dtype=torch.float64)
-        frames = [x]
-        record = frames.append if trajectory else ignore
-        solver = self.spec.find_solver(SOLVERS)
-        x = solver(self.guided(network, conditions), x, times, record)
-        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
-
-
-@dataclass(frozen=True)
-class Guidance:
-    """Guidance scale over time (noise at t = 0, data at t = 1)."""
-
-    scale: float
-    """1 is the conditional prediction as it is."""
-    schedule: ScheduleName = "constant"
-    min_scale: float = 0.0
-    """Lower bound of the scheduled scale; below 1, guidance leads away from the condition."""
-    interval: tuple[float, float] = (0.0, 1.0)
-    """(t_start, t_end): outside t_start < t < t_end the scale is 1 (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the scale is 1 at all times."""
-        return self.scale == 1 and (self.schedule == "constant" or self.min_scale == 1)
-
-    def scale_at(self, t: float) -> float:
-        """Guidance scale at time t."""
-        t_start, t_end = self.interval
-        if not t_start < t < t_end:
-            return 1.0
-        return max(self.scale * SCHEDULES[self.schedule](t), self.min_scale)
+        return self.spec.find_solver(SOLVERS)(predict, x, times, record)
 
 
 def guided_prediction(

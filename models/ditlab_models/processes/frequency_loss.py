@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ditlab_models.processes.specs import DCT_BLOCK
-from ditlab_models.tensors import Constant, without_autocast
+from ditlab_models.tensors import Constant, wide_dtype, without_autocast
 
 # fmt: off
 LUMA = (  # table K.1: steps by vertical, then horizontal frequency, at quality 50
@@ -82,7 +82,7 @@ def frequency_error(predicted: Tensor, target: Tensor, weights: Constant, by_sam
     predicted, target: (B, 3, H, W), H and W in multiples of 8; weights: (3, 8, 8). In float32 or better, under autocast
     too.
     """
-    dtype = torch.promote_types(torch.promote_types(predicted.dtype, target.dtype), torch.float32)
+    dtype = torch.promote_types(wide_dtype(predicted), target.dtype)
     with without_autocast(predicted):
         coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))  # (B, 3, H / 8, W / 8, 8, 8)
         squared = weights.like(coefficients)[:, None, None] * coefficients.square()

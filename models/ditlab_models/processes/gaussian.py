@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ditlab_models.processes.solvers import StepCallback, ignore
 from ditlab_models.processes.specs import LinearBetas, VarianceKind
-from ditlab_models.tensors import Constant
+from ditlab_models.tensors import Constant, per_sample
 
 Denoise = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the estimate of x0, in x_t's shape."""
@@ -49,8 +49,7 @@ class NoiseSchedule:
 
     def noised(self, x0: Tensor, noise: Tensor, t: Tensor) -> Tensor:
         """Compute a draw of q(x_t | x0): x0 and noise (batch, ...), t (batch,) int64 (eq. 4)."""
-        shape = (-1, *(1,) * (x0.ndim - 1))
-        signal, spread = (table.on(t.device, torch.float64)[t].to(x0.dtype).view(shape) for table in self._shares)
+        signal, spread = (_read(table, t, x0) for table in self._shares)
         return signal * x0 + spread * noise
 
     def x0_of(self, x: Tensor, noise: Tensor, t: int) -> Tensor:
@@ -61,8 +60,7 @@ class NoiseSchedule:
     def step_terms(self, t: Tensor, like: Tensor) -> StepTerms:
         """Compute the terms of the steps from t to t - 1, t (batch,) int64, in the dtype of `like` and to broadcast
         against it."""
-        shape = (-1, *(1,) * (like.ndim - 1))
-        return StepTerms(*(table.on(t.device, torch.float64)[t].to(like.dtype).view(shape) for table in self._terms))
+        return StepTerms(*(_read(table, t, like) for table in self._terms))
 
     @cached_property
     def _shares(self) -> tuple[Constant, Constant]:
@@ -80,6 +78,11 @@ class NoiseSchedule:
             Constant(posterior_log_variance),
             Constant(lambda: self.betas.log()),
         )
+
+
+def _read(table: Constant, t: Tensor, like: Tensor) -> Tensor:
+    """Look up a table at timesteps t (batch,), in the dtype of `like` and to broadcast against it."""
+    return per_sample(table.on(t.device, torch.float64)[t].to(like.dtype), like)
 
 
 class StepTerms(NamedTuple):
@@ -116,7 +119,7 @@ def bound_terms(x0: Tensor, error: Tensor, t: Tensor, terms: StepTerms, log_vari
     gap = terms.posterior - log_variance
     divergence = 0.5 * (gap.exp() - gap - 1 + distance.square() * (-log_variance).exp())
     likelihood = pixel_log_likelihood(x0, x0 + distance, 0.5 * log_variance)
-    return torch.where((t == 0).view(-1, *(1,) * (x0.ndim - 1)), -likelihood, divergence)
+    return torch.where(per_sample(t == 0, x0), -likelihood, divergence)
 
 
 def pixel_log_likelihood(pixels: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

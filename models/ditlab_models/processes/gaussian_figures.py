@@ -6,18 +6,17 @@ line's time spread / (signal + spread). Figures of flow matching show any networ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from torch import Tensor
 
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Curve, Figure, Lines
 from ditlab_models.processes.flow_figures import FlowProbe, probe_makers, velocity_probe
 from ditlab_models.processes.gaussian import NoiseSchedule
+from ditlab_models.tensors import per_sample
 
 
-def gaussian_makers(schedule: NoiseSchedule) -> Mapping[str, FigureMaker]:
+def gaussian_makers(schedule: NoiseSchedule) -> FigureMakers:
     """Return makers by kind."""
     makers = probe_makers(lambda inputs: noise_probe(inputs, schedule))
     return {**makers, "noise_schedule": lambda inputs: noise_schedule_figure(schedule)}
@@ -28,7 +27,7 @@ def network_inputs(x: Tensor, t: Tensor, schedule: NoiseSchedule) -> tuple[Tenso
     signal, spread = schedule.sqrt_alphas_cumprod, schedule.sqrt_one_minus_alphas_cumprod
     line_times = spread / (signal + spread)  # rises with the timestep
     steps = (line_times[None] - t.detach().double().cpu()[:, None]).abs().argmin(1)
-    factor = (signal + spread)[steps].to(x).view(-1, *(1,) * (x.ndim - 1))
+    factor = per_sample((signal + spread)[steps].to(x), x)
     return factor * x, steps.to(t)
 
 
@@ -38,7 +37,7 @@ def noise_probe(inputs: FigureInputs, schedule: NoiseSchedule) -> FlowProbe:
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         noise = probe.velocity(*network_inputs(x, t, schedule))[:, : x.shape[1]]
-        return (noise - x) / (1 - t).clamp(min=1e-3).to(x).view(-1, 1, 1, 1)
+        return (noise - x) / per_sample((1 - t).clamp(min=1e-3).to(x), x)
 
     return FlowProbe(velocity, probe.image, probe.noise)
 

@@ -71,7 +71,7 @@ class MarkovChain:
 def score_entropy_regret(log_score: Tensor, best: Tensor) -> Tensor:
     """Return the score entropy (Lou et al. 2024, arXiv:2310.16834, definition 3.1) of log scores against the true ones.
 
-    log_score, best: (..., V), 0 at the token itself. Nats per unit of sigma, (...), as `score_entropy.score_entropy`,
+    log_score, best: (..., V), 0 at the token itself. Nats per unit of sigma, (...), as the loss of a token,
     whose expectation given the noisy tokens is above its least value by this.
     """
     return (log_score.exp() - best.exp() * (1 + log_score - best)).mean(-1)

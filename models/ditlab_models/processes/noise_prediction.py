@@ -7,19 +7,18 @@ The published DiT is trained and sampled so. The network is given whole timestep
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import NoiseSource, Samples
-from ditlab_models.figure_makers import FigureDrawer, FigureMaker
-from ditlab_models.layers.embeddings import drop_labels
-from ditlab_models.processes.draws import SampleDraws, held_out_draws, mean_over_quarters, starting_noise, state_dtype
-from ditlab_models.processes.flow import velocity_errors
-from ditlab_models.processes.flow_sampling import ImageSampler
+from ditlab_models.contract import Batch, NoiseSource
+from ditlab_models.figure_makers import FigureMakers
+from ditlab_models.processes.draws import SampleDraws, held_out_draws, mean_over_quarters
+from ditlab_models.processes.flow import ImageObjective, velocity_errors
+from ditlab_models.processes.flow_sampling import Guided, ImageSampler
 from ditlab_models.processes.gaussian import (
+    Draw,
     bits,
     bound_terms,
     interpolate_log_variance,
@@ -31,40 +30,33 @@ from ditlab_models.processes.gaussian import (
     timesteps,
 )
 from ditlab_models.processes.known_laws import GaussianMixture
-from ditlab_models.processes.solvers import ignore
+from ditlab_models.processes.solvers import StepCallback
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec, ImageModelSpec, quarter_names
 
 
-class NoiseObjective(FigureDrawer):
+class NoiseObjective(ImageObjective):
     """Regression of the noise by `network(x_t, t[, label])`, and the variational bound that trains its variance."""
 
     detaching = ("bound",)
 
-    def __init__(self, spec: GaussianSpec, model: ImageModelSpec, figure_makers: Mapping[str, FigureMaker]) -> None:
-        self.weights: dict[str, float] = spec.weights.model_dump()
-        self.modules: nn.Module | None = None
+    def __init__(self, spec: GaussianSpec, model: ImageModelSpec, figure_makers: FigureMakers) -> None:
+        super().__init__(spec.weights, model, figure_makers)
         self._spec = spec
         self._schedule = linear_schedule(spec.noise)
         self._channels = model.channels
-        self._null_label = model.num_classes
-        self._label_dropout = model.label_dropout
-        self.figure_makers = dict(figure_makers)
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components with a weight above 0. Draws `time`, `noise` and, for a conditional model,
         `label_dropout`."""
         image = batch["image"]
         t = self.timestep(noise_source.uniform("time", (len(image),)))
         noise = noise_source.normal("noise", image.shape)
-        label = self._label(batch)
-        if label is not None and self._null_label is not None and self._label_dropout > 0:
-            uniform = noise_source.uniform("label_dropout", label.shape)
-            label = drop_labels(label, uniform, self._label_dropout, self._null_label)
+        label = self._training_label(batch, noise_source)
         errors = self._errors(network, image, noise, t, label, with_bound=self.weights["bound"] > 0)
         return {name: value.mean() for name, value in errors.items()}
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute `noise`, `bound` (bits per dimension, without the constant of the last timestep), (B,) each, and
         `noise_t0` .. `noise_t3` (nearest to noise) by quarter of the timesteps.
 
@@ -78,24 +70,14 @@ class NoiseObjective(FigureDrawer):
 
         return mean_over_quarters(errors, "noise")
 
-    def knows_optimum(self, law: Any) -> bool:
-        """Return True for a mixture of Gaussians without classes."""
-        return isinstance(law, GaussianMixture) and self._null_label is None
-
-    @torch.no_grad()
-    def regret(
-        self, network: nn.Module, law: GaussianMixture, batch: Mapping[str, Tensor], noise_source: NoiseSource
-    ) -> Tensor:
-        """Compute the mean squared distance to the optimal noise E[noise | x_t], per pixel, (B,)."""
-
-        def errors(quarter: int) -> dict[str, Tensor]:
-            image, noise, time = held_out_draws(batch, noise_source, quarter)
-            t = self.timestep(time)
-            x_t, bar = self._schedule.noised(image, noise, t), self._schedule.alphas_cumprod.to(t.device)[t][:, None]
-            best = law.expectations(x_t.flatten(1), bar.sqrt(), (1 - bar).sqrt())[1].view_as(image)
-            return {"regret": velocity_errors(self._predict(network, x_t, t, None)[0].to(best.dtype), best)}
-
-        return mean_over_quarters(errors, "regret")["regret"]
+    def _beside_optimum(
+        self, network: nn.Module, law: GaussianMixture, image: Tensor, noise: Tensor, time: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the noise that the network predicts, and E[noise | x_t]."""
+        t = self.timestep(time)
+        x_t, bar = self._schedule.noised(image, noise, t), self._schedule.alphas_cumprod.to(t.device)[t][:, None]
+        best = law.expectations(x_t.flatten(1), bar.sqrt(), (1 - bar).sqrt())[1].view_as(image)
+        return self._predicted(network, x_t, t, None)[0], best
 
     def metric_names(self) -> Sequence[str]:
         """Return the names of `metrics`."""
@@ -106,15 +88,12 @@ class NoiseObjective(FigureDrawer):
         num_steps = self._schedule.num_steps
         return (num_steps * time).long().clamp(max=num_steps - 1)
 
-    def _label(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        return None if self._null_label is None else batch["label"]
-
     def _errors(
         self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None,
         with_bound: bool = True,
     ) -> dict[str, Tensor]:  # fmt: skip
         """Compute the components of each sample, (B,), in float32 or better whatever the parameters' dtype."""
-        predicted, v = self._predict(network, self._schedule.noised(image, noise, t), t, label)
+        predicted, v = self._predicted(network, self._schedule.noised(image, noise, t), t, label)
         noise = noise.to(predicted.dtype)
         errors = {"noise": velocity_errors(predicted, noise)}
         if with_bound:
@@ -126,13 +105,11 @@ class NoiseObjective(FigureDrawer):
             errors["bound"] = self._schedule.num_steps * bits(nats)  # a uniform t stands for all T of the sum
         return errors
 
-    def _predict(
+    def _predicted(
         self, network: nn.Module, x_t: Tensor, t: Tensor, label: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Predict the noise in the shape of x_t, and the v of a learned variance, if there is one."""
-        x_t, time = x_t.to(next(network.parameters()).dtype), t.to(torch.float32)
-        output: Tensor = network(x_t, time) if label is None else network(x_t, time, label)
-        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        output = self._predict(network, x_t, t.to(torch.float32), label)
         if self._spec.variance != "learned_range":
             return output, None
         return output[:, : self._channels], output[:, self._channels :]
@@ -152,27 +129,11 @@ class GaussianSampler(ImageSampler):
         # The channels of a variance are those of the conditional prediction.
         self.guidance, self.guided_channels = spec.guidance, spec.guided_channels or image_shape[0]
 
-    @torch.no_grad()
-    def sample(
-        self,
-        network: nn.Module,
-        conditions: Mapping[str, Tensor],
-        num: int,
-        generator: torch.Generator,
-        trajectory: bool = False,
-        noise: Tensor | None = None,
-    ) -> Samples:
-        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device, each by its
-        own generator; steps + 1 frames."""
-        device, schedule, channels = next(network.parameters()).device, self._schedule, self.image_shape[0]
-        draws = SampleDraws(num, generator, device)
-        x = draws.normal(torch.empty(num, *self.image_shape, device="meta")).to(state_dtype(network))
-        if noise is not None:
-            x = starting_noise(noise, x.shape, x)
-        conditions = {name: values.to(device) for name, values in conditions.items()}
-        predict = self.guided(network, conditions)
-        frames = [x]
-        record = frames.append if trajectory else ignore
+    def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
+        return SampleDraws(num, generator, device).normal
+
+    def _solve(self, predict: Guided, x: Tensor, draw: Draw, record: StepCallback) -> Tensor:
+        schedule, channels = self._schedule, self.image_shape[0]
         steps = timesteps(schedule.num_steps, self.spec.steps)
 
         def denoise(x: Tensor, t: int) -> Tensor:
@@ -184,10 +145,8 @@ class GaussianSampler(ImageSampler):
             return mean, self._std(t, s, output[:, channels:])
 
         if self.spec.solver == "ddpm":
-            x = sample_ancestral(reverse, x, steps, draws.normal, record)
-        else:
-            x = sample_ddim(denoise, schedule, x, steps, draws.normal, self.spec.eta, record)
-        return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
+            return sample_ancestral(reverse, x, steps, draw, record)
+        return sample_ddim(denoise, schedule, x, steps, draw, self.spec.eta, record)
 
     def _std(self, t: int, s: int, v: Tensor) -> float | Tensor:
         """Standard deviation of the step from t to s; 0 to s = -1. `v`: channels of a learned variance, if any."""

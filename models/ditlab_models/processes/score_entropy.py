@@ -62,25 +62,6 @@ def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coeff
     )
 
 
-def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: ScoreName = "log") -> Tensor:
-    """Loss of each token in nats per unit of sigma, (...): times d sigma/dt it is nats per unit of time.
-
-    output: (..., V); its entry at the token itself counts as 0. x, x0: (...) int64. In float32 or better.
-    """
-    vocabulary = output.shape[-1]
-    wide = torch.promote_types(output.dtype, torch.float32)
-    every, clean, constant = coefficients(x, x0, sigma.to(wide), vocabulary)
-    output = output.to(wide).scatter(-1, x[..., None], 0.0)
-    if score == "softmax":
-        positive = negative = output.softmax(-1)
-    else:
-        positive, negative = output.exp(), output
-    # sums over all tokens but x, divided by V
-    p, n = (each.mean(-1) - each.gather(-1, x[..., None])[..., 0] / vocabulary for each in (positive, negative))
-    at_clean = negative.gather(-1, x0[..., None])[..., 0]
-    return p - (every * n + clean * at_clean) + constant
-
-
 def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
     """Mean over x of the losses of log scores that are all 0, (V - 1)/V e^-sigma ln(1/r): -d/d sigma of
     `kl_from_uniform`."""

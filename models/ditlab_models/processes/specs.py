@@ -12,11 +12,15 @@ from pydantic import Field, field_validator, model_validator
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    MetricSettings,
     ModelSpec,
     NoiseSource,
+    NonNegativeFloat,
     ObjectiveSpec,
+    PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    Share,
     Spec,
     TimeDensity,
     Weight,
@@ -64,7 +68,7 @@ class LogitNormalTime(TimeDensity):
     """More often in the middle, where the velocity is hardest to tell."""
     mean: float = 0.0
     """Mean of the normal distribution; above 0 leans towards t = 1, below 0 towards t = 0."""
-    std: Annotated[float, Field(gt=0)] = 1.0
+    std: PositiveFloat = 1.0
     """Standard deviation of the normal distribution; small values crowd around the mean."""
     eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Smallest distance of t from 0 and from 1."""
@@ -94,7 +98,7 @@ class ImageModelSpec(ModelSpec):
     """Classes to condition on (labels 0 to num_classes - 1); null for an unconditional model."""
     label_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of training labels replaced by the null class, so that guidance works. Unused without classes."""
-    time_scale: Annotated[float, Field(gt=0)] = 1.0
+    time_scale: PositiveFloat = 1.0
     """Multiplies t in [0, 1] before its sinusoid; 1000 spreads it over more of the frequencies."""
 
     @property
@@ -157,7 +161,7 @@ class VelocitySpec(ObjectiveSpec):
                 "model.variance_channels to none or unused."
             )
 
-    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+    def metric_settings(self, model: ModelSpec) -> MetricSettings:
         """Return {}: held-out errors are those of any network's velocity at uniform times."""
         return {}
 
@@ -170,7 +174,7 @@ class FlowSamplingSpec(SamplingSpec):
     """Network evaluations a step: euler 1, heun 2, midpoint 2, rk4 4."""
     steps: PositiveInt = 50
     """Equal steps from t = 1 to t = 0."""
-    guidance: Annotated[float, Field(ge=0)] = 1.0
+    guidance: NonNegativeFloat = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
     guided_channels: PositiveInt | None = None
     """Channels that guidance changes, the first so many: 3 of 4 in the published DiT and SiT; null: all."""
@@ -326,9 +330,9 @@ class GaussianSamplingSpec(SamplingSpec):
     network evaluation a step."""
     steps: PositiveInt = 250
     """Timesteps taken, evenly spaced from the last one to 0; at most objective.noise.steps."""
-    eta: Annotated[float, Field(ge=0, le=1)] = 0.0
+    eta: Share = 0.0
     """Share of ancestral sampling's noise that `ddim` adds: 0 is deterministic. Unused by `ddpm`."""
-    guidance: Annotated[float, Field(ge=0)] = 1.0
+    guidance: NonNegativeFloat = 1.0
     """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
     guided_channels: PositiveInt | None = None
     """Channels that guidance changes, the first so many: 3 of 4 in the published DiT; null: all, as in diffusers."""
@@ -363,7 +367,7 @@ class TokenNoiseSchedule(Spec):
     kind: Literal["geometric", "loglinear"] = "geometric"
     """`geometric`: sigma(t) = sigma_min^(1 - t) sigma_max^t. `loglinear`: the share of tokens that have moved,
     1 - e^-sigma(t), rises linearly."""
-    sigma_min: Annotated[float, Field(gt=0)] = 1e-3
+    sigma_min: PositiveFloat = 1e-3
     """Noise at t = 0: about this share of tokens is then replaced by random ones."""
     sigma_max: Annotated[float, Field(gt=0, le=30)] = 1.0
     """Noise at t = 1. e^-sigma_max of the tokens are still their own there: 37% at 1, none to speak of at 20. What the

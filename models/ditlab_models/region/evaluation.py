@@ -20,7 +20,7 @@ from ditlab_models.region.figures import ONE_PREDICTION
 from ditlab_models.region.network import evaluate_network, one_step_inputs, present_or_none
 from ditlab_models.region.objective import TINY, Agreement, draw_masks
 from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
-from ditlab_models.tensors import masked_rows
+from ditlab_models.tensors import masked_rows, to_numpy
 
 MAX_BATCH_VALUES = 2**21
 """Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
@@ -47,6 +47,8 @@ class RegionEvaluator:
 
     objective: RegionObjectiveSpec
     model: RegionSpec
+    sample_metrics = STATISTICS
+    """Metrics of imputed regions."""
 
     @torch.no_grad()
     def evaluate(
@@ -100,14 +102,9 @@ class RegionEvaluator:
         predictions = {"model": predicted[mask]}
         predictions |= {name: imputer(x, mask, present) for name, imputer in imputers.items()}
         for name, reference in references.items():
-            expected = reference(*(each.cpu().numpy() for each in (x, mask, present)))
+            expected = reference(*(to_numpy(each) for each in (x, mask, present)))
             predictions[name] = torch.from_numpy(expected).to(mask.device)[mask]
         return predictions
-
-    @property
-    def sample_metrics(self) -> tuple[str, ...]:
-        """STATISTICS, of imputed regions."""
-        return STATISTICS
 
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
@@ -179,7 +176,7 @@ class PredictorSums:
             parts = (torch.ones_like(target), target, target.square(), error.square())
             values = torch.stack([each.sum(1) for each in parts], 1)  # (M, 4)
             windows = values.new_zeros(len(mask), 4).index_add_(0, mask.nonzero()[:, 0], values)
-            self._windows.append(windows.cpu().numpy())
+            self._windows.append(to_numpy(windows))
 
     def whole(self) -> dict[str, dict[float, Agreement]]:
         """Return the sums by predictor and mask ratio."""
@@ -293,19 +290,6 @@ def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) 
     return torch.where((left | right)[:, None], nearest, otherwise)
 
 
-@dataclass(frozen=True)
-class Ridge:
-    """Linear regression on the neighbours' features, existence and distances."""
-
-    weights: Tensor
-    """(N * C + 2 * N, C) float64."""
-    intercept: Tensor
-    """(C,) float64."""
-
-    def __call__(self, x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
-        return _inputs(x, mask, present) @ self.weights + self.intercept
-
-
 def _inputs(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
     """Inputs of the regression, (M, N * C + 2 * N) float64."""
     near = neighbours(x, mask, present)
@@ -336,7 +320,7 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         regions += x[present].sum(0, dtype=torch.float64)
     assert sums, "a run has training rows"
     motif_mean = regions / max(1, num_regions)
-    ridge = Ridge(torch.zeros_like(sum_zy), motif_mean)
+    weights, intercept = torch.zeros_like(sum_zy), motif_mean
     if num:
         z, y = sum_z / num, sum_y / num
         covariance, shared = sum_zz / num - torch.outer(z, z), sum_zy / num - torch.outer(z, y)
@@ -345,11 +329,11 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
         weights = torch.linalg.solve(covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None])
         weights = weights / scale[:, None]
-        ridge = Ridge(weights, y - z @ weights)
+        intercept = y - z @ weights
     return {
         "motif_mean": lambda x, mask, present: motif_mean.expand(int(mask.sum()), -1),
         "nearest": partial(impute_nearest, otherwise=motif_mean),
-        "ridge": ridge,
+        "ridge": lambda x, mask, present: _inputs(x, mask, present) @ weights + intercept,
     }
 
 
@@ -367,7 +351,7 @@ def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:
 
 def r2_by_motif(whole: Mapping[str, Mapping[float, Agreement]], features: list[str]) -> Figure:
     """Draw features by the model's R^2, best first, and name the ends; the other predictors on the same features."""
-    r2 = {name: each[MAIN_RATIO].r2().cpu().numpy() for name, each in whole.items()}
+    r2 = {name: to_numpy(each[MAIN_RATIO].r2()) for name, each in whole.items()}
     order = np.argsort(-r2["model"], kind="stable")
     rank = np.arange(1, len(order) + 1)
     curves = [Curve(rank, values[order], name.replace("_", " ")) for name, values in r2.items()]

@@ -13,7 +13,7 @@ from ditlab_models.contract import Samples
 from ditlab_models.figure_kinds.attention import catch_attention, sequence_attention_figure
 from ditlab_models.figure_kinds.embeddings import time_figure
 from ditlab_models.figure_kinds.network import modulation_figure, pass_figure, vectors_figure
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMaker, FigureMakers
 from ditlab_models.figures import Curve, Figure, Heatmap, Lines, Panel, evenly_spaced
 from ditlab_models.layers.embeddings import table
 from ditlab_models.processes.gaussian import NoiseSchedule, linear_schedule
@@ -21,6 +21,7 @@ from ditlab_models.processes.gaussian_figures import noise_schedule_figure
 from ditlab_models.processes.specs import LinearBetas
 from ditlab_models.region.network import RegionNetwork, evaluate_network, present_or_none
 from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
+from ditlab_models.tensors import to_numpy
 
 MAX_WINDOWS = 4
 """Rows of an imputation figure."""
@@ -42,7 +43,7 @@ NUM_LEVELS = 20
 MAX_NOISED_WINDOWS = 32
 
 
-def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> dict[str, FigureMaker]:
+def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind; some need a network that takes noise away."""
     schedule = linear_schedule(objective.noise)
     makers: dict[str, FigureMaker] = {
@@ -79,7 +80,7 @@ def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
     panels = []
     for number in range(min(MAX_WINDOWS, len(samples.values))):
         present = samples.conditions["present"][number]
-        mask = samples.conditions["mask"][number][present].cpu().numpy()
+        mask = to_numpy(samples.conditions["mask"][number][present])
         measured, imputed = (
             _features(each[number], present) for each in (samples.conditions["regions"], samples.values)
         )
@@ -95,13 +96,13 @@ def draw_imputation(inputs: FigureInputs) -> Figure:
     """Draw `imputation`: held-out windows with regions masked by chance, imputed by the run's sampler."""
     num = min(MAX_WINDOWS, len(inputs.batch["regions"]))
     conditions = {name: inputs.batch[name][:num] for name in ("regions", "present")}
-    return inputs.sampler.show(inputs.sampler.sample(inputs.network, conditions, num, inputs.generator))
+    return inputs.sampler.show(inputs.samples(conditions, num))
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
     """Draw `trajectory`: the masked regions of a held-out window at several steps of sampling, from noise on."""
     conditions = {name: inputs.batch[name][:1] for name in ("regions", "present")}
-    samples = inputs.sampler.sample(inputs.network, conditions, 1, inputs.generator, trajectory=True)
+    samples = inputs.samples(conditions, 1, trajectory=True)
     assert samples.trajectory is not None
     present, last = samples.conditions["present"][0], len(samples.trajectory) - 1
     measured = _features(samples.conditions["regions"][0], present)
@@ -130,8 +131,7 @@ def positions_figure(spec: RegionSpec) -> Figure:
 
 def _features(window: Tensor, present: Tensor) -> np.ndarray:
     """Features (F, regions) of a window's regions (R, F) that are present."""
-    values: np.ndarray = window[present].float().cpu().numpy().T
-    return values
+    return to_numpy(window[present].float()).T
 
 
 def _limits(measured: np.ndarray) -> tuple[float, float]:
@@ -156,7 +156,7 @@ def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
 def draw_features(inputs: FigureInputs) -> Figure:
     """Draw `features`: principal components of the learned vectors of the features of a region."""
     network = inputs.trained(RegionNetwork)
-    vectors = network.embedding.weight.detach().float().cpu().numpy().T  # (F, D)
+    vectors = to_numpy(network.embedding.weight.float()).T  # (F, D)
     names = [str(number) for number in range(len(vectors) - 1)]
     return vectors_figure(vectors, [*names, "access."], "the learned vectors of a region's features")
 
@@ -208,7 +208,7 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
             [(each - regions).square().mean(-1) * mask for each in (guess, mean, x_t / schedule.alpha_bar(step) ** 0.5)]
         )
         errors.append(squared.sum(2) / mask.sum(1).clamp(min=1))
-    losses = torch.stack(errors, 1).double().cpu().numpy()  # (guesses, levels, windows)
+    losses = to_numpy(torch.stack(errors, 1).double())  # (guesses, levels, windows)
     network, constant, noised = losses.mean(axis=2)
     error = 2 * losses[0].std(axis=1) / len(regions) ** 0.5
     worse = noised > MOST_TIMES * constant

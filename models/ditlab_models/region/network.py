@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import NoiseSource, Role
+from ditlab_models.contract import ModuleGroups, ModulesByRole, NoiseSource
 from ditlab_models.layers.adaln import AdaLNZeroBlock
 from ditlab_models.layers.embeddings import TimeEmbedding, embed
 from ditlab_models.region.spec import RegionSpec
-from ditlab_models.tensors import Rows
+from ditlab_models.tensors import Rows, widened
 
 NORM_EPS = 1e-6
 TOKEN_STD = 0.02
@@ -85,7 +85,7 @@ class RegionNetwork(nn.Module):
             tokens = last(tokens, condition, key_mask, query_index + 1)
         return self.head(self.final_norm(tokens))
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         return {
             "embedding": [self.embedding],
             "time": [self.time],
@@ -95,13 +95,13 @@ class RegionNetwork(nn.Module):
             "tokens": [self.tokens],
         }
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         return {"input": [self.embedding], "head": [self.head]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return self.blocks
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         *blocks, last = self.blocks  # the last one takes the queries' index
         return {"block": blocks, "last_block": [last]}
 
@@ -126,7 +126,7 @@ def evaluate_network(
     """Evaluate the network in float32 or better, whatever its parameters' dtype: (B, R, F), or (B, Q, F) at `rows`."""
     dtype = next(network.parameters()).dtype
     output = network(x_t.to(dtype), mask, t, present, None if rows is None else rows.index)
-    return output.to(torch.promote_types(output.dtype, torch.float32))
+    return widened(output)
 
 
 def present_or_none(present: Tensor) -> Tensor | None:

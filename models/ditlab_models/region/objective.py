@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ditlab_models.contract import NoiseSource
+from ditlab_models.contract import Batch, NoiseSource
 from ditlab_models.figure_makers import FigureDrawer
-from ditlab_models.processes.draws import draw_times, mean_over_quarters
+from ditlab_models.processes.draws import draw_times, mean_over_quarters, quarter_mean
 from ditlab_models.processes.gaussian import linear_schedule
 from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.specs import quarter_names
 from ditlab_models.region.figures import figure_makers
 from ditlab_models.region.network import evaluate_network, one_step_inputs, present_or_none
 from ditlab_models.region.spec import Reduction, RegionObjectiveSpec, RegionSpec
-from ditlab_models.tensors import Rows, masked_rows, take_rows
+from ditlab_models.tensors import Rows, masked_rows, take_rows, to_numpy
 
 COMPONENTS = ("masked", "accessibility")
 EVALUATION_RATIO = 0.5
@@ -39,13 +39,11 @@ class RegionObjective(FigureDrawer):
 
     def __init__(self, spec: RegionObjectiveSpec, model: RegionSpec) -> None:
         self.figure_makers = figure_makers(spec, model)
-        self.weights: dict[str, float] = spec.weights.model_dump()
-        self.modules: nn.Module | None = None
-        self._active = [name for name, weight in self.weights.items() if weight > 0]
+        self.weights = spec.weights.model_dump()
         self._spec, self._model = spec, model
         self._schedule = linear_schedule(spec.noise)
 
-    def loss(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute the components with a weight above 0. Draws `mask`, `time` and, under `corruption: ddpm`, `noise`.
 
         `mask` is not drawn of a batch that holds what `prepare` returns.
@@ -54,9 +52,9 @@ class RegionObjective(FigureDrawer):
         mask, rows = prepared["mask"], Rows(prepared["query_index"], prepared["query_valid"])
         time, noise = noise_source.uniform("time", (len(mask),)), partial(noise_source.normal, "noise")
         prediction = self._predict(network, batch["regions"], mask, prepared.get("key_mask"), rows, time, noise)
-        return errors(prediction, batch, rows, self._active, self._spec.reduction)
+        return errors(prediction, batch, rows, self.active, self._spec.reduction)
 
-    def prepare(self, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is padded: values of the
         batch."""
         mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
@@ -65,7 +63,7 @@ class RegionObjective(FigureDrawer):
         return prepared if present is None else prepared | {"key_mask": present}
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Compute both components, the spread of a window's predictions, and the sums of r, R^2, MSE at mask ratio 0.5.
 
         Under `corruption: ddpm` the components are means over quarters of the timesteps, with `masked_t0` (least noise)
@@ -110,7 +108,7 @@ class RegionObjective(FigureDrawer):
         return isinstance(law, GaussianMixture) or (callable(law) and self._model.corruption == "mask")
 
     @torch.no_grad()
-    def regret(self, network: nn.Module, law: Any, batch: Mapping[str, Tensor], noise_source: NoiseSource) -> Tensor:
+    def regret(self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource) -> Tensor:
         """Compute the mean squared distance to the expected features of masked regions, per feature, (B,).
 
         `law`: a mixture, whose points inform about themselves alone; or x (B, R, F), mask, present (B, R) -> expected
@@ -124,18 +122,18 @@ class RegionObjective(FigureDrawer):
             best = self._optimum(law, x_t, mask, batch["present"], t)
             return errors_by_window(prediction, {"regions": best}, rows, ("masked",))["masked"]
 
-        def of_quarter(quarter: int) -> dict[str, Tensor]:
+        def of_quarter(quarter: int) -> Tensor:
             time = draw_times(noise_source, quarter, len(mask))
-            return {"regret": errors(*self._corrupt(x, mask, time, partial(noise_source.normal, f"noise_t{quarter}")))}
+            return errors(*self._corrupt(x, mask, time, partial(noise_source.normal, f"noise_t{quarter}")))
 
         if self._model.corruption == "mask":
             return errors(*one_step_inputs(self._model, self._schedule.num_steps, x, mask, noise_source))
-        return mean_over_quarters(of_quarter, "regret")["regret"]
+        return quarter_mean(of_quarter)
 
     def _optimum(self, law: Any, x_t: Tensor, mask: Tensor, present: Tensor, t: Tensor) -> Tensor:
         """Compute the expected features of masked regions given x_t at timesteps t (B,): (B, R, F)."""
         if not isinstance(law, GaussianMixture):
-            return torch.from_numpy(law(*(each.cpu().numpy() for each in (x_t, mask, present)))).to(x_t.device)
+            return torch.from_numpy(law(*(to_numpy(each) for each in (x_t, mask, present)))).to(x_t.device)
         schedule = self._schedule
         tables = (schedule.sqrt_alphas_cumprod, schedule.sqrt_one_minus_alphas_cumprod)
         signal, spread = (table.to(t.device)[t][:, None, None] for table in tables)
@@ -168,12 +166,12 @@ class RegionObjective(FigureDrawer):
         return torch.where(mask[..., None], self._schedule.noised(x, noise(x.shape), t), x), t
 
 
-def draw_mask(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratio: float) -> Tensor:
+def draw_mask(batch: Batch, noise_source: NoiseSource, ratio: float) -> Tensor:
     """Mask each region that is present with chance `ratio`, (B, R) bool: nested by ratio. Draws `mask`."""
     return draw_masks(batch, noise_source, (ratio,))[0]
 
 
-def draw_masks(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratios: Sequence[float]) -> list[Tensor]:
+def draw_masks(batch: Batch, noise_source: NoiseSource, ratios: Sequence[float]) -> list[Tensor]:
     """Draw the masks (B, R) of several ratios at once: each is what `draw_mask` returns. Draws `mask`."""
     present = batch["present"]
     uniform = noise_source.uniform("mask", present.shape)
@@ -181,7 +179,7 @@ def draw_masks(batch: Mapping[str, Tensor], noise_source: NoiseSource, ratios: S
 
 
 def errors(
-    prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str], reduction: Reduction
+    prediction: Tensor, batch: Batch, rows: Rows, names: Sequence[str], reduction: Reduction
 ) -> dict[str, Tensor]:
     """Mean squared errors of masked regions; prediction (B, Q, F). `RegionObjectiveSpec.reduction` says which mean.
 
@@ -194,15 +192,13 @@ def errors(
     return {name: each.div(num.clamp(min=1)).mean() for name, each in sums.items()}
 
 
-def errors_by_window(
-    prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str]
-) -> dict[str, Tensor]:
+def errors_by_window(prediction: Tensor, batch: Batch, rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
     """Mean squared errors of each window's masked regions, (B,); 0 without any. prediction (B, Q, F)."""
     num = rows.valid.sum(1).clamp(min=1)
     return {name: each / num for name, each in _sums(prediction, batch, rows, names).items()}
 
 
-def _sums(prediction: Tensor, batch: Mapping[str, Tensor], rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
+def _sums(prediction: Tensor, batch: Batch, rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
     """Sum a window's squared errors over its masked regions, (B,)."""
     squared = (prediction - take_rows(batch["regions"], rows.index).to(prediction.dtype)).square()
     by_region = {"masked": squared.mean(-1), "accessibility": squared[..., -1]}  # (B, Q)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label, check_no_prompts
-from ditlab_models.contract import DEFAULT_REQUEST, RealRows, SampleRequest, Samples
+from ditlab_models.contract import DEFAULT_REQUEST, Conditions, RealRows, RowUse, Sampler, SampleRequest, Samples
 from ditlab_models.figures import Figure
 from ditlab_models.processes.draws import SampleDraws, starting_noise, state_dtype
 from ditlab_models.processes.gaussian import linear_schedule, sample_ddim, sample_ddpm, timesteps
@@ -20,6 +19,7 @@ from ditlab_models.processes.specs import LinearBetas
 from ditlab_models.region.figures import imputation_figure
 from ditlab_models.region.network import evaluate_network, present_or_none
 from ditlab_models.region.spec import BedMask, RandomMask, RegionSamplingSpec, RegionSpec
+from ditlab_models.tensors import to_numpy
 
 FIELDS = ("regions", "present")
 COLUMNS = ("chromosome", "start", "end")
@@ -70,12 +70,10 @@ def overlaps(start: np.ndarray, end: np.ndarray, intervals: np.ndarray) -> np.nd
     return (before > 0) & (max_end[before - 1] > start)
 
 
-class RegionSampler:
+class RegionSampler(Sampler):
     """Sampler of windows with masked regions imputed: values (num, R, F), measured where a region was not masked."""
 
-    takes_rows: Literal["none", "conditions", "completed"] = "completed"
-    draws_per_prompt = False
-    max_batch_size: int | None = None
+    takes_rows: RowUse = "completed"
 
     def __init__(self, spec: RegionSamplingSpec, noise: LinearBetas, model: RegionSpec) -> None:
         self.spec = spec
@@ -156,7 +154,7 @@ class RegionSampler:
     def sample(
         self,
         network: nn.Module,
-        conditions: Mapping[str, Tensor],
+        conditions: Conditions,
         num: int,
         generator: torch.Generator,
         trajectory: bool = False,
@@ -214,7 +212,7 @@ class RegionSampler:
 
         Coordinates are those of the rows. A feature with the name of another column becomes `imputed:NAME`.
         """
-        present = samples.conditions["present"].cpu().numpy()
+        present = to_numpy(samples.conditions["present"])
         num, length = present.shape
         names = rows.names.get("regions") or [f"feature_{i}" for i in range(samples.values.shape[-1])]
         table = {"window": np.broadcast_to(np.arange(num)[:, None], (num, length))[present]}
@@ -222,9 +220,9 @@ class RegionSampler:
             if name in rows.columns:
                 values = rows.columns[name][:num]
                 table[name] = (values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length)))[present]
-        table["masked"] = samples.conditions["mask"].cpu().numpy()[present]
-        imputed = samples.values.cpu().numpy()[present]  # (regions of all windows, F)
-        measured = samples.conditions["regions"].cpu().numpy()[present]
+        table["masked"] = to_numpy(samples.conditions["mask"])[present]
+        imputed = to_numpy(samples.values)[present]  # (regions of all windows, F)
+        measured = to_numpy(samples.conditions["regions"])[present]
         measured_columns = {f"measured:{name}": measured[:, i] for i, name in enumerate(names)}
         for i, name in enumerate(names):
             while name in table or name in measured_columns:

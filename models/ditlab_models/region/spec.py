@@ -5,9 +5,8 @@ Regions to impute are chosen by chance, or by coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import comb
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -15,10 +14,13 @@ from ditlab_models.checks import check_mlp_ratio, check_multiple
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    MetricSettings,
     ModelSpec,
     ObjectiveSpec,
+    PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    Share,
     Spec,
     Weight,
 )
@@ -75,7 +77,7 @@ class RegionSpec(ModelSpec):
     """Transformer blocks."""
     num_heads: PositiveInt = 12
     """Attention heads of a block; each is width / num_heads wide."""
-    mlp_ratio: Annotated[float, Field(gt=0)] = 4.0
+    mlp_ratio: PositiveFloat = 4.0
     """Hidden width of a block's MLP, in multiples of `width`."""
     time_width: Annotated[int, Field(ge=2)] = 256
     """Width of the timestep's sinusoid."""
@@ -146,7 +148,7 @@ class RegionObjectiveSpec(ObjectiveSpec):
     weights: RegionWeights = RegionWeights()
     """Weight of each loss component."""
 
-    def metric_settings(self, model: ModelSpec) -> Mapping[str, Mapping[str, Any]]:
+    def metric_settings(self, model: ModelSpec) -> MetricSettings:
         """Return the corruption, whose task is another, and the noise of errors that are means over its timesteps.
 
         Predictions in one pass (`mse`, `r2`, `pearson`, `spread`) begin at pure noise, whatever the schedule; ratio and
@@ -172,7 +174,7 @@ class RegionSamplingSpec(SamplingSpec):
     """Network evaluations of ddpm and ddim, spread over the timesteps. With few, draws vary too little: a
     standard deviation of 0.3, under a perfect network, comes out as 0.25 (ddpm) and 0.27 (ddim) at 50 steps, 0.29 at
     250 (default noise)."""
-    eta: Annotated[float, Field(ge=0, le=1)] = 0.0
+    eta: Share = 0.0
     """Noise that ddim adds on its way: 0 none, 1 as much as ddpm."""
     mask: SampledMask = RandomMask()
     """Regions to impute."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ditlab_models.figure_kinds.embeddings import time_figure
-from ditlab_models.figure_makers import FigureInputs, FigureMaker
+from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Arrow, Box, Curve, Diagram, Figure, Heatmap, Lines, Panel
 from ditlab_models.processes.flow_figures import (
     FlowProbe,
@@ -20,28 +20,26 @@ from ditlab_models.processes.flow_figures import (
 from ditlab_models.processes.gaussian import linear_schedule
 from ditlab_models.processes.gaussian_figures import gaussian_makers, noise_probe
 from ditlab_models.processes.specs import GaussianSpec
+from ditlab_models.tensors import to_numpy
 from ditlab_models.unet.network import UNet
 from ditlab_models.unet.spec import UNetObjectiveSpec, UNetSpec
 
 NUM_TIMES = 101
 
 
-def figure_makers(objective: UNetObjectiveSpec) -> Mapping[str, FigureMaker]:
+def figure_makers(objective: UNetObjectiveSpec | GaussianSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
+    if isinstance(objective, GaussianSpec):
+        schedule = linear_schedule(objective.noise)
+        return {
+            **gaussian_makers(schedule),
+            "time_shift": lambda inputs: draw_time_shift(inputs, last=schedule.num_steps - 1),
+            "features": lambda inputs: draw_features(inputs, noise_probe(inputs, schedule)),
+        }
     return {
         **velocity_makers(objective.time),
         "time_shift": draw_time_shift,
         "features": lambda inputs: draw_features(inputs, velocity_probe(inputs)),
-    }
-
-
-def gaussian_figure_makers(objective: GaussianSpec) -> Mapping[str, FigureMaker]:
-    """Return the makers of a network's figures by kind, trained under the Gaussian process."""
-    schedule = linear_schedule(objective.noise)
-    return {
-        **gaussian_makers(schedule),
-        "time_shift": lambda inputs: draw_time_shift(inputs, last=schedule.num_steps - 1),
-        "features": lambda inputs: draw_features(inputs, noise_probe(inputs, schedule)),
     }
 
 
@@ -62,7 +60,7 @@ def draw_time_shift(inputs: FigureInputs, last: float = 1.0) -> Figure:
     panels: list[Panel] = []
     movement = []
     for name, block in network.blocks().items():
-        shift = block.time_shift(condition).detach().float().cpu().numpy()  # (times, channels)
+        shift = to_numpy(block.time_shift(condition).float())  # (times, channels)
         extent = (0, last, shift.shape[1], 0)
         panels.append(Heatmap(shift.T, name, "time t", "channel", extent, diverging=True, unit="shift"))
         movement.append(shift.std(axis=0).mean())

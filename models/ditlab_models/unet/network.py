@@ -5,13 +5,13 @@ B batch, C channels, S image size, W width, E width of the time embedding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import Role
+from ditlab_models.contract import ModuleGroups, ModulesByRole
 from ditlab_models.layers.embeddings import LabelEmbedding, TimeEmbedding, add_label
 from ditlab_models.unet.spec import NUM_GROUPS, UNetSpec
 
@@ -96,7 +96,7 @@ class UNet(nn.Module):
         """Return the residual blocks by name, in the order of the forward pass."""
         return {name: module for name, module in self.named_children() if isinstance(module, ResidualBlock)}
 
-    def components(self) -> dict[str, Sequence[nn.Module]]:
+    def components(self) -> ModuleGroups:
         label = {} if self.label is None else {"label": [self.label]}
         return {
             "time": [self.time],
@@ -108,12 +108,12 @@ class UNet(nn.Module):
             "head": [self.norm_out, self.conv_out],
         }
 
-    def role_modules(self) -> Mapping[Role, Sequence[nn.Module]]:
+    def role_modules(self) -> ModulesByRole:
         return {"input": [self.conv_in], "head": [self.conv_out]}
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
         return list(self.blocks().values())
 
-    def compiled_modules(self) -> Mapping[str, Sequence[nn.Module]]:
+    def compiled_modules(self) -> ModuleGroups:
         # Two thirds of all activations are theirs, and each of the other blocks would be a kind of its own to compile.
         return {"first_block": [self.down1], "last_block": [self.up1]}

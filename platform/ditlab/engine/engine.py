@@ -30,7 +30,7 @@ from ditlab.engine.deepspeed_internals import (
 )
 from ditlab.engine.distributed import Rank
 from ditlab.engine.memory import checkpoint_activations, kept_memory
-from ditlab.engine.optimizers import AddedOptimizer, MuonAdamW, build_optimizer, parameter_facts
+from ditlab.engine.optimizers import AddedOptimizer, build_optimizer, parameter_facts
 from ditlab.engine.phase_clock import PhaseClock
 from ditlab.engine.update import Update
 from ditlab.errors import UserError
@@ -112,8 +112,7 @@ class Engine:
                 self._engine, self.stage, lambda name: experiment.optimizer.rates(facts[name].role.role).moments
             )
             self._frozen = FrozenParameters(module, self.stage)
-            if isinstance(optimizer, MuonAdamW):
-                optimizer.bind(self.partitions, facts, rank.world_size)
+            optimizer.bind(self.partitions, facts, rank.world_size)
             self._gradient_norm = GradientNorm(self._engine, self.stage, spec.zero.offload != "none", rank.world_size)
             self._update = Update(self.partitions.adam, experiment.training.clip)
             training = experiment.training

@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ditlab_models.contract import Role, Spec
+from ditlab_models.contract import NonNegativeFloat, PositiveFloat, Role, Share, Spec
 from ditlab_models.extensions import with_kinds
 from ditlab_models.finetuning import LoRA, Pattern, matches
 
-Positive = Annotated[float, Field(gt=0)]
+if TYPE_CHECKING:
+    from ditlab_models.parameters import ParameterRole
+
+Positive = PositiveFloat
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Warmup = Annotated[int, Field(ge=0, le=10**12)]
 
 
-ORTHOGONALISED: tuple[Role, ...] = ("matrix", "convolution")
-"""Roles of the parameters that Muon updates by an orthogonalised momentum."""
 GATHERED_VALUES = 2**25
-"""Values of the matrices that a worker gathers at once to orthogonalise them, 128 MiB; a larger one comes alone."""
+"""Values of the matrices that a worker gathers at once to update them whole, 128 MiB; a larger one comes alone."""
 SHORTEST, LONGEST = 0.02, 0.25
 """Relative lengths of averages: below, an average is that of the last few per cent of a run; a constant profile, the
 mean of all updates, has 0.289."""
@@ -66,18 +67,15 @@ class GroupRates:
     moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
     """Names of a parameter's tensors of optimiser state, each as large as it, in float32."""
 
-    @property
-    def is_orthogonalised(self) -> bool:
-        """True where an update is Muon's, False where it is AdamW's."""
-        return self.moments == ("momentum",)
-
 
 class _ByRole(Spec):
     """Base of the optimisers: weight decay and learning rate by role of a parameter."""
 
     averages_weights: ClassVar[bool] = False
     """True for an optimiser whose update keeps the weights that are evaluated, in the place of `training.ema`."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    takes_offload: ClassVar[bool] = True
+    """False for an optimiser whose `check` refuses state off the workers' devices (`engine.zero.offload`)."""
+    weight_decay: NonNegativeFloat = 0.01
     """Decoupled decay per unit of learning rate, on every parameter but those of `no_decay`."""
     no_decay: tuple[Role, ...] = Field(default=(), strict=False)
     """Roles of the parameters without weight decay, such as [norm, bias, embedding]; `lr_factors` lists them."""
@@ -103,6 +101,11 @@ class _ByRole(Spec):
             factor *= more if matches(pattern, name) else 1.0
         return GroupRates(factor, decay)
 
+    def update_flops(self, shape: tuple[int, ...], role: ParameterRole) -> int:
+        """Return the floating-point operations of a parameter's update beside those number by number, which are not
+        counted."""
+        return 0
+
     def check(self, experiment: Any) -> None:
         """Raise ValueError where it does not fit the rest of an experiment."""
 
@@ -120,57 +123,11 @@ class AdamW(_ByRole):
     """Added to the root of the second moment."""
 
 
-class Muon(_ByRole):
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices and convolutions, AdamW for the rest.
-
-    The update of a matrix is its momentum with all singular values brought near 1 by five Newton-Schulz iterations, in
-    float32 on a CPU and bfloat16 on a GPU. A fused weight (queries, keys, values; the parts of a modulation) counts as
-    the matrices that it consists of, a convolution's kernel as the matrix (channels out, channels in x height x width).
-    Gradients are clipped before they enter the momentum. Inputs, heads, embeddings, norms, biases and scalars are
-    AdamW's.
-    """
-
-    kind: Literal["muon"] = "muon"
-    """Orthogonalised momentum for matrices, AdamW for the rest."""
-    lr: Positive = 1e-3
-    """Learning rate of the matrices; the schedule multiplies it."""
-    adamw_lr: Positive | None = None
-    """Learning rate of the rest, under the same schedule; null: `lr`, which `scale: rms` is made for."""
-    momentum: Fraction = 0.95
-    """Decay rate of the momentum, of which gradients are summed."""
-    nesterov: bool = True
-    """Orthogonalise gradient + `momentum` times the momentum, in the place of the momentum."""
-    scale: Literal["rms", "spectral"] = "rms"
-    """Factor on an orthogonalised (rows, columns) matrix. `rms`: 0.2 sqrt(max(rows, columns)), updates as large as
-    AdamW's, so its learning rates and decays carry over (Liu et al. 2025, arXiv:2502.16982, eq. 4); `spectral`:
-    sqrt(max(1, rows / columns)) (Jordan et al. 2024), with learning rates around 0.02."""
-    betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
-    """AdamW's decay rates of the first and second moment."""
-    eps: Positive = 1e-8
-    """Added to the root of AdamW's second moment."""
-
-    def check(self, experiment: Any) -> None:
-        """Refuse state off the workers' devices: a CPU would orthogonalise for minutes."""
-        offload = experiment.engine.zero.offload
-        if offload != "none":
-            raise ValueError(
-                f"optimizer.kind=muon orthogonalises on the workers' devices, and engine.zero.offload={offload} keeps "
-                "its state elsewhere; set engine.zero.offload to none, or optimizer.kind to adamw."
-            )
-
-    def rates(self, role: Role, name: str = "") -> GroupRates:
-        """Return how a parameter of a role is updated: matrices and convolutions with one moment, the momentum."""
-        rates = super().rates(role, name)
-        if role in ORTHOGONALISED:
-            return replace(rates, moments=("momentum",))
-        return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
-
-
 class Optimizer(_ByRole):
     """Optimiser of an add-on. Subclasses add `kind: Literal[NAME] = NAME`.
 
-    It is named by `ditlab.parts.Parts.optimizers`. Workers hold slices of parameters, so each number is updated by
-    itself.
+    It is named by `ditlab.parts.Parts.optimizers`. Workers hold slices of parameters: `update` takes each number by
+    itself, and an optimiser that needs whole matrices gives one of its own in `build`.
     """
 
     kind: str
@@ -187,6 +144,15 @@ class Optimizer(_ByRole):
         `averages_weights`, `state["average"]` are the weights that are evaluated, which begin as the weights.
         """
         raise NotImplementedError
+
+    def build(self, groups: list[dict[str, Any]]) -> Any:
+        """Return the `ditlab.engine.optimizers.EagerOptimizer` of groups; None: one that calls `decay` and `update`.
+
+        A group is one of torch, with `moments` beside `lr` and `weight_decay`. Torch is imported here alone. The
+        engine makes the state, `step` and the moments, sets `grad_scale` and `found_inf` before each step, and calls
+        `bind` once. Such an optimiser must not average weights.
+        """
+        return None
 
     def decay(self, weights: Any, state: Mapping[str, Any], step: int, share: float) -> None:
         """Apply the decay of a step, `share` of the weights, before `update`, in place."""
@@ -215,7 +181,7 @@ def optimizers_with(added: tuple[type[Optimizer], ...]) -> Any:
     return Annotated[with_kinds(OptimizerSpec, added), BeforeValidator(_with_default_kind)]
 
 
-OptimizerSpec = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(_with_default_kind)]
+OptimizerSpec = Annotated[AdamW, BeforeValidator(_with_default_kind)]
 """An optimiser; fields without a `kind` are AdamW's."""
 
 
@@ -296,7 +262,7 @@ class WarmupCosineSchedule(RisingSchedule):
 
     kind: Literal["warmup_cosine"] = "warmup_cosine"
     """Linear rise, cosine fall."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final: Share = 0.0
     """Value at the end of the cosine, as a share of the learning rate."""
 
     def after_warmup(self, step: int, total: int, length: int) -> float:
@@ -319,7 +285,7 @@ class WarmupStableDecaySchedule(RisingSchedule):
     or change it."""
     shape: Literal["sqrt", "linear"] = "sqrt"
     """Fall by 1 - sqrt(share of the decay that is done), the best of Haegele et al., or by a straight line."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final: Share = 0.0
     """Value at the end of the decay, as a share of the learning rate."""
 
     def after_warmup(self, step: int, total: int, length: int) -> float:
@@ -352,11 +318,11 @@ class SteppedCosineRestartSchedule(Schedule):
     """Restarting cosine whose peak and valley decay."""
     cycle: Count | None = None
     """Steps of a cycle; null is one epoch."""
-    valley: Annotated[float, Field(ge=0, le=1)] = 0.5
+    valley: Share = 0.5
     """The first cycle's lowest point, as a share of the learning rate."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Factor on peak and valley from one cycle to the next."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.01
+    floor: Share = 0.01
     """Lower bound of peak and valley, as a share of the learning rate."""
 
     def factor(self, step: int, total: int, epoch_steps: int) -> float:
@@ -470,7 +436,7 @@ class EarlyStop(Spec):
     """`min`: lower values are better; `max`: higher ones."""
     patience: Count = 5
     """Evaluations in a row without a better value, after which the run ends with a checkpoint, as finished."""
-    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    min_delta: NonNegativeFloat = 0.0
     """A value is better if it differs from the best one so far by more than this."""
 
 

@@ -108,12 +108,19 @@ def all_added_parts() -> AddedParts:
 
 
 def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
-    """Return the class of a section's kind where it is no own one: all for one that nobody has, so that a message can
-    list them."""
-    kind = value_at(mapping, [section, "kind"])
-    if not isinstance(kind, str) or kind in kinds_of(own):
+    """Return the class of a section's kind where it is no own one: all for one that nobody has, and where the kind has
+    not all fields that are given, so that a message can list them."""
+    content = value_at(mapping, [section])
+    if not isinstance(content, Mapping):
         return ()
-    return added_kinds(section, named(f"{section}s"), base, kind)
+    kinds = kinds_of(own)
+    kind = content.get("kind", next(iter(kinds)))
+    if not isinstance(kind, str):
+        kind = ""
+    found = () if kind in kinds else added_kinds(section, named(f"{section}s"), base, kind)
+    kinds |= {each.model_fields["kind"].default: each for each in found}
+    is_whole = kind not in kinds or content.keys() <= kinds[kind].model_fields.keys()
+    return found if is_whole else added_kinds(section, named(f"{section}s"), base)
 
 
 def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:

@@ -1,1 +1,1 @@
-"""Add-on: a further optimiser, and a further learning rate over time."""
+"""Add-on: further optimisers, and a further learning rate over time."""

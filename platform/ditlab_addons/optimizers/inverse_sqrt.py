@@ -5,11 +5,10 @@ cool-downs may be trained from one of its checkpoints.
 """
 
 import math
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from ditlab.spec.optimization import Count, RisingSchedule, Warmup
+from ditlab_models.contract import Share
 
 
 class InverseSqrtSchedule(RisingSchedule):
@@ -27,7 +26,7 @@ class InverseSqrtSchedule(RisingSchedule):
     cooldown: Warmup = 0
     """Last steps of the run, over which the rate falls in a straight line too, down to `final`; 0 for none, in a run
     that shall go on. A resume may set it."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    final: Share = 0.0
     """Value at the end of the cool-down, as a share of the rate that it begins from."""
 
     def after_warmup(self, step: int, total: int, length: int) -> float:

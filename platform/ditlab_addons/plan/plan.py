@@ -97,7 +97,7 @@ class Planner:
     def forms(self) -> Iterator[tuple[ZeroSetting, bool]]:
         """Yield the settings that the spec may have, each without and with activation checkpointing."""
         for zero in SETTINGS:
-            if not zero.offloads or self._experiment.optimizer.kind != "muon":  # which is refused with offload
+            if not zero.offloads or self._experiment.optimizer.takes_offload:
                 yield from ((zero, False), (zero, True))
 
     def settings(self) -> Iterator[PlannedSetting]:

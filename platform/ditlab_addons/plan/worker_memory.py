@@ -8,7 +8,6 @@ from dataclasses import astuple, dataclass, replace
 from typing import Literal, NamedTuple
 
 from ditlab.encoders.autoencoder import IMAGES_AT_A_TIME
-from ditlab.engine.optimizers import ParameterFacts
 from ditlab.inputs.meta_step import DTYPES, DataShape, MetaStep
 from ditlab.spec.engine import LARGEST_BUCKET
 from ditlab.spec.experiment import Experiment
@@ -84,8 +83,8 @@ class ParameterSizes:
     def __init__(
         self, groups: Sequence[ParameterGroup], iterations: Sequence[int] = (), frozen: Sequence[int] = ()
     ) -> None:
-        """`iterations`: operations of the Newton-Schulz iterations of each matrix that Muon orthogonalises; `frozen`:
-        values of each parameter that is not trained."""
+        """`iterations`: operations of each parameter's update that need all of it, Muon's Newton-Schulz iterations;
+        `frozen`: values of each parameter that is not trained."""
         self.groups, self.iterations, self.frozen = groups, iterations, sum(frozen)
         self._frozen_group = ParameterGroup(frozen, 0)
         sizes = [size for group in groups for size in group.sizes]
@@ -108,8 +107,7 @@ class ParameterSizes:
                     continue
                 rates = experiment.optimizer.rates(roles[name].role, parameter_label(f"{prefix}{name}"))
                 groups.setdefault(rates, []).append(parameter.numel())
-                if rates.is_orthogonalised:
-                    iterations.append(ParameterFacts(tuple(parameter.shape), roles[name]).flops)
+                iterations.append(experiment.optimizer.update_flops(tuple(parameter.shape), roles[name]))
         return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations, frozen)
 
     def share(self, stage: Stage, workers: int) -> int:

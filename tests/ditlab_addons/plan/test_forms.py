@@ -1,21 +1,17 @@
-"""Predicted memory of passes with compiled blocks, of activations in the host's memory, and of Muon's iterations."""
+"""Predicted memory of passes with compiled blocks, and of activations in the host's memory."""
 
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.data.splits import open_data
 from ditlab.engine import memory
-from ditlab.engine.optimizers import ParameterFacts
 from ditlab.home import Home
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab_addons.plan.pass_memory import PassMemory, pass_memory
-from ditlab_models.parameters import ParameterRole
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step
 
@@ -73,18 +69,3 @@ def test_activations_in_the_hosts_memory_of_every_family(tmp_path, monkeypatch):
         for checkpointing in ("false", "true"):
             experiment = experiment_of(name, f"engine.activation_checkpointing={checkpointing}")
             check_offloaded(experiment, tmp_path, monkeypatch)
-
-
-def test_operations_of_muons_iterations():
-    """As many as torch counts in the optimiser's own."""
-    roles = [
-        ((96, 64), ParameterRole("matrix")), ((64, 96), ParameterRole("matrix")),
-        ((96, 32), ParameterRole("matrix", 3)),
-        ((16, 8, 3, 3), ParameterRole("convolution")),
-        ((8, 16, 4, 4), ParameterRole("convolution", is_transposed=True)),
-    ]  # fmt: skip
-    for shape, role in roles:
-        matrix = ParameterFacts(shape, role)
-        with FlopCounterMode(display=False) as counter:
-            matrix.orthogonalised(torch.empty(matrix.numel, device="meta"))
-        assert ParameterFacts(shape, role).flops == counter.get_total_flops(), shape

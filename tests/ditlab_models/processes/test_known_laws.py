@@ -9,7 +9,7 @@ from ditlab.inputs.noise import fixed_noise
 from ditlab_models.families import families
 from ditlab_models.processes.flow import gaussian_velocity
 from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain, score_entropy_regret
-from ditlab_models.processes.score_entropy import score_entropy
+from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import every_sequence, scores_of
 
 CPU = torch.device("cpu")

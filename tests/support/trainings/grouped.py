@@ -1,6 +1,7 @@
 """Small experiments with Muon or grouped AdamW, and the reference trainer on a script of passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,11 +9,22 @@ from torch import Tensor
 
 from ditlab.spec.experiment import Experiment
 from ditlab_addons.check.prove.reference import PRECISIONS, ReferenceTrainer, clip, joint_norm
-from support.trainings.engines import Pass, State, Step, batch_of, module_for, noise_of
+from support.trainings.engines import (
+    Job,
+    Pass,
+    State,
+    Step,
+    Trace,
+    batch_of,
+    drive_workers,
+    module_for,
+    noise_of,
+)
 from support.trainings.workers import tiny
 
 LR = 1e-3  # of the script of steps
 SCRIPT = [Step([[Pass(0), Pass(1)]]), Step([[Pass(2), Pass(3)]]), Step([[Pass(4), Pass(5)]])]
+SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
 
 
 def muon(stage: int = 0, model: Any = None, **fields: Any) -> Experiment:
@@ -53,3 +65,20 @@ def assert_close(state: State, expected: Mapping[str, Tensor]) -> None:
         field = "master" if ("master", name) in state.tensors else "frozen"
         found = state.tensors[field, name].view(weights.shape)
         torch.testing.assert_close(found, weights, rtol=2e-5, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def steps_of(num_workers: int, numbers: Iterable[int]) -> list[Step]:
+    """Steps of one pass a worker."""
+    return [Step([[Pass(rank)] for rank in range(num_workers)], number=number) for number in numbers]
+
+
+def resumed(experiments: Sequence[Experiment], num_workers: int, folder: Path) -> list[tuple[Trace, Trace]]:
+    """(Unbroken, resumed) traces of four steps, the resumed ones with other processes after the second step."""
+    paths = [folder / f"half-{place}" for place in range(len(experiments))]
+    whole, first, last = (steps_of(num_workers, numbers) for numbers in (range(4), range(2), range(2, 4)))
+    places = list(zip(experiments, paths, strict=True))
+    jobs = [Job(experiment, whole) for experiment in experiments]
+    jobs += [Job(experiment, first, save=path) for experiment, path in places]
+    unbroken = drive_workers(jobs, num_workers)[: len(experiments)]
+    rest = drive_workers([Job(experiment, last, load=path) for experiment, path in places], num_workers)
+    return list(zip(unbroken, rest, strict=True))

@@ -157,7 +157,7 @@ class _RunProof:
             masters = self._whole(begun, "master")
             if comparer:
                 comparer.compare_plan(masters)
-            moments = ["momentum"] if self._run.experiment.optimizer.kind == "muon" else ["exp_avg", "exp_avg_sq"]
+            moments = self._run.experiment.optimizer.rates("matrix").moments
             due = dict.fromkeys(["master", *moments, self._kind])
             missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
             self.findings.same("resume", "parts of the state saved", missing)

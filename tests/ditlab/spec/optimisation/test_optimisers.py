@@ -4,7 +4,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import validate_experiment
-from ditlab.spec.optimization import AdamW, Muon
+from ditlab.spec.optimization import AdamW
 from support.trainings.workers import TINY, tiny
 
 
@@ -12,8 +12,8 @@ def test_fields_that_say_the_default_change_no_hash():
     """Runs of before there were roles are found by their hash."""
     spec = {"kind": "adamw", "lr": 1e-3, "no_decay": [], "lr_factors": {"matrix": 1.0, "scalar": 1.0}}
     assert tiny(optimizer=spec).content_hash() == tiny(optimizer={"lr": 1e-3}).content_hash() == "0ee1eb77b1c0eac0"
-    changed = [{"no_decay": ["norm"]}, {"lr_factors": {"head": 2.0}}, {"kind": "muon"}]
-    assert len({tiny(optimizer={"lr": 1e-3, **each}).content_hash() for each in [{}, *changed]}) == 4
+    changed = [{"no_decay": ["norm"]}, {"lr_factors": {"head": 2.0}}]
+    assert len({tiny(optimizer={"lr": 1e-3, **each}).content_hash() for each in [{}, *changed]}) == 3
 
 
 def test_rates_by_role():
@@ -21,23 +21,15 @@ def test_rates_by_role():
     assert [(adamw.rates(role).lr_factor, adamw.rates(role).weight_decay) for role in ("matrix", "norm", "head")] == [
         (1.0, 0.1), (1.0, 0.0), (0.5, 0.1),
     ]  # fmt: skip
-    muon = Muon(lr=2e-3, adamw_lr=1e-3, lr_factors={"head": 0.5, "matrix": 3.0})
-    assert muon.rates("matrix").lr_factor == 3.0 and muon.rates("head").lr_factor == 0.25
-    assert muon.rates("convolution").moments == ("momentum",) and len(muon.rates("input").moments) == 2
-    assert Muon().rates("head").lr_factor == 1.0
 
 
-@pytest.mark.parametrize(("optimizer", "zero", "message"), [
-    ({"no_decay": ["norms"]}, {}, "optimizer.no_decay.0='norms' must be 'matrix', 'convolution', 'input'"),
-    ({"no_decay": ["norm", "norm"]}, {}, "optimizer.no_decay=['norm', 'norm'] names a role twice"),
-    ({"lr_factors": {"head": 0}}, {}, "optimizer.lr_factors.head=0 must be above 0"),
-    ({"lr_factors": {"heads": 2}}, {}, "optimizer.lr_factors.heads=2 is no known field; did you mean 'head'?"),
-    ({"kind": "moun"}, {}, "optimizer.kind='moun'"),
-    ({"kind": "muon", "momentum": 1.0}, {}, "optimizer.momentum=1.0 must be below 1"),
-    ({"kind": "muon"}, {"stage": 1, "offload": "cpu"}, "engine.zero.offload=cpu keeps its state elsewhere; set"),
-    ({"kind": "adamw", "momentum": 0.9}, {}, "optimizer.kind=adamw has no field 'momentum=0.9'; set optimizer.kind to"),
+@pytest.mark.parametrize(("optimizer", "message"), [
+    ({"no_decay": ["norms"]}, "optimizer.no_decay.0='norms' must be 'matrix', 'convolution', 'input'"),
+    ({"no_decay": ["norm", "norm"]}, "optimizer.no_decay=['norm', 'norm'] names a role twice"),
+    ({"lr_factors": {"head": 0}}, "optimizer.lr_factors.head=0 must be above 0"),
+    ({"lr_factors": {"heads": 2}}, "optimizer.lr_factors.heads=2 is no known field; did you mean 'head'?"),
 ])  # fmt: skip
-def test_refusals(optimizer, zero, message):
+def test_refusals(optimizer, message):
     with pytest.raises(UserError) as caught:
-        validate_experiment({**TINY, "optimizer": optimizer, "engine": {"zero": zero}})
+        validate_experiment({**TINY, "optimizer": optimizer})
     assert message in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.spec.optimization import AdamW, Muon, NoClip, NormClip, RatioZClip, ZClip
+from ditlab.spec.optimization import AdamW, NoClip, NormClip, RatioZClip, ZClip
 from ditlab.training.plan import learning_rate
 from ditlab_addons.check.prove.reference import (
     ParameterSettings,
@@ -20,6 +20,7 @@ from ditlab_addons.check.prove.reference import (
     power_decay,
     schedule_factors,
 )
+from ditlab_addons.optimizers.muon import Muon
 from ditlab_models.parameters import parameter_roles
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import tiny
@@ -159,7 +160,7 @@ def test_roles_and_their_settings_are_read_as_the_engine_reads_them(family):
         rates, role = experiment.optimizer.rates(roles[name].role), roles[name]
         assert (own.role, own.num_parts, own.is_transposed) == (role.role, role.num_parts, role.is_transposed), name
         assert own.lr == pytest.approx(1e-3 * rates.lr_factor) and own.weight_decay == rates.weight_decay
-        assert own.is_orthogonalised == rates.is_orthogonalised
+        assert own.is_orthogonalised == (rates.moments == ("momentum",))
 
 
 def test_random_numbers_are_those_of_their_keys():

@@ -13,9 +13,10 @@ from ditlab_models.dlm.evaluation import DLMEvaluator, noise_levels
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
 from ditlab_models.processes.draws import batch_means
-from ditlab_models.processes.score_entropy import TokenLosses, score_entropy
+from ditlab_models.processes.score_entropy import TokenLosses
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
+from support.models.plain_score_entropy import score_entropy
 from support.models.token_rows import token_rows
 
 V, T = 11, 12

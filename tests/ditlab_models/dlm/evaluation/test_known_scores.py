@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from ditlab_models.dlm.evaluation import known_losses, noise_levels
-from ditlab_models.processes.score_entropy import expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.score_entropy import expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
+from support.models.plain_score_entropy import score_entropy
 
 V = 7
 CHANCES = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.03, 0.015, 0.005], dtype=torch.float64)

@@ -11,9 +11,9 @@ from ditlab_models.processes.score_entropy import (
     LossTargets,
     chunked_score_entropy,
     exp_minus,
-    score_entropy,
 )
 from ditlab_models.processes.uniform_graph import corrupt
+from support.models.plain_score_entropy import score_entropy
 
 B, T, D, V = 2, 13, 6, 31
 TOKEN_BYTES = V * 8  # of a token's log scores in float64

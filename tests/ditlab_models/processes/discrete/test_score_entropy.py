@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab_models.processes.score_entropy import expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.score_entropy import expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform, move_probability, ratio
+from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import log_ratios
 
 GPT2 = 50257

@@ -1,11 +1,8 @@
 """Classifier-free guidance."""
 
-import math
-
-import pytest
 import torch
 
-from ditlab_models.processes.flow_sampling import Guidance, guided_prediction
+from ditlab_models.processes.flow_sampling import guided_prediction
 
 
 class Labelled:
@@ -56,35 +53,3 @@ def test_the_spread_is_over_all_of_a_samples_values():
     t = torch.zeros(2)
     scaled = guided_prediction(lambda *_: torch.cat((v, -v - 1)), v, t, {}, {}, 2.0, rescale=1.0)  # of 3 v + 1
     torch.testing.assert_close(scaled.flatten(1).std(1), v.flatten(1).std(1))
-
-
-@pytest.mark.parametrize(
-    ("schedule", "at_a_quarter", "at_a_half"),
-    [
-        ("constant", 8.0, 8.0),
-        ("linear", 6.0, 4.0),
-        ("cosine", 4 * (1 + math.cos(math.pi / 4)), 4.0),
-        ("quadratic", 4.5, 2.0),
-    ],
-)
-def test_schedules(schedule, at_a_quarter, at_a_half):
-    guidance = Guidance(8.0, schedule)
-    assert guidance.scale_at(0.25) == pytest.approx(at_a_quarter)
-    assert guidance.scale_at(0.5) == pytest.approx(at_a_half)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "quadratic"])
-def test_a_schedule_goes_no_lower_than_its_least_scale(schedule):
-    assert Guidance(8.0, schedule).scale_at(0.95) < 1
-    assert Guidance(8.0, schedule, min_scale=1.0).scale_at(0.95) == 1
-    assert Guidance(8.0, schedule, min_scale=1.0).scale_at(0.1) == Guidance(8.0, schedule).scale_at(0.1)
-
-
-def test_outside_its_interval_the_prediction_is_the_conditional_one():
-    guidance = Guidance(8.0, min_scale=3.0, interval=(0.2, 0.6))
-    assert [guidance.scale_at(t) for t in (0.1, 0.2, 0.3, 0.5, 0.6, 0.7)] == [1, 1, 8, 8, 1, 1]
-
-
-def test_plain_guidance_is_one_at_all_times():
-    assert Guidance(1.0).is_plain and Guidance(1.0, "linear", min_scale=1.0).is_plain
-    assert not Guidance(1.0, "linear").is_plain and not Guidance(1.5).is_plain

@@ -1,32 +1,13 @@
-"""Muon and parameter groups on several workers, in bf16 and with offload: against a plain reading, and exact resume."""
+"""Muon on several workers, in bf16 and with parameters on the CPU: against a plain reading, and exact resume."""
 
 import pytest
 import torch
 
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
-from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
+from support.trainings.grouped import SCRIPT, SPLIT, assert_close, muon, reference_training, resumed, steps_of
 
 STAGES = (0, 1, 2, 3)
-SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
-GROUPS = {"kind": "adamw", "lr_factors": {"head": 2.0}}
 PARAMETERS_ON_CPU = {"offload_parameters": "cpu"}
-
-
-def steps_of(num_workers, numbers):
-    """Steps of one pass a worker."""
-    return [Step([[Pass(rank)] for rank in range(num_workers)], number=number) for number in numbers]
-
-
-def resumed(experiments, num_workers, folder):
-    """(Unbroken, resumed) traces of four steps, the resumed ones with other processes after the second step."""
-    paths = [folder / f"half-{place}" for place in range(len(experiments))]
-    whole, first, last = (steps_of(num_workers, numbers) for numbers in (range(4), range(2), range(2, 4)))
-    places = list(zip(experiments, paths, strict=True))
-    jobs = [Job(experiment, whole) for experiment in experiments]
-    jobs += [Job(experiment, first, save=path) for experiment, path in places]
-    unbroken = drive_workers(jobs, num_workers)[: len(experiments)]
-    rest = drive_workers([Job(experiment, last, load=path) for experiment, path in places], num_workers)
-    return list(zip(unbroken, rest, strict=True))
 
 
 def test_two_workers_train_the_same_weights():
@@ -99,28 +80,6 @@ def test_two_workers_follow_in_bf16_and_resume(tmp_path):
     for trace in drive_workers([Job(experiment, SPLIT) for experiment in experiments], 2):
         assert_follows(trace.state, expected)
     for unbroken, rest in resumed(experiments, 2, tmp_path):
-        assert rest.state.equals(unbroken.state)
-
-
-def offloaded():
-    """Groups of AdamW with their state on the CPU at every stage that has it, and parameters there at stage 3."""
-    places = [(stage, {"offload": "cpu"}) for stage in (1, 2, 3)]
-    places += [(3, PARAMETERS_ON_CPU), (3, {"offload": "cpu", **PARAMETERS_ON_CPU})]
-    return [small(stage, zero=zero, **GROUPS) for stage, zero in places]
-
-
-def test_groups_of_adamw_on_the_cpu_train_as_plain_ones(tmp_path):
-    expected = reference_training(small(0, **GROUPS), SCRIPT)
-    for experiment in offloaded():
-        assert_close(drive_here(Job(experiment, SCRIPT)).state, expected)
-
-
-@pytest.mark.slow
-def test_two_workers_with_groups_of_adamw_on_the_cpu(tmp_path):
-    expected = reference_training(small(0, **GROUPS), SCRIPT)
-    for trace in drive_workers([Job(experiment, SPLIT) for experiment in offloaded()], 2):
-        assert_close(trace.state, expected)
-    for unbroken, rest in resumed(offloaded(), 2, tmp_path):
         assert rest.state.equals(unbroken.state)
 
 

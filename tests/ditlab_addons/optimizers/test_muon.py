@@ -1,14 +1,17 @@
-"""Muon and parameter groups under ZeRO on one worker against a plain reading; exact resume; a step left out."""
+"""Muon under ZeRO on one worker against a plain reading; exact resume; a step left out; fields and refusals."""
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from ditlab.engine.optimizers import orthogonalise
 from ditlab.errors import UserError
-from ditlab_models.parameters import parameter_roles
+from ditlab.spec.experiment import validate_experiment
+from ditlab_addons.optimizers.muon import Matrices, Muon
+from ditlab_addons.optimizers.muon_update import orthogonalise, orthogonalised
+from ditlab_models.parameters import ParameterRole, parameter_roles
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for
 from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small
-from support.trainings.workers import train_here
+from support.trainings.workers import TINY, tiny, train_here
 
 STAGES = (0, 1, 2, 3)
 UNET = {"family": "unet", "image_size": 8, "width": 8, "num_classes": None, "time_scale": 1000.0}
@@ -70,20 +73,6 @@ def test_state_has_one_moment_for_matrices_and_two_for_the_rest():
         assert ("momentum" in held) == (role.role == "matrix")
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_groups_of_adamw_train_as_plain_ones_and_take_over_an_older_state(stage, tmp_path):
-    """A state of one group goes into several, and back."""
-    grouped = small(stage, kind="adamw", lr_factors={"head": 2.0})
-    assert_close(drive_here(Job(grouped, SCRIPT)).state, reference_training(grouped, SCRIPT))
-    single = small(stage, kind="adamw", no_decay=[])
-    before = drive_here(Job(single, SCRIPT, save=tmp_path / "single")).state
-    moved = drive_here(
-        Job(grouped, [Step([[Pass(9)]], healthy=False)], load=tmp_path / "single", save=tmp_path / "many")
-    )
-    back = drive_here(Job(single, [Step([[Pass(9)]], healthy=False)], load=tmp_path / "many"))
-    assert moved.state.equals(before) and back.state.equals(before)
-
-
 @pytest.mark.parametrize("written", ["adamw", "muon"])
 def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
     other = {"adamw": "muon", "muon": "adamw"}[written]
@@ -91,3 +80,41 @@ def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
     sentence = f"optimizer.kind={other} cannot go on from a checkpoint that optimizer.kind={written} wrote"
     with pytest.raises(UserError, match=sentence):
         train_here(small(1, kind=other), tmp_path, tmp_path / "checkpoints")
+
+
+def test_operations_of_muons_iterations():
+    """As many as torch counts in the optimiser's own."""
+    roles = [
+        ((96, 64), ParameterRole("matrix")), ((64, 96), ParameterRole("matrix")),
+        ((96, 32), ParameterRole("matrix", 3)),
+        ((16, 8, 3, 3), ParameterRole("convolution")),
+        ((8, 16, 4, 4), ParameterRole("convolution", is_transposed=True)),
+    ]  # fmt: skip
+    for shape, role in roles:
+        matrices = Matrices(shape, role)
+        with FlopCounterMode(display=False) as counter:
+            orthogonalised(matrices, torch.empty(matrices.numel, device="meta"))
+        assert Muon().update_flops(shape, role) == counter.get_total_flops(), shape
+
+
+def test_another_kind_has_another_hash():
+    assert tiny(optimizer={"lr": 1e-3, "kind": "muon"}).content_hash() != tiny(optimizer={"lr": 1e-3}).content_hash()
+
+
+def test_rates_by_role():
+    muon = Muon(lr=2e-3, adamw_lr=1e-3, lr_factors={"head": 0.5, "matrix": 3.0})
+    assert muon.rates("matrix").lr_factor == 3.0 and muon.rates("head").lr_factor == 0.25
+    assert muon.rates("convolution").moments == ("momentum",) and len(muon.rates("input").moments) == 2
+    assert Muon().rates("head").lr_factor == 1.0
+
+
+@pytest.mark.parametrize(("optimizer", "zero", "message"), [
+    ({"kind": "moun"}, {}, "optimizer.kind='moun'"),
+    ({"kind": "muon", "momentum": 1.0}, {}, "optimizer.momentum=1.0 must be below 1"),
+    ({"kind": "muon"}, {"stage": 1, "offload": "cpu"}, "engine.zero.offload=cpu keeps its state elsewhere; set"),
+    ({"kind": "adamw", "momentum": 0.9}, {}, "optimizer.kind=adamw has no field 'momentum=0.9'; set optimizer.kind to"),
+])  # fmt: skip
+def test_refusals(optimizer, zero, message):
+    with pytest.raises(UserError) as caught:
+        validate_experiment({**TINY, "optimizer": optimizer, "engine": {"zero": zero}})
+    assert message in str(caught.value)
