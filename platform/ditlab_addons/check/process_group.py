@@ -20,13 +20,16 @@ from torch import distributed
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.splits import open_data
 from ditlab.engine.deepspeed_internals import release_process_group
-from ditlab.engine.distributed import current_rank, is_peer_loss
+from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import ignore
 from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, validate_experiment
+from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.trainer import Trainer
 
 CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error or end."""
@@ -110,6 +113,11 @@ def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Ma
     data = open_data(own.data, home, verify=False, notify=ignore)
     checkpoints = CheckpointStore.at(folder / "checkpoints")
     return TrainingRun(own, data, plan_run(own, data), checkpoints, home)
+
+
+def observed_trainer(run: TrainingRun, rank: Rank, observer: StepHook) -> Trainer:
+    """Return a trainer that reports to nobody but an observer."""
+    return Trainer(run, rank, Reporter(lambda: False, ignore, ProgressMarker()), [observer])
 
 
 def _context() -> Any:
