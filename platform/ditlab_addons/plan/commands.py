@@ -63,10 +63,6 @@ def _cost(hours: float | None, price: float | None) -> float | None:
     return None if price is None or hours is None else hours * price
 
 
-def _cost_text(hours: float, price: float | None) -> str:
-    return "" if price is None else f", cost {hours * price:,.2f}"
-
-
 def plan_table(plan: Plan) -> Table:
     """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and average."""
     heads = ("state", "act.", "work", "total", "host", "micro", "most", "ms")
@@ -113,7 +109,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         lines.append("run: of unknown length, as the data that its epochs are of are not here")
     else:
         unit = "GPU" if plan.device.is_gpu else "worker"
-        cost = _cost_text(hours, price)
+        cost = "" if price is None else f", cost {hours * price:,.2f}"
         lines.append(
             f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
             "evaluations and saves"

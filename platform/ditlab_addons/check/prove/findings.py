@@ -214,13 +214,14 @@ class Proof(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
-        comparisons = []
-        for each in self.comparisons:
-            facts = {**asdict(each), "holds": each.holds}
-            for name in ("distance", "bound", "size"):
-                if not math.isfinite(facts[name]):
-                    facts[name] = str(facts[name])
-            comparisons.append(facts)
+
+        def known(value: Any) -> Any:
+            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+        comparisons = [
+            {**{name: known(value) for name, value in asdict(each).items()}, "holds": each.holds}
+            for each in self.comparisons
+        ]
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
             "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),

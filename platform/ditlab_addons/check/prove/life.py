@@ -6,8 +6,9 @@ After its last step: an evaluation, a sample, what either does with labels, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.inputs.conditions import rows_for_samples
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.reports.formatting import listed
@@ -42,7 +44,6 @@ from ditlab_addons.check.prove.observing import (
 )
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
-    PRECISIONS,
     UNITS,
     ReferenceModel,
     ReferenceNoise,
@@ -112,8 +113,8 @@ def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> F
     Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's comparisons, all workers'
     together being the proof. Raises what training raises while all holds.
     """
-    changes: dict[str, Any] = {"checkpoint.every": None, "start": None}
-    changes["evaluation.limit"] = min(MOST_HELD_OUT, experiment.evaluation.limit)
+    limit = min(MOST_HELD_OUT, experiment.evaluation.limit)
+    changes: dict[str, Any] = {"checkpoint.every": None, "start": None, "evaluation.limit": limit}
     if hasattr(experiment.sampling, "steps"):
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS)
     own = unattended_run(experiment, home, folder, changes)
@@ -344,7 +345,7 @@ class EvaluationComparer:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return PRECISIONS[self.run.experiment.training.precision]
+        return DTYPES[self.run.experiment.training.precision]
 
     @property
     def _num_classes(self) -> dict[str, int]:
@@ -403,47 +404,29 @@ class EvaluationComparer:
             self.findings.near("sample", "tokens of one sample", others, min(by_chance, found.numel() / 2))
 
     def compare_labels(self) -> None:
-        """Compare the labels that the network is called with: in training the rows' own, but for those that are
-        dropped, in held-out metrics the rows', in samples the classes in turn."""
+        """Compare the labels that the network is called with, in training's loss and in held-out metrics of training
+        rows, and in two samples: the rows', and the classes in turn, but for those that are dropped."""
         null = self._num_classes.get("label")
         if not null:
             return
-        data = self.run.data
-        limit = self.run.experiment.evaluation.limit
         model = self._model(torch.float32)
-
-        def labels(call: Callable[[], object]) -> list[tuple[int, ...]]:
-
+        batch, noise = self._training_rows(0)
+        rows = batch["label"].tolist()
+        classes = classes_with_samples(rows_for_samples(self.run.data).columns) or range(null)
+        calls: dict[str, tuple[Sequence[int], Callable[[], object]]] = {
+            "of training": (rows, lambda: model.objective.loss(model.network, batch, noise)),
+            "of held-out metrics": (rows, lambda: model.objective.metrics(model.network, batch, noise)),
+            "of samples": (classes[:2], lambda: draw_sample(self.run, self.inputs, model.network, 2)),
+        }
+        for what, (due, call) in calls.items():
             with torch.no_grad(), seen_inputs(model.network, is_label) as seen:
                 call()
-            return [tuple(each.tolist()) for each in seen] or [()]
-
-        batch, noise = self._training_rows(0)
-        due = batch["label"].tolist()
-        trained = labels(lambda: model.objective.loss(model.network, batch, noise))
-        measured = labels(lambda: self._metrics(torch.float32))
-        sampled = labels(lambda: draw_sample(self.run, self.inputs, model.network, 2))
-        views = [(data.held_out, limit)]
-        if data.mixture:
-            views = [(data.mixture.parts[name].held_out, num) for name, num in data.mixture.measured(limit).items()]
-        held_out = {
-            tuple(view.gather("label", rows.indices).tolist())
-            for view, num in views
-            for rows in view.batches(self.pass_size, num)
-        }
-        asked = {*(classes_with_samples(rows_for_samples(data).columns) or range(null))[:2]}
-        shown = sorted({label for each in sampled for label in each})
-        wrong = {
-            "of held-out metrics": [each for each in measured if each not in (held_out or {()})],
-            "of training": [
-                each
-                for each in trained
-                if not each or any(own not in (label, null) for own, label in zip(each, due, strict=False))
-            ],
-            "of samples": [shown] * (not asked <= {*shown} <= asked | {null}),
-        }
-        for what, calls in wrong.items():
-            self.findings.same("labels", what, [f"the network saw {listed(each, 8) or 'none'}" for each in calls])
+            wrong = [
+                f"the network saw {listed(labels, 8)}"
+                for labels in [each.tolist() for each in seen] or [["none"]]
+                if any(one not in (label, null) for one, label in zip(labels, cycle(due), strict=False))
+            ]
+            self.findings.same("labels", what, wrong)
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""

@@ -15,10 +15,10 @@ from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.deepspeed_internals import held_shard
 from ditlab.engine.distributed import ControlChannel
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import KeyedNoise, derived_seed
+from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
-from ditlab_addons.check.prove.reference import Tensors, Whole, tensor_digest
+from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole, tensor_digest
 
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
@@ -76,22 +76,9 @@ class DrawKey(NamedTuple):
     """First sample in the micro-batch."""
 
     @classmethod
-    def of(cls, noise: Any) -> DrawKey:
+    def of(cls, noise: RecordedNoise) -> DrawKey:
         """Return the key of a noise source's numbers."""
         return cls(*(getattr(noise, name) for name in cls._fields))
-
-
-@dataclass(frozen=True)
-class RecordedNoise(KeyedNoise):
-    """The numbers of `KeyedNoise`, recorded."""
-
-    draws: dict[str, str] = field(default_factory=dict)
-    """Digest of each draw so far, by name."""
-
-    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
-        values = super()._draw(distribution, name, shape)
-        self.draws[name] = tensor_digest(values)
-        return values
 
 
 @dataclass(frozen=True)

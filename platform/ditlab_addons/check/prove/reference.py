@@ -26,7 +26,6 @@ from ditlab_models.contract import TextCodec
 from ditlab_models.finetuning import fine_tune, matches
 from ditlab_models.parameters import parameter_roles
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """Unit roundoff, relative: half of the distance of neighbouring numbers, of which weights have lost one already."""
 FLOAT32 = UNITS[torch.float32]
@@ -49,7 +48,7 @@ def tensor_digest(values: Tensor) -> str:
 
 def joint_norm(parts: Iterable[Tensor]) -> float:
     """Return the L2 norm over all values of some tensors, summed in float64."""
-    return float(sum(float(each.double().square().sum()) for each in parts)) ** 0.5
+    return math.hypot(*(float(each.double().norm()) for each in parts))
 
 
 def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: int, draw: int) -> None:
@@ -72,13 +71,24 @@ def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: 
 
 
 @dataclass(frozen=True)
-class ReferenceNoise(KeyedNoise):
+class RecordedNoise(KeyedNoise):
+    """The numbers of `KeyedNoise`, recorded."""
+
+    draws: dict[str, str] = field(default_factory=dict)
+    """Digest of each draw so far, by name."""
+
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        values = super()._draw(distribution, name, shape)
+        self.draws[name] = tensor_digest(values)
+        return values
+
+
+@dataclass(frozen=True)
+class ReferenceNoise(RecordedNoise):
     """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch, name)."""
 
     dtype: torch.dtype = torch.float32
     """Precision in which the numbers are returned; their values are float32's in any."""
-    draws: dict[str, str] = field(default_factory=dict)
-    """Digest of each draw so far, by name."""
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
@@ -241,24 +251,21 @@ class ReferenceTrainer:
         """
         model = self.model(weights, dtype)
         parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
-        sums: Whole = {}
+        sums = {name: torch.zeros_like(each) for name, each in parameters.items()}
         sizes = {name: torch.zeros(1, dtype=torch.float64) for name in parameters}
-        found = ReferenceGradient({}, sizes, [], [])
+        totals = []
+        found = []
         for batch, noise in passes:
             components = self.components(model, batch, noise)
             total = self.total(components, left_out)
-            found.totals.append(float(total.detach()))
-            found.components.append({name: float(value.detach()) for name, value in components.items()})
-            own = torch.autograd.grad(total * scale / len(passes), list(parameters.values()), allow_unused=True)
+            totals.append(float(total.detach()))
+            found.append({name: float(value.detach()) for name, value in components.items()})
+            own = torch.autograd.grad(total * scale / len(passes), [*parameters.values()], materialize_grads=True)
             for name, gradient in zip(parameters, own, strict=True):
-                if gradient is not None:
-                    # In the precision's own arithmetic, as gradients accumulate.
-                    sums[name] = gradient if name not in sums else sums[name] + gradient
-                    sizes[name] += gradient.double().norm().cpu() / scale
-        for name, parameter in parameters.items():
-            whole = sums.get(name, torch.zeros_like(parameter))
-            found.gradients[name] = whole.detach().double().cpu().reshape(-1) / scale
-        return found
+                sums[name] += gradient  # in the precision's own arithmetic, as gradients accumulate
+                sizes[name] += gradient.double().norm().cpu() / scale
+        gradients = {name: each.double().cpu().reshape(-1) / scale for name, each in sums.items()}
+        return ReferenceGradient(gradients, sizes, totals, found)
 
     def rates(self, steps: np.ndarray) -> np.ndarray:
         """Return the schedule's factor on the learning rate at steps (from 0)."""
@@ -451,13 +458,13 @@ def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: 
         valley = np.maximum(spec["floor"], spec["valley"] * peak)
         return half_wave(np.pi * place / cycle, np.maximum(spec["floor"], peak), valley)
     warmup = round(spec["warmup_epochs"] * epoch_steps) if spec["warmup_epochs"] else spec["warmup"]
-    rise = (n + 1) / warmup if warmup else np.ones_like(n)
+    rise = np.minimum(1.0, (n + 1) / max(1, warmup))
     if spec["kind"] == "constant":
-        return np.minimum(1.0, rise)
+        return rise
     if spec["kind"] == "warmup_stable_decay":
         start = total if spec["decay_start"] is None else spec["decay_start"]
         done = np.clip((n + 1 - start) / max(1, total - start), 0, 1)
         lost = np.power(done, 0.5 if spec["shape"] == "sqrt" else 1.0)
-        return np.minimum(np.minimum(1.0, rise), 1 - (1 - spec["final"]) * lost)
+        return np.minimum(rise, 1 - (1 - spec["final"]) * lost)
     phase = np.pi * np.clip((n - warmup) / max(1, total - 1 - warmup), 0, 1)
     return np.where(steps < warmup, rise, half_wave(phase, 1.0, spec["final"]))

@@ -19,6 +19,7 @@ from ditlab.averages import START
 from ditlab.data.orders import training_order
 from ditlab.data.stores.manifest import Column
 from ditlab.engine.distributed import Rank
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
@@ -33,7 +34,6 @@ from ditlab_addons.check.prove.observing import (
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     MOMENTS,
-    PRECISIONS,
     UNITS,
     ReferenceGradient,
     ReferenceNoise,
@@ -96,7 +96,7 @@ class StepComparer:
         self._same = findings.same
         self._on_gpu = rank.device.type == "cuda"
         self.reference = ReferenceTrainer(experiment, plan.total_steps, plan.epoch_steps, rank.device, run.data.text)
-        self._dtype = PRECISIONS[experiment.training.precision]
+        self._dtype = DTYPES[experiment.training.precision]
         self._objective = self.reference.build().objective
         self.inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
         self._order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)

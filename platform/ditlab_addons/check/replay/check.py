@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.spec.experiment import validate_experiment
-from ditlab_addons.check.prove.reference import PRECISIONS, UNITS
+from ditlab_addons.check.prove.reference import UNITS
 from ditlab_addons.check.replay.history import METRICS, Execution
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_steps
 from ditlab_addons.check.replay.stepper import ReplayedStep
@@ -144,7 +145,7 @@ def _tolerance_of_sums(source: ReplaySource, first: int, replayed: ReplayedSteps
         return EXACT
     precision = source.run.experiment.training.precision
     last = replayed.steps[-1].step
-    distances = [UNITS[PRECISIONS[precision]] * math.sqrt(last - source.history.first)]
+    distances = [UNITS[DTYPES[precision]] * math.sqrt(last - source.history.first)]
     other = replay_steps(source, first, last, change=_cut_otherwise)
     for one, two in zip(replayed.steps, other.steps, strict=True):
         if one.metrics:
