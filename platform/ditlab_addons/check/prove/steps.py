@@ -208,11 +208,14 @@ class StepComparer:
 
     def _compare_samples(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
         """Compare the keys of a step's draws, and its samples."""
-        expected = [DrawKey.of(noise) for _, noise in due]
-        found = [each.key for each in whole.passes]
-        keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
-        places = [f"micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}" for key in keys]
-        self._same("draws", "keys of random numbers", places)
+        keys = Counter([DrawKey.of(noise) for _, noise in due])
+        keys.subtract(each.key for each in whole.passes)
+        others = [
+            f"micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}"
+            for key, number in keys.items()
+            if number
+        ]
+        self._same("draws", "keys of random numbers", others)
         taken = [digest for each in whole.passes for digest in each.samples]
         asked = [digest for batch, _ in due for digest in sample_digests(batch, self.inputs.names_read)]
         pairs = enumerate(zip_longest(taken, asked))
