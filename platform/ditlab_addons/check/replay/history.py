@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -136,13 +137,13 @@ def _recorded(row: np.void, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a row of receipts."""
     return replace(
         _of_attempt(int(row["step"]), attempt), skipped=bool(row["flags"] & LEFT_OUT), samples=int(row["samples"]),
-        **{name: float(row[name]) for name in METRICS},
+        **{name: row[name].item() for name in METRICS},
     )  # fmt: skip
 
 
 def journaled_steps(journal: JournalContent) -> dict[int, Execution]:
     """Return the steps whose loss a journal has, ascending."""
-    values = {
+    values: dict[str, Any] = {
         # the first value of each step stays
         name: dict(zip(each.steps.tolist()[::-1], each.values.tolist()[::-1], strict=True))
         for name, each in journaled_numbers(journal).items()
