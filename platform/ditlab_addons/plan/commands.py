@@ -160,9 +160,7 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
     parts: dict[str, Any] = {name: getattr(worker, name) for name in ("passes", "update", "evaluation")}
     parts |= {"flops": setting.flops, "seconds": setting.seconds}
     return {
-        "stage": setting.zero.stage,
-        "offload": setting.zero.offload,
-        "offload_parameters": setting.zero.offload_parameters,
+        **asdict(setting.zero),
         "activation_checkpointing": setting.checkpointing,
         "per_gpu_bytes": setting.total,
         "margin_bytes": setting.margin,

@@ -6,7 +6,7 @@ After its last step: an evaluation, a sample, what either does with labels, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -413,20 +413,23 @@ class EvaluationComparer:
         batch, noise = self._training_rows(0)
         rows = batch["label"].tolist()
         classes = classes_with_samples(rows_for_samples(self.run.data).columns) or range(null)
-        calls: dict[str, tuple[Sequence[int], Callable[[], object]]] = {
-            "of training": (rows, lambda: model.objective.loss(model.network, batch, noise)),
-            "of held-out metrics": (rows, lambda: model.objective.metrics(model.network, batch, noise)),
-            "of samples": (classes[:2], lambda: draw_sample(self.run, self.inputs, model.network, 2)),
-        }
-        for what, (due, call) in calls.items():
-            with torch.no_grad(), seen_inputs(model.network, is_label) as seen:
-                call()
-            wrong = [
-                f"the network saw {listed(labels, 8)}"
-                for labels in [each.tolist() for each in seen] or [["none"]]
-                if any(one not in (label, null) for one, label in zip(labels, cycle(due), strict=False))
-            ]
-            self.findings.same("labels", what, wrong)
+        with torch.no_grad(), seen_inputs(model.network, is_label) as seen:
+            model.objective.loss(model.network, batch, noise)
+            self._compare_seen("of training", seen, rows, null)
+            model.objective.metrics(model.network, batch, noise)
+            self._compare_seen("of held-out metrics", seen, rows, null)
+            draw_sample(self.run, self.inputs, model.network, 2)
+            self._compare_seen("of samples", seen, classes[:2], null)
+
+    def _compare_seen(self, what: str, seen: list[Tensor], due: Sequence[int], null: int) -> None:
+        """Compare the labels of each call with those due, or with that of dropped ones, and forget the calls."""
+        wrong = [
+            f"the network saw {listed(labels, 8)}"
+            for labels in [each.tolist() for each in seen] or [["none"]]
+            if any(one not in (label, null) for one, label in zip(labels, cycle(due), strict=False))
+        ]
+        self.findings.same("labels", what, wrong)
+        seen.clear()
 
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""
