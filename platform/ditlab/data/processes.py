@@ -76,10 +76,15 @@ def _do(task: Any) -> Any:
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work
     _work = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the main process
+    follow_parent()
+
+
+def follow_parent() -> None:
+    """Leave Ctrl-C to the process that began this one, and end at once where that is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
-    def end_with_parent() -> None:  # which was killed, perhaps: this process would wait for tasks for ever
+    def end_with_parent() -> None:  # which was killed, perhaps: this process would wait for ever
         if parent is not None:
             parent.join()
             os._exit(1)

@@ -2,9 +2,7 @@
 
 import multiprocessing
 import os
-import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,15 +16,19 @@ import torch
 from torch import distributed
 
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.processes import follow_parent
 from ditlab.data.splits import open_data
 from ditlab.engine.deepspeed_internals import release_process_group
-from ditlab.engine.distributed import current_rank, is_peer_loss
+from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.progress import ignore
 from ditlab.runs.cores import sleep_at_barriers
 from ditlab.spec.experiment import Experiment, validate_experiment
+from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun, plan_run
+from ditlab.training.reporting import ProgressMarker, Reporter
+from ditlab.training.trainer import Trainer
 
 CAUSE_TIMEOUT = 5.0
 """Seconds that a worker's loss of contact waits for its cause, another worker's own error or end."""
@@ -43,14 +45,14 @@ def report_done(number: int) -> None:
 
 def run_workers(
     body: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, use_gpu: bool = False,
-    threads: int | None = None, timeout: float = 1800.0, on_done: Callable[[int], object] = ignore,
+    threads: int | None = None, on_done: Callable[[int], object] = ignore,
 ) -> list[Any]:  # fmt: skip
     """Run `body(rank, *arguments)` in so many new processes of one process group, and return their results by rank.
 
     `body` is a function of a module, which travels by its name. A worker has a GPU and NCCL with `use_gpu`, else CPU
-    and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and collectives that wait up to `timeout`
-    seconds. `on_done` receives what the bodies report by `report_done`. No process is left when this returns or raises,
-    nor when this process is interrupted or killed.
+    and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and collectives that wait half an hour.
+    `on_done` receives what the bodies report by `report_done`. No process is left when this returns or raises, nor when
+    this process is interrupted or killed.
 
     Raises:
         RunFailed: a worker was killed.
@@ -65,7 +67,7 @@ def run_workers(
         try:
             for rank in range(world_size):
                 connection, theirs = context.Pipe()
-                work = (theirs, body, arguments, rank, world_size, use_gpu, threads, timeout, folder)
+                work = theirs, body, arguments, rank, world_size, use_gpu, threads, folder
                 process = context.Process(target=_run_worker, args=work, daemon=True)
                 process.start()
                 theirs.close()
@@ -112,6 +114,11 @@ def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Ma
     return TrainingRun(own, data, plan_run(own, data), checkpoints, home)
 
 
+def observed_trainer(run: TrainingRun, rank: Rank, observer: StepHook) -> Trainer:
+    """Return a trainer that reports to nobody but an observer."""
+    return Trainer(run, rank, Reporter(lambda: False, ignore, ProgressMarker()), [observer])
+
+
 def _context() -> Any:
     return multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
 
@@ -122,7 +129,7 @@ def _collect(processes: list[Any], connections: list[Connection], on_done: Calla
     lost: list[Exception] = []
     waiting = dict(enumerate(connections))
     while waiting:
-        ready = wait(list(waiting.values()), CAUSE_TIMEOUT if lost else None)
+        ready = wait([*waiting.values()], CAUSE_TIMEOUT if lost else None)
         if not ready:
             break
         for rank in [rank for rank, connection in waiting.items() if connection in ready]:
@@ -157,22 +164,21 @@ def _lost_worker(rank: int, process: Any) -> RunFailed:
 
 def _run_worker(
     connection: Connection, body: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int,
-    use_gpu: bool, threads: int | None, timeout: float, folder: str,
+    use_gpu: bool, threads: int | None, folder: str,
 ) -> None:  # fmt: skip
     """Run the body in a new process, and send what came of it: `result`, `error` or `lost_peer`, and its value."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that began the group
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
     global _parent
     _parent = connection
     try:
         if threads is not None:
             torch.set_num_threads(threads)
-        own = current_rank(use_gpu, rank, world_size, local_rank=rank, timeout=timeout)
+        own = current_rank(use_gpu, rank, world_size, local_rank=rank)
         # Its path, as torch reads a `file://` address without decoding it.
         store = distributed.FileStore(f"{folder}/rendezvous", world_size)  # type: ignore[attr-defined]
         distributed.init_process_group(
             "nccl" if use_gpu else "gloo", store=store, rank=rank, world_size=world_size,
-            timeout=timedelta(seconds=timeout),
+            timeout=timedelta(seconds=own.timeout),
         )  # fmt: skip
         # Pickled here, so that a result that does not travel is an error of this worker's.
         report = ForkingPickler.dumps(("result", body(own, *arguments)))
@@ -189,11 +195,3 @@ def _run_worker(
     connection.send_bytes(report)
     connection.recv()  # with the group whole: another worker may still read what this one sent it
     release_process_group()
-
-
-def _end_with_parent() -> None:
-    """End this process at once where the one that began the group is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

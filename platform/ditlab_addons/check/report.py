@@ -50,6 +50,8 @@ def as_verdict(holds: bool) -> Text:
     return styled("holds" if holds else "off")
 
 
-def shown_number(value: float | None) -> str:
-    """Return a number to nine digits, as float32 tells it apart; a word for none."""
+def shown_number(value: float | str | None) -> str:
+    """Return a number to nine digits, as float32 tells it apart; a word for none, a text as it is."""
+    if isinstance(value, str):
+        return value
     return "none" if value is None else f"{value:.9g}"

@@ -63,10 +63,6 @@ def _cost(hours: float | None, price: float | None) -> float | None:
     return None if price is None or hours is None else hours * price
 
 
-def _cost_text(hours: float, price: float | None) -> str:
-    return "" if price is None else f", cost {hours * price:,.2f}"
-
-
 def plan_table(plan: Plan) -> Table:
     """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and average."""
     heads = ("state", "act.", "work", "total", "host", "micro", "most", "ms")
@@ -113,7 +109,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         lines.append("run: of unknown length, as the data that its epochs are of are not here")
     else:
         unit = "GPU" if plan.device.is_gpu else "worker"
-        cost = _cost_text(hours, price)
+        cost = "" if price is None else f", cost {hours * price:,.2f}"
         lines.append(
             f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
             "evaluations and saves"
@@ -164,9 +160,7 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
     parts: dict[str, Any] = {name: getattr(worker, name) for name in ("passes", "update", "evaluation")}
     parts |= {"flops": setting.flops, "seconds": setting.seconds}
     return {
-        "stage": setting.zero.stage,
-        "offload": setting.zero.offload,
-        "offload_parameters": setting.zero.offload_parameters,
+        **asdict(setting.zero),
         "activation_checkpointing": setting.checkpointing,
         "per_gpu_bytes": setting.total,
         "margin_bytes": setting.margin,

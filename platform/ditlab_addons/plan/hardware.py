@@ -40,8 +40,6 @@ class Device:
     """Bytes a second to other devices of its machine."""
     host_link: float
     """Bytes a second to the host."""
-    source: str = ""
-    """NVIDIA's document that the rates and bandwidths are from; empty for the CPU."""
 
     @property
     def is_gpu(self) -> bool:
@@ -52,23 +50,24 @@ class Device:
         return self.fp32 if precision == "fp32" else self.bf16
 
 
-# MiB, TFLOP/s in bfloat16 and float32, GB/s of its memory, to other GPUs and to the host, and the source.
+# MiB, TFLOP/s in bfloat16 and float32, GB/s of its memory, to other GPUs and to the host; behind each row NVIDIA's
+# document that rates and bandwidths are from.
 GPUS = {
-    name: Device(name, mib * MIB, bf16 * TERA, fp32 * TERA, memory * GIGA, link * GIGA, host * GIGA, source)
-    for name, mib, bf16, fp32, memory, link, host, source in (
-        ("A10", 23_028, 125, 31.2, 600, 32, 32, "A10 data sheet"),
-        ("A40", 46_068, 149.7, 37.4, 696, 32, 32, "A40 data sheet"),
-        ("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32, "A100 data sheet (1758950), SXM"),
-        ("A100", 81_920, 312, 19.5, 2_039, 300, 32, "A100 data sheet (1758950), 80 GB SXM"),
-        ("L4", 23_034, 121, 30.3, 300, 32, 32, "L4 data sheet; Ada GPU architecture white paper"),
-        ("L40S", 46_068, 362.05, 91.6, 864, 32, 32, "L40S data sheet"),
-        ("RTX3090", 24_576, 71, 35.6, 936, 32, 32, "Ampere GA102 GPU architecture white paper, appendix A"),
-        ("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32, "Ada GPU architecture white paper, appendix A"),
-        ("H100-PCIe", 81_559, 756.5, 51, 2_000, 64, 64, "H100 data sheet, PCIe"),
-        ("H100", 81_559, 989.5, 67, 3_350, 450, 64, "H100 data sheet, SXM"),
-        ("H200", 143_771, 989.5, 67, 4_800, 450, 64, "H200 data sheet, SXM"),
-        ("GH200", 97_871, 990, 67, 4_000, 450, 450, "GH200 Grace Hopper superchip data sheet (3773000), 96 GB"),
-        ("B200", 183_359, 2_250, 75, 7_700, 900, 64, "Blackwell data sheet, HGX B200"),
+    name: Device(name, mib * MIB, bf16 * TERA, fp32 * TERA, memory * GIGA, link * GIGA, host * GIGA)
+    for name, mib, bf16, fp32, memory, link, host in (
+        ("A10", 23_028, 125, 31.2, 600, 32, 32),  # A10 data sheet
+        ("A40", 46_068, 149.7, 37.4, 696, 32, 32),  # A40 data sheet
+        ("A100-40GB", 40_960, 312, 19.5, 1_555, 300, 32),  # A100 data sheet (1758950), SXM
+        ("A100", 81_920, 312, 19.5, 2_039, 300, 32),  # A100 data sheet (1758950), 80 GB SXM
+        ("L4", 23_034, 121, 30.3, 300, 32, 32),  # L4 data sheet; Ada GPU architecture white paper
+        ("L40S", 46_068, 362.05, 91.6, 864, 32, 32),  # L40S data sheet
+        ("RTX3090", 24_576, 71, 35.6, 936, 32, 32),  # Ampere GA102 GPU architecture white paper, appendix A
+        ("RTX4090", 24_564, 165.2, 82.6, 1_008, 32, 32),  # Ada GPU architecture white paper, appendix A
+        ("H100-PCIe", 81_559, 756.5, 51, 2_000, 64, 64),  # H100 data sheet, PCIe
+        ("H100", 81_559, 989.5, 67, 3_350, 450, 64),  # H100 data sheet, SXM
+        ("H200", 143_771, 989.5, 67, 4_800, 450, 64),  # H200 data sheet, SXM
+        ("GH200", 97_871, 990, 67, 4_000, 450, 450),  # GH200 Grace Hopper superchip data sheet (3773000), 96 GB
+        ("B200", 183_359, 2_250, 75, 7_700, 900, 64),  # Blackwell data sheet, HGX B200
     )
 }
 

@@ -218,13 +218,9 @@ def named_modules_recorded(network: nn.Module) -> Iterator[None]:
     """Record a range for each forward pass of each submodule, inside."""
     opened: list[Any] = []
 
-    def begin(name: str) -> Any:
-        def hook(*_: Any) -> None:
-            path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
-            opened.append(torch.profiler.record_function(f"{PREFIX}{path}"))
-            opened[-1].__enter__()
-
-        return hook
+    def begin(path: str, *_: Any) -> None:
+        opened.append(torch.profiler.record_function(f"{PREFIX}{path}"))
+        opened[-1].__enter__()
 
     def end(*_: Any) -> None:
         opened.pop().__exit__(None, None, None)
@@ -232,7 +228,8 @@ def named_modules_recorded(network: nn.Module) -> Iterator[None]:
     hooks = []
     for name, module in network.named_modules():
         if name:
-            hooks += [module.register_forward_pre_hook(begin(name)), module.register_forward_hook(end)]
+            path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
+            hooks += [module.register_forward_pre_hook(partial(begin, path)), module.register_forward_hook(end)]
     try:
         yield
     finally:

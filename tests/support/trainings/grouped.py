@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.spec.experiment import Experiment
-from ditlab_addons.check.prove.reference import PRECISIONS, ReferenceTrainer, clip, joint_norm
+from ditlab_addons.check.prove.reference import ReferenceTrainer, clip, joint_norm
 from support.trainings.engines import (
     Job,
     Pass,
@@ -52,7 +53,7 @@ def reference_training(experiment: Experiment, script: Sequence[Step]) -> dict[s
     for number, step in enumerate(script):
         passes: Any = [(batch_of(number, part), noise_of(number, part)) for worker in step.passes for part in worker]
         whole = {**weights, **{name: each.float() for name, each in state["master"].items()}}
-        gradients = trainer.gradient(passes, whole, PRECISIONS[training["precision"]]).gradients
+        gradients = trainer.gradient(passes, whole, DTYPES[training["precision"]]).gradients
         divisor, statistics = clip(training["clip"], joint_norm(gradients.values()), statistics)
         clipped = {name: each / divisor for name, each in gradients.items()}
         state = trainer.update(number, number + 1, state, clipped).values

@@ -36,7 +36,7 @@ def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -
     monkeypatch.setattr(process_group, "_context", warm_processes)
     with tempfile.TemporaryDirectory() as folder:
         specs = [experiment.to_dict() for experiment in experiments]
-        workers = run_workers(_body, (specs, str(home), folder), num, threads=1, timeout=120)
+        workers = run_workers(_body, (specs, str(home), folder), num, threads=1)
     return [[each for part in parts for each in part] for parts in zip(*workers, strict=True)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from ditlab_addons.check.report import Report, as_verdict
 
 PHASES = (
     "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
-    "resume", "evaluation", "sample", "dropout of conditions",
+    "resume", "labels", "evaluation", "sample", "dropout of conditions",
 )  # fmt: skip
 """Phases in the order in which a step goes through them, then those of a run's life."""
 KeyT = TypeVar("KeyT")
@@ -97,6 +97,10 @@ class Findings:
     def same(self, phase: str, what: str, wrong: Collection[str], module: str = "") -> bool:
         """Compare to the bit: `wrong` has a clause for each thing that differs; return True if there is none."""
         return self.near(phase, what, float(len(wrong)), 0.0, next(iter(wrong), ""), module)
+
+    def alike(self, phase: str, what: str, names: Iterable[str]) -> None:
+        """Compare tensors to the bit: `names` are those of all that differ."""
+        self.same(phase, what, [f"first {name}" for name in names])
 
     def all(self) -> list[ProofComparison]:
         """Return the comparisons, in the order in which each was made first."""
@@ -210,13 +214,14 @@ class Proof(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the proof as JSON takes it: numbers that are not finite become words."""
-        comparisons = []
-        for each in self.comparisons:
-            facts = {**asdict(each), "holds": each.holds}
-            for name in ("distance", "bound", "size"):
-                if not math.isfinite(facts[name]):
-                    facts[name] = str(facts[name])
-            comparisons.append(facts)
+
+        def known(value: Any) -> Any:
+            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+        comparisons = [
+            {**{name: known(value) for name, value in asdict(each).items()}, "holds": each.holds}
+            for each in self.comparisons
+        ]
         return {
             "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
             "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),

@@ -1,13 +1,14 @@
 """A run of about twenty steps under the training loop itself, killed and resumed within, every step compared.
 
-After its last step: an evaluation, a sample, and the conditions that training drops.
+After its last step: an evaluation, a sample, what either does with labels, and the conditions that training drops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +17,21 @@ import torch
 from torch import Tensor
 
 from ditlab.checkpoints.manifest import DamagedCheckpoint
+from ditlab.data.splits import classes_with_samples
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import RunFailed
 from ditlab.home import Home
+from ditlab.inputs.conditions import rows_for_samples
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
+from ditlab.reports.formatting import listed
 from ditlab.spec.experiment import Experiment
 from ditlab.training.evaluation import draw_samples, metrics_by_part
 from ditlab.training.plan import RunPlan, TrainingRun
-from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.state import CopiedState, TrainingState
 from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import report_done, unattended_run
+from ditlab_addons.check.process_group import observed_trainer, report_done, unattended_run
 from ditlab_addons.check.prove.findings import Findings, differing
 from ditlab_addons.check.prove.observing import (
     BESIDE,
@@ -40,7 +44,6 @@ from ditlab_addons.check.prove.observing import (
 )
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
-    PRECISIONS,
     UNITS,
     ReferenceModel,
     ReferenceNoise,
@@ -49,6 +52,7 @@ from ditlab_addons.check.prove.reference import (
     Whole,
 )
 from ditlab_addons.check.prove.steps import DEVIATIONS, FIELDS, MARGIN, StepComparer
+from ditlab_addons.check.watching import seen_inputs
 
 FRESH = 4
 LATER = 16
@@ -109,8 +113,8 @@ def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> F
     Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's comparisons, all workers'
     together being the proof. Raises what training raises while all holds.
     """
-    changes: dict[str, Any] = {"checkpoint.every": None, "start": None}
-    changes["evaluation.limit"] = min(MOST_HELD_OUT, experiment.evaluation.limit)
+    limit = min(MOST_HELD_OUT, experiment.evaluation.limit)
+    changes: dict[str, Any] = {"checkpoint.every": None, "start": None, "evaluation.limit": limit}
     if hasattr(experiment.sampling, "steps"):
         changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS)
     own = unattended_run(experiment, home, folder, changes)
@@ -139,9 +143,9 @@ class _RunProof:
         self._kind = "ema" if run.experiment.training.ema else "master"
         """Field of a state whose weights an evaluation, and sampling, take."""
         self._stages = RunStages.of(run.experiment, run.plan)
+        keeps = range(self._stages.saved + 1, self._stages.killed + 1)
         measured = self._comparer.measured if self._comparer else ignore
-        self._recorder = StepRecorder(self._channel, self._compare, measured)
-        self._recorder.keeps = range(self._stages.saved + 1, self._stages.killed + 1)
+        self._recorder = StepRecorder(self._channel, self._compare, measured, keeps)
         self._is_again = False
         """True while the steps that a kill lost, which were compared before, are done again."""
         self._slope: tuple[int, Whole] | None = None
@@ -190,8 +194,7 @@ class _RunProof:
 
     def _trainer(self, process_seed: int) -> Trainer:
         """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
-        reporter = Reporter(lambda: False, ignore, ProgressMarker())
-        trainer = Trainer(self._run, self._rank, reporter, [self._recorder])
+        trainer = observed_trainer(self._run, self._rank, self._recorder)
         seed_generators(process_seed)
         return trainer
 
@@ -237,8 +240,8 @@ class _RunProof:
         """Compare each field of two states, naming the first tensor that differs; then the scalars."""
         wrong = differing(one.tensors, two.tensors)
         for kind in dict.fromkeys(key[0] for key in (*one.tensors, *two.tensors)):
-            where = [f"first in {name}" for field, name, _ in wrong if field == kind]
-            self.findings.same("resume", f"{FIELDS.get(kind, kind)} {when}", where)
+            where = [f"in {name}" for field, name, _ in wrong if field == kind]
+            self.findings.alike("resume", f"{FIELDS.get(kind, kind)} {when}", where)
         first, second = ({"step": each.step, "position": each.position, **each.scalars} for each in (one, two))
         counters = [
             f"{name} {first.get(name)} and {second.get(name)}"
@@ -288,8 +291,8 @@ class _RunProof:
         after = copied_with_network(state)
         with state.engine.evaluating():
             sample = draw_sample(self._run, trainer.inputs, state.network)
-        changed = [f"first {kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)]
-        self.findings.same("evaluation", "weights, average and moments after it", changed)
+        changed = [f"{kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)]
+        self.findings.alike("evaluation", "weights, average and moments after it", changed)
         averaged = self._whole(before, self._kind)
         trained = self._whole(before, "master")
         if self._comparer:
@@ -298,6 +301,7 @@ class _RunProof:
             )
             reader.compare_metrics(metrics, trained if self._kind == "ema" else None)
             reader.compare_sample(sample)
+            reader.compare_labels()
             reader.compare_dropout()
 
 
@@ -321,9 +325,9 @@ def copied_with_network(state: TrainingState) -> CopiedState:
     return found
 
 
-def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any) -> Tensor:
-    """Draw one sample as an evaluation's grid does, from the same noise at every call."""
-    _, samples = draw_samples(network, run.experiment, run.data, 1, inputs)
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any, num: int = 1) -> Tensor:
+    """Draw one sample, or several, as an evaluation's grid does, from the same noise at every call."""
+    _, samples = draw_samples(network, run.experiment, run.data, num, inputs)
     return samples.values.detach().cpu()
 
 
@@ -341,7 +345,7 @@ class EvaluationComparer:
 
     @property
     def _dtype(self) -> torch.dtype:
-        return PRECISIONS[self.run.experiment.training.precision]
+        return DTYPES[self.run.experiment.training.precision]
 
     @property
     def _num_classes(self) -> dict[str, int]:
@@ -399,12 +403,40 @@ class EvaluationComparer:
                 by_chance = MARGIN * max(by_chance, 1)
             self.findings.near("sample", "tokens of one sample", others, min(by_chance, found.numel() / 2))
 
+    def compare_labels(self) -> None:
+        """Compare the labels that the network is called with, in training's loss and in held-out metrics of training
+        rows, and in two samples: the rows', and the classes in turn, but for those that are dropped."""
+        null = self._num_classes.get("label")
+        if not null:
+            return
+        model = self._model(torch.float32)
+        batch, noise = self._training_rows(0)
+        rows = batch["label"].tolist()
+        classes = classes_with_samples(rows_for_samples(self.run.data).columns) or range(null)
+        with torch.no_grad(), seen_inputs(model.network, is_label) as seen:
+            model.objective.loss(model.network, batch, noise)
+            self._compare_seen("of training", seen, rows, null)
+            model.objective.metrics(model.network, batch, noise)
+            self._compare_seen("of held-out metrics", seen, rows, null)
+            draw_sample(self.run, self.inputs, model.network, 2)
+            self._compare_seen("of samples", seen, classes[:2], null)
+
+    def _compare_seen(self, what: str, seen: list[Tensor], due: Sequence[int], null: int) -> None:
+        """Compare the labels of each call with those due, or with that of dropped ones, and forget the calls."""
+        wrong = [
+            f"the network saw {listed(labels, 8)}"
+            for labels in [each.tolist() for each in seen] or [["none"]]
+            if any(one not in (label, null) for one, label in zip(labels, cycle(due), strict=False))
+        ]
+        self.findings.same("labels", what, wrong)
+        seen.clear()
+
     def _training_rows(self, number: int) -> tuple[dict[str, Tensor], ReferenceNoise]:
         """Return the first rows of the training data as a batch, and draws of a pass."""
         view = self.run.data.train
         inputs = self.inputs
         raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
-        noise = ReferenceNoise(self.run.experiment.seed, "train", number, 0, ROWS, 0, inputs.device)
+        noise = ReferenceNoise(self.run.experiment.seed, "train", number, 0, ROWS, inputs.device)
         return inputs.prepare_batch(raw, view.columns, noise=noise), noise
 
     def compare_dropout(self) -> None:
@@ -436,6 +468,11 @@ def predictions(model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) ->
     with torch.no_grad(), model.network.register_forward_hook(keep):
         model.objective.loss(model.network, batch, noise)
     return found
+
+
+def is_label(_: str, values: Tensor) -> bool:
+    """Return True for class indices, int64 of one number a sample."""
+    return values.dtype == torch.int64 and values.ndim == 1
 
 
 def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str, Tensor]:

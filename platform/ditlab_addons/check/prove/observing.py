@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,10 +15,10 @@ from ditlab.checkpoints.shard import TensorKey
 from ditlab.engine.deepspeed_internals import held_shard
 from ditlab.engine.distributed import ControlChannel
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.inputs.noise import KeyedNoise, derived_seed
+from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
-from ditlab_addons.check.prove.reference import Tensors, Whole, tensor_digest
+from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole, tensor_digest
 
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
@@ -34,25 +33,22 @@ def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars
     the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
     """
 
-    def drawn(kind: str, name: str, stop: int) -> Tensor:
+    def drawn(kind: str, name: str, start: int, num: int) -> Tensor:
         generator = torch.Generator().manual_seed(derived_seed(seed, "prove", kind, name))
-        return torch.randn(stop, generator=generator)
+        return torch.randn(start + num, generator=generator)[start:]
 
     found = dict(state.tensors)
     for key, values in state.tensors.items():
         kind, name, start = key
-        stop = start + values.numel()
-        own = drawn(kind, name, stop)[start:]
-        moved = WEIGHTS * drawn("master", name, stop)[start:]
+        own = drawn(*key, values.numel())
+        moved = WEIGHTS * drawn("master", name, start, values.numel())
         match kind:
             case "exp_avg_sq":
                 found[key] = GRADIENTS**2 * (0.5 + own.abs())
             case "exp_avg" | "momentum":
                 found[key] = GRADIENTS * own
-            case "frozen":  # as it is held: in the precision of the network
+            case "frozen" | "master":  # frozen weights as they are held: in the precision of the network
                 found[key] = (values.float() + moved).to(values.dtype)
-            case "master":
-                found[key] = values + moved
             case "buffer":
                 continue
             case _:
@@ -80,21 +76,9 @@ class DrawKey(NamedTuple):
     """First sample in the micro-batch."""
 
     @classmethod
-    def of(cls, noise: Any) -> DrawKey:
+    def of(cls, noise: RecordedNoise) -> DrawKey:
         """Return the key of a noise source's numbers."""
         return cls(*(getattr(noise, name) for name in cls._fields))
-
-
-@dataclass(frozen=True)
-class RecordedNoise(KeyedNoise):
-    """The numbers of `KeyedNoise`; `record` receives each draw: name and values."""
-
-    record: Callable[[str, Tensor], None] = lambda *_: None
-
-    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
-        values = super()._draw(distribution, name, shape)
-        self.record(name, values)
-        return values
 
 
 @dataclass(frozen=True)
@@ -147,10 +131,9 @@ class WholeStep:
         gradients, self.disagreeing = join_slices(part.gradients for part in parts)
         """Parameters of which two workers hold the same slice with other gradients."""
         self.gradients = gradients.get("gradient", {})
-        whole = self.first.computed.items()
-        others = {name for part in parts for name, _ in part.computed.items() ^ whole}
         stale = {when: {name for part in parts for name in part.stale[when]} for when in ("before", "after")}
-        self.stale = {"before": sorted(stale["before"]), "after": sorted(stale["after"] | others)}
+        stale["after"] |= {name for part in parts for name, _ in part.computed.items() ^ self.first.computed.items()}
+        self.stale = {when: sorted(names) for when, names in stale.items()}
         """Parameters that some worker computes with and that are not the masters, cast, or are not its peers'."""
 
     def weights(self) -> Whole:
@@ -160,18 +143,18 @@ class WholeStep:
 
 def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, Whole], list[str]]:
     """Return whole flat tensors by field and parameter, and the parameters of which two parts differ."""
-    slices: dict[tuple[str, str], dict[int, Tensor]] = {}
+    slices: dict[TensorKey, Tensor] = {}
     differing: set[str] = set()
     for part in parts:
-        for (kind, name, start), values in part.items():
-            held = slices.setdefault((kind, name), {})
-            other = held.setdefault(start, values)
+        for key, values in part.items():
+            other = slices.setdefault(key, values)
             if other is not values and other.shape == values.shape and not torch.equal(other, values):
-                differing.add(name)
-            held[start] = max(other, values, key=Tensor.numel)
-    whole: dict[str, Whole] = {}
-    for (kind, name), held in slices.items():
-        whole.setdefault(kind, {})[name] = torch.cat([held[start] for start in sorted(held)])
+                differing.add(key[1])
+            slices[key] = max(other, values, key=Tensor.numel)
+    joined: dict[str, dict[str, list[Tensor]]] = {}
+    for kind, name, start in sorted(slices, key=lambda key: key[2]):
+        joined.setdefault(kind, {}).setdefault(name, []).append(slices[kind, name, start])
+    whole = {kind: {name: torch.cat(each) for name, each in names.items()} for kind, names in joined.items()}
     return whole, sorted(differing)
 
 
@@ -191,13 +174,13 @@ class StepRecorder(StepHook):
 
     def __init__(
         self, channel: ControlChannel, compare: Callable[[WholeStep], None],
-        measured: Callable[[int, Mapping[str, float]], None],
+        measured: Callable[[int, Mapping[str, float]], None], keeps: range,
     ) -> None:  # fmt: skip
+        """`keeps`: steps (from 1) of which this worker's records are kept."""
         self._channel = channel
         self._compare = compare
         self._measured = measured
-        self.keeps = range(0)
-        """Steps (from 1) of which this worker's records are kept."""
+        self._keeps = keeps
         self.kept: dict[int, RecordedStep] = {}
 
     def attempt_begun(self, stepper: Any, memory: Any, saved: Mapping[str, str]) -> None:
@@ -208,17 +191,17 @@ class StepRecorder(StepHook):
         held = CopiedState.of(self._state)
         self._record = RecordedStep(held, held)
         self._record.stale["before"] = _stale(self._state, held)
-        self._watching = ExitStack()
-        self._held: list[tuple[Tensors, Any, dict[str, str]]] = []
         self._counts = iter([part.counts for part in self._stepper.share.passes])
         module = self._state.module
-        self._watching.enter_context(module.register_forward_pre_hook(self._enter_pass))
-        self._watching.enter_context(module.register_forward_hook(self._leave_pass))
         adam = self._state.engine.partitions.adam
-        self._watching.enter_context(adam.register_step_pre_hook(self._keep_gradients))
+        self._hooks = [
+            module.register_forward_pre_hook(self._enter_pass), module.register_forward_hook(self._leave_pass),
+            adam.register_step_pre_hook(self._keep_gradients),
+        ]  # fmt: skip
 
     def step_ended(self, step: int) -> None:
-        self._watching.close()
+        for hook in self._hooks:
+            hook.remove()
         record = self._record
         state = self._state
         record.after = CopiedState.of(state)
@@ -226,7 +209,7 @@ class StepRecorder(StepHook):
         if self._channel.world_size > 1 and state.engine.stage < 3:
             record.computed = {name: tensor_digest(each) for name, each in state.module.named_parameters()}
         parts: Any = self._channel.gather(record)
-        if step in self.keeps:
+        if step in self._keeps:
             self.kept[step] = record
         if self._stepper.rank.is_first:
             self._compare(WholeStep(parts))
@@ -239,23 +222,16 @@ class StepRecorder(StepHook):
         if job != "loss" or not torch.is_grad_enabled():
             return None
         batch, noise = rest
-        draws = prepared_digests(batch, self._stepper.inputs)
-
-        def record(name: str, values: Tensor) -> None:
-            draws[name] = tensor_digest(values)
-
-        self._held.append((batch, noise, draws))
-        return job, batch, RecordedNoise(**vars(noise), record=record)
+        return job, batch, RecordedNoise(**vars(noise), draws=prepared_digests(batch, self._stepper.inputs))
 
     def _leave_pass(self, _: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if not self._held:
-            return
-        batch, noise, draws = self._held.pop()
-        if next(self._counts):  # or it keeps step with workers of one micro-batch more
+        noise = inputs[-1]
+        # Or it is no pass of training, or keeps step with workers of one micro-batch more.
+        if isinstance(noise, RecordedNoise) and next(self._counts):
             total, values = output
             components = {name: float(value.detach()) for name, value in values.items()}
-            samples = sample_digests(batch, self._stepper.inputs.names_read)
-            one = RecordedPass(DrawKey.of(noise), samples, draws, float(total.detach()), components)
+            samples = sample_digests(inputs[1], self._stepper.inputs.names_read)
+            one = RecordedPass(DrawKey.of(noise), samples, noise.draws, float(total.detach()), components)
             self._record.passes.append(one)
 
     def _keep_gradients(self, adam: Any, *_: Any) -> None:

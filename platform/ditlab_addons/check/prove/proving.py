@@ -58,46 +58,38 @@ def prove_experiment(
             f"resources.workers={workers} are more processes than this machine proves with ({most}); set "
             f"resources.workers={most} for the proof (--set), or prove where the run will train."
         )
-    on_cpu = wants_gpu and not use_gpu
-    own = experiment.replace("resources.gpus_per_worker", 0) if on_cpu else experiment
+    own = experiment
+    lacks = ""
+    if wants_gpu and not use_gpu:
+        own = experiment.replace("resources.gpus_per_worker", 0)
+        lacks = f"; the spec asks for GPUs ({workers}), this machine has {num_gpus}: a proof on the CPU"
     if use_gpu:
         threads = None
     elif not threads:
         threads = worker_threads(own.resources).number
-    parts = _prove_in_processes(own, home, progress, use_gpu, threads)
-    engine = describe_engine(own, use_gpu, threads)
-    if on_cpu:
-        engine += f"; the spec asks for GPUs ({workers}), this machine has {num_gpus}: a proof on the CPU"
+    data = open_data(own.data, home, verify=False)
+    check_stored(own, data)  # a mistake shows before processes start
+    num = RunStages.of(own, plan_run(own, data)).num_compared
+    what = f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the reference"
+    compared = partial(progress, what, total=num, unit="steps")
+    compared(0)
+    with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
+        task = own.to_dict(), str(home.root), folder
+        try:
+            parts: list[Findings] = run_workers(prove_worker, task, workers, use_gpu, threads, on_done=compared)
+        except OutOfMemory as error:
+            raise RunFailed(
+                f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
+                kind="out_of_memory",
+            ) from error
     made_by = {
         "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
         "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
     }  # fmt: skip
     comparisons = tuple(each for part in parts for each in part.all())
     untold = tuple(sentence for part in parts for sentence in part.untold)
-    seconds = time.monotonic() - begun
-    return Proof(comparisons, experiment.name, engine, seconds, made_by, untold)
-
-
-def _prove_in_processes(
-    experiment: Experiment, home: Home, progress: Progress, use_gpu: bool, threads: int | None
-) -> list[Findings]:
-    """Prove an experiment in a group of workers; return what each found."""
-    workers = experiment.resources.max_workers
-    data = open_data(experiment.data, home, verify=False)
-    check_stored(experiment, data)  # a mistake shows before processes start
-    num = RunStages.of(experiment, plan_run(experiment, data)).num_compared
-    what = f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the reference"
-    compared = partial(progress, what, total=num, unit="steps")
-    compared(0)
-    with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
-        task = experiment.to_dict(), str(home.root), folder
-        try:
-            return run_workers(prove_worker, task, workers, use_gpu, threads, on_done=compared)
-        except OutOfMemory as error:
-            raise RunFailed(
-                f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
-                kind="out_of_memory",
-            ) from error
+    engine = describe_engine(own, use_gpu, threads) + lacks
+    return Proof(comparisons, experiment.name, engine, time.monotonic() - begun, made_by, untold)
 
 
 def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str) -> Findings:

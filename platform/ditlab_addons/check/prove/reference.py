@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from ditlab.data.stores.row_changes import RowChanges
-from ditlab.inputs.noise import derived_seed
+from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import TextCodec
 from ditlab_models.finetuning import fine_tune, matches
 from ditlab_models.parameters import parameter_roles
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """Unit roundoff, relative: half of the distance of neighbouring numbers, of which weights have lost one already."""
 FLOAT32 = UNITS[torch.float32]
@@ -49,7 +48,7 @@ def tensor_digest(values: Tensor) -> str:
 
 def joint_norm(parts: Iterable[Tensor]) -> float:
     """Return the L2 norm over all values of some tensors, summed in float64."""
-    return float(sum(float(each.double().square().sum()) for each in parts)) ** 0.5
+    return math.hypot(*(float(each.double().norm()) for each in parts))
 
 
 def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: int, draw: int) -> None:
@@ -72,30 +71,24 @@ def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: 
 
 
 @dataclass(frozen=True)
-class ReferenceNoise:
-    """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch, name)."""
+class RecordedNoise(KeyedNoise):
+    """The numbers of `KeyedNoise`, recorded."""
 
-    seed: int
-    stream: str
-    step: int
-    micro_index: int
-    micro_size: int
-    """Samples of the whole micro-batch that is drawn for."""
-    start: int
-    """Place of the pass's first sample within it."""
-    device: torch.device = CPU
-    dtype: torch.dtype = torch.float32
-    """Precision in which the numbers are returned; their values are float32's in any."""
     draws: dict[str, str] = field(default_factory=dict)
     """Digest of each draw so far, by name."""
 
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw U[0, 1) of a shape."""
-        return self._draw(torch.rand, name, shape)
+    def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
+        values = super()._draw(distribution, name, shape)
+        self.draws[name] = tensor_digest(values)
+        return values
 
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1) of a shape."""
-        return self._draw(torch.randn, name, shape)
+
+@dataclass(frozen=True)
+class ReferenceNoise(RecordedNoise):
+    """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch, name)."""
+
+    dtype: torch.dtype = torch.float32
+    """Precision in which the numbers are returned; their values are float32's in any."""
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
@@ -258,24 +251,21 @@ class ReferenceTrainer:
         """
         model = self.model(weights, dtype)
         parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
-        sums: Whole = {}
+        sums = {name: torch.zeros_like(each) for name, each in parameters.items()}
         sizes = {name: torch.zeros(1, dtype=torch.float64) for name in parameters}
-        found = ReferenceGradient({}, sizes, [], [])
+        totals = []
+        found = []
         for batch, noise in passes:
             components = self.components(model, batch, noise)
             total = self.total(components, left_out)
-            found.totals.append(float(total.detach()))
-            found.components.append({name: float(value.detach()) for name, value in components.items()})
-            own = torch.autograd.grad(total * scale / len(passes), list(parameters.values()), allow_unused=True)
+            totals.append(float(total.detach()))
+            found.append({name: float(value.detach()) for name, value in components.items()})
+            own = torch.autograd.grad(total * scale / len(passes), [*parameters.values()], materialize_grads=True)
             for name, gradient in zip(parameters, own, strict=True):
-                if gradient is not None:
-                    # In the precision's own arithmetic, as gradients accumulate.
-                    sums[name] = gradient if name not in sums else sums[name] + gradient
-                    sizes[name] += gradient.double().norm().cpu() / scale
-        for name, parameter in parameters.items():
-            whole = sums.get(name, torch.zeros_like(parameter))
-            found.gradients[name] = whole.detach().double().cpu().reshape(-1) / scale
-        return found
+                sums[name] += gradient  # in the precision's own arithmetic, as gradients accumulate
+                sizes[name] += gradient.double().norm().cpu() / scale
+        gradients = {name: each.double().cpu().reshape(-1) / scale for name, each in sums.items()}
+        return ReferenceGradient(gradients, sizes, totals, found)
 
     def rates(self, steps: np.ndarray) -> np.ndarray:
         """Return the schedule's factor on the learning rate at steps (from 0)."""
@@ -421,11 +411,10 @@ def clip(spec: Section, norm: float, statistics: Mapping[str, float]) -> tuple[f
         mean = total / count
         variance = squares / count - mean**2
     elif spec["kind"] == "zclip":
-        deviation = math.sqrt(variance)
-        if deviation and (norm - mean) / deviation > spec["z"]:
-            limit = mean + spec["z"] ** 2 / ((norm - mean) / deviation) * deviation
-        elif norm > mean and not deviation:
-            limit = mean
+        away = norm - mean
+        spread = spec["z"] * math.sqrt(variance)
+        if away > spread:
+            limit = mean + spread**2 / away
         seen = min(norm, limit)
         mean = decay * mean + (1 - decay) * seen
         variance = decay * variance + (1 - decay) * (seen - mean) ** 2
@@ -446,39 +435,36 @@ def power_decay(length: float, updates: int) -> float:
     """Return beta of the average of power-function profile of a relative length after `updates` updates (from 1).
 
     Karras et al. 2024, arXiv:2312.02696, eq. 2 and appendix C: beta = (1 - 1/t)^(gamma + 1), where the length is the
-    profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))), solved for gamma by bisection.
+    profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))), solved for gamma by bracketing.
     """
-    low, high = 0.0, 1e6
-    for _ in range(200):
-        gamma = (low + high) / 2
-        if math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) > length:
-            low = gamma
-        else:
-            high = gamma
-    return float((1 - 1 / updates) ** (low + 1))
+    from scipy.optimize import brentq  # takes 0.2 s, for which no replay waits
+
+    gamma = brentq(lambda gamma: math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) - length, 0.0, 1e6)
+    return float((1 - 1 / updates) ** (gamma + 1))
 
 
 def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
     """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all steps at once."""
     n = steps.astype(np.float64)
-    if spec["kind"] == "stepped_cosine_restart":
-        number, place = np.divmod(n, spec["cycle"] or epoch_steps)
-        phase = np.pi * place / (spec["cycle"] or epoch_steps)
-        peak = np.power(spec["decay"], number)
-        high = np.maximum(spec["floor"], peak)
-        low = np.maximum(spec["floor"], spec["valley"] * peak)
-        # peak at phase 0, valley at phase pi
-        found: np.ndarray = high * np.cos(phase / 2) ** 2 + low * np.sin(phase / 2) ** 2
+
+    def half_wave(phase: np.ndarray, peak: Any, valley: Any) -> np.ndarray:
+        found: np.ndarray = valley * np.sin(phase / 2) ** 2 + peak * np.cos(phase / 2) ** 2
         return found
+
+    if spec["kind"] == "stepped_cosine_restart":
+        cycle = spec["cycle"] or epoch_steps
+        number, place = np.divmod(n, cycle)
+        peak = np.power(spec["decay"], number)
+        valley = np.maximum(spec["floor"], spec["valley"] * peak)
+        return half_wave(np.pi * place / cycle, np.maximum(spec["floor"], peak), valley)
     warmup = round(spec["warmup_epochs"] * epoch_steps) if spec["warmup_epochs"] else spec["warmup"]
-    rise = (n + 1) / warmup if warmup else np.ones_like(n)
+    rise = np.minimum(1.0, (n + 1) / max(1, warmup))
     if spec["kind"] == "constant":
-        return np.minimum(1.0, rise)
+        return rise
     if spec["kind"] == "warmup_stable_decay":
         start = total if spec["decay_start"] is None else spec["decay_start"]
         done = np.clip((n + 1 - start) / max(1, total - start), 0, 1)
         lost = np.power(done, 0.5 if spec["shape"] == "sqrt" else 1.0)
-        return np.minimum(np.minimum(1.0, rise), 1 - (1 - spec["final"]) * lost)
+        return np.minimum(rise, 1 - (1 - spec["final"]) * lost)
     phase = np.pi * np.clip((n - warmup) / max(1, total - 1 - warmup), 0, 1)
-    fall = spec["final"] * np.sin(phase / 2) ** 2 + np.cos(phase / 2) ** 2
-    return np.where(steps < warmup, rise, fall)
+    return np.where(steps < warmup, rise, half_wave(phase, 1.0, spec["final"]))

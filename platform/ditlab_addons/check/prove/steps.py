@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,9 @@ from torch import Tensor
 
 from ditlab.averages import START
 from ditlab.data.orders import training_order
+from ditlab.data.stores.manifest import Column
 from ditlab.engine.distributed import Rank
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
@@ -33,7 +34,6 @@ from ditlab_addons.check.prove.observing import (
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     MOMENTS,
-    PRECISIONS,
     UNITS,
     ReferenceGradient,
     ReferenceNoise,
@@ -45,7 +45,7 @@ from ditlab_addons.check.prove.reference import (
     clip,
     joint_norm,
 )
-from ditlab_models.contract import DetachingObjective, RetiringObjective
+from ditlab_models.contract import BatchField, DetachingObjective, RetiringObjective
 
 MARGIN = 4.0
 """Times that the engine may be as far off as the reference in the run's precision is from the exact one."""
@@ -73,18 +73,14 @@ REPORTED = {
 }  # fmt: skip
 """Phase and quantity of the numbers that the loop reports, by name."""
 WHOLE = "the whole"
-ValueRange = tuple[float, float] | None
-"""Lowest and highest value of a field; None where it has no range."""
+
 DEVIATIONS = 5.0
 """Standard errors by which chance may move a mean: one in two million is further out."""
 
 
-class DueMicroBatch(NamedTuple):
-    """Samples that a forward pass should consume, by spec, order and store, and their random numbers."""
-
-    batch: dict[str, Tensor]
-    """All that the loss reads."""
-    noise: ReferenceNoise
+DueMicroBatch = tuple[dict[str, Tensor], ReferenceNoise]
+"""Samples that a forward pass should consume, by spec, order and store, as the loss reads them; their random numbers.
+"""
 
 
 class StepComparer:
@@ -98,10 +94,9 @@ class StepComparer:
         self._findings = findings
         self._near = findings.near
         self._same = findings.same
-        self._device = rank.device
         self._on_gpu = rank.device.type == "cuda"
         self.reference = ReferenceTrainer(experiment, plan.total_steps, plan.epoch_steps, rank.device, run.data.text)
-        self._dtype = PRECISIONS[experiment.training.precision]
+        self._dtype = DTYPES[experiment.training.precision]
         self._objective = self.reference.build().objective
         self.inputs = ModelInputs.from_experiment(experiment, run.data.train.columns, rank.device, home=run.home)
         self._order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)
@@ -166,14 +161,16 @@ class StepComparer:
         wrong = []
         for first in range(0, num, experiment.micro_size):
             raw = self._stored(places[first : first + experiment.micro_size], step * num + first)
-            noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, first % unit, self._device)
+            noise = ReferenceNoise(experiment.seed, "train", step, first // unit, unit, inputs.device, first % unit)
             batch = inputs.prepare_batch(raw, columns, noise=noise)
-            for name, wanted in ((each.name, each.value_range) for each in inputs.fields):
+            wrong += [
+                f"{each.name} is not the column's"
+                for each in inputs.fields
                 # An encoder reads the fields that are not there.
-                if name in batch and not is_stored(batch[name], raw[name], wanted, columns[name].value_range):
-                    wrong.append(f"{name} is not the column's")
-            batch |= prepare_on_host(self._objective, raw, columns, inputs, noise)  # type: ignore[arg-type]
-            found.append(DueMicroBatch(batch, replace(noise, draws=prepared_digests(batch, inputs))))
+                if each.name in batch and not is_stored(batch[each.name], raw[each.name], each, columns[each.name])
+            ]
+            batch |= prepare_on_host(self._objective, raw, columns, inputs, noise)
+            found.append((batch, replace(noise, draws=prepared_digests(batch, inputs))))
         self._same("draws", "fields as the store has them", wrong)
         return found
 
@@ -207,18 +204,20 @@ class StepComparer:
         for when, stale in whole.stale.items():
             modules = {module_of(name) for name in stale}
             wrong = [f"{when} the step: first {name}" for name in stale]
-            module = modules.pop() if len(modules) == 1 else ""
-            self._same("master weights", "weights computed with", wrong, module)
+            self._same("master weights", "weights computed with", wrong, modules.pop() if len(modules) == 1 else "")
 
     def _compare_samples(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
         """Compare the keys of a step's draws, and its samples."""
-        expected = [DrawKey.of(micro.noise) for micro in due]
-        found = [each.key for each in whole.passes]
-        keys = [key for key in expected if found.count(key) != 1] + [key for key in found if key not in expected]
-        places = [f"micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}" for key in keys]
-        self._same("draws", "keys of random numbers", places)
+        keys = Counter([DrawKey.of(noise) for _, noise in due])
+        keys.subtract(each.key for each in whole.passes)
+        others = [
+            f"micro-batch {key.micro_index} from sample {key.start}, step {key.step + 1}"
+            for key, number in keys.items()
+            if number
+        ]
+        self._same("draws", "keys of random numbers", others)
         taken = [digest for each in whole.passes for digest in each.samples]
-        asked = [digest for micro in due for digest in sample_digests(micro.batch, self.inputs.names_read)]
+        asked = [digest for batch, _ in due for digest in sample_digests(batch, self.inputs.names_read)]
         pairs = enumerate(zip_longest(taken, asked))
         others = [f"sample {place} of the batch" for place, (one, two) in pairs if one != two]
         self._same("draws", "samples and their order", others)
@@ -237,12 +236,12 @@ class StepComparer:
         by_key = {each.key: each for each in whole.passes}
         wrong = []
         found = []
-        for micro, *components in zip(due, best.components, low.components, strict=True):
-            taken = by_key.get(DrawKey.of(micro.noise))
+        for (_, noise), *components in zip(due, best.components, low.components, strict=True):
+            taken = by_key.get(DrawKey.of(noise))
             if taken is None:
                 continue
-            others = {name for name, _ in taken.draws.items() ^ micro.noise.draws.items()}
-            wrong += [f"{name} of micro-batch {taken.key.micro_index}" for name in sorted(others)]
+            others = {name for name, _ in taken.draws.items() ^ noise.draws.items()}
+            wrong += [f"{name} of micro-batch {noise.micro_index}" for name in sorted(others)]
             found.append((taken.components, *components))
         self._same("draws", "random numbers", wrong)
         for name in low.components[0]:
@@ -250,10 +249,9 @@ class StepComparer:
             size = math.hypot(*plain)
             bound = self._bound(f"loss {name}", math.dist(plain, rough), 2 * size, best is not low)
             self._near("loss", name, math.dist(own, plain), bound, size=size)
-        totals = [each.total for each in whole.passes]
-        num = max(1, len(totals))
-        mean = sum(totals) / num
-        rounding = MARGIN * FLOAT32 * (abs(mean) + sum(map(abs, totals)) / num)
+        totals = np.array([each.total for each in whole.passes] or [0.0])
+        mean = float(totals.mean())
+        rounding = MARGIN * FLOAT32 * (abs(mean) + float(np.abs(totals).mean()))
         self._reported[whole.step + 1, "loss"] = mean, rounding
         if whole.gradients or self._dtype != torch.float16:
             self._compare_gradients(whole, best, low)
@@ -261,7 +259,7 @@ class StepComparer:
     def _compare_again(self, micro: DueMicroBatch, weights: Whole, before: float) -> None:
         """Compare a micro-batch's loss with that of a model that has computed nothing yet: it is a function of inputs
         and keyed draws, keeps no state, and draws from no global generator, which have other seeds here."""
-        seed_generators(derived_seed("prove", micro.noise.step) % 2**31)
+        seed_generators(derived_seed("prove", micro[1].step) % 2**31)
         model = self.reference.model(weights, self._dtype, is_new=True)
         total = float(self.reference.total(self.reference.components(model, *micro)).detach())
         # On a GPU some kernels sum in any order.
@@ -305,7 +303,7 @@ class StepComparer:
             if self._dtype != torch.float32 and size:
                 along = float((own - rough[module]) @ plain)
                 self._ratios.setdefault(module, []).append((along, size**2))
-        self._same("gradient", "alike on all workers", [f"first {name}" for name in whole.disagreeing])
+        self._findings.alike("gradient", "alike on all workers", whole.disagreeing)
 
     def compare_scales(self) -> None:
         """Compare the scale of each module's gradient over all steps, in half precision; note what cannot be told.
@@ -424,10 +422,13 @@ class StepComparer:
             self._compare_field(kind, due, before[kind], after.get(kind, {}))
         held = before.get("frozen", {})
         frozen = sorted(self.reference.frozen.symmetric_difference(held)) + differing(held, after.get("frozen", {}))
-        self._same("update", "frozen weights", [f"first {name}" for name in frozen])
-        missing = [kind for kind in self.reference.decays(whole.step, 1) if kind not in before or kind not in after]
-        details = [f"the engine's state holds no {kind}" for kind in missing]
-        self._same("average", "averages held", details)
+        self._findings.alike("update", "frozen weights", frozen)
+        missing = [
+            f"the engine's state holds no {kind}"
+            for kind in self.reference.decays(whole.step, 1)
+            if kind not in before or kind not in after
+        ]
+        self._same("average", "averages held", missing)
         count = first.after.scalars["adam_step"] - first.before.scalars["adam_step"]
         self._near("moments", "count of updates", abs(count - 1), 0.0)
 
@@ -460,12 +461,12 @@ class StepComparer:
         experiment = self._experiment
         fresh = self.reference.fresh
         wrong = [
-            f"first {name}"
+            name
             for name in (*self.reference.settings, *self.reference.frozen)
             # as the network computes with them
             if name not in masters or not torch.equal(masters[name].float(), fresh[name].cpu().to(self._dtype).float())
         ]
-        self._same("master weights", "those of the seed at the start", wrong)
+        self._findings.alike("master weights", "those of the seed at the start", wrong)
         total = self._run.plan.total_steps
         epoch = self._run.plan.epoch_steps
         steps = np.linspace(0, total - 1, min(total, MOST_STEPS)).astype(np.int64)
@@ -500,10 +501,12 @@ def gradient_groups(numels: Mapping[str, int]) -> dict[str, list[str]]:
     return groups
 
 
-def is_stored(values: Tensor, raw: Tensor, wanted: ValueRange, stored: ValueRange) -> bool:
-    """Return True if a field's values are those of its column, brought from the range `stored` to the range `wanted`;
+def is_stored(values: Tensor, raw: Tensor, field: BatchField, column: Column) -> bool:
+    """Return True if a field's values are those of its column, brought from the column's range to that of the field;
     padding may be cut."""
     due = raw.double()
+    wanted = field.value_range
+    stored = column.value_range
     if wanted and stored:
         due = wanted[0] + (due - stored[0]) * (wanted[1] - wanted[0]) / (stored[1] - stored[0])
     if values.ndim > 1:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ditlab.inputs.meta_step import DTYPES
 from ditlab.spec.experiment import validate_experiment
-from ditlab_addons.check.prove.reference import PRECISIONS, UNITS
-from ditlab_addons.check.replay.history import Execution
+from ditlab_addons.check.prove.reference import UNITS
+from ditlab_addons.check.replay.history import METRICS, Execution
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_steps
 from ditlab_addons.check.replay.stepper import ReplayedStep
 
@@ -124,9 +125,9 @@ def _compare_step(step: ReplayedStep, journaled: Execution | None, tolerance: To
     elif journaled:
         records = journaled
         place = "journal"
-    for quantity in ("loss", "norm", "lr"):
+    for quantity in METRICS:
         recorded = getattr(records, quantity)
-        value = getattr(step, quantity)
+        value = step.number(quantity)
         bound = tolerance.relative
         if quantity == "lr" and bound:
             bound = 2.0**-20
@@ -144,11 +145,11 @@ def _tolerance_of_sums(source: ReplaySource, first: int, replayed: ReplayedSteps
         return EXACT
     precision = source.run.experiment.training.precision
     last = replayed.steps[-1].step
-    distances = [UNITS[PRECISIONS[precision]] * math.sqrt(last - source.history.first)]
+    distances = [UNITS[DTYPES[precision]] * math.sqrt(last - source.history.first)]
     other = replay_steps(source, first, last, change=_cut_otherwise)
     for one, two in zip(replayed.steps, other.steps, strict=True):
-        if one.loss is not None:
-            distances += [relative_distance(one.loss, two.loss), relative_distance(one.norm, two.norm)]
+        if one.metrics:
+            distances += [relative_distance(one.number(name), two.number(name)) for name in ("loss", "norm")]
     return Tolerance(
         FACTOR * max(filter(math.isfinite, distances)),
         f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,11 @@ class Execution:
     """Digest of the samples and draws; None without a receipt."""
 
 
-@dataclass(frozen=True)
+METRICS = {"loss": "train/loss", "norm": "train/grad_norm", "lr": "train/lr"}
+"""Metric of a step by field of its execution, and column of its receipt."""
+
+
+@dataclass
 class StepHistory:
     """Executions of a run in the order in which they were recorded, and what their numbers depend on."""
 
@@ -103,7 +108,8 @@ def read_history(run: OpenedRun) -> StepHistory:
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
-        return replace(history, note=f"{error} Each step is replayed with the workers of the spec.")
+        history.note = f"{error} Each step is replayed with the workers of the spec."
+        return history
     attempts = receipts.attempts
     executions = [_recorded(row, attempts[int(row["attempt"])]) for row in receipts.rows if row["attempt"] in attempts]
     problems = [receipts.damage] if receipts.damage else []
@@ -111,13 +117,15 @@ def read_history(run: OpenedRun) -> StepHistory:
     if num_lost:
         problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
     if problems:
-        note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed as the last attempt's."
-        history = replace(history, note=note)
+        history.note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed as the last attempt's."
     if attempts:
         last = attempts[max(attempts)]
-        history = replace(history, default=_of_attempt(0, last), data=last.data)
-    reached = max([history.last, *(each.step for each in executions)])
-    return replace(history, executions=executions, attempts=attempts, last=reached)
+        history.default = _of_attempt(0, last)
+        history.data = last.data
+    history.executions = executions
+    history.attempts = attempts
+    history.last = max([history.last, *(each.step for each in executions)])
+    return history
 
 
 def _of_attempt(step: int, attempt: RecordedAttempt) -> Execution:
@@ -128,19 +136,25 @@ def _of_attempt(step: int, attempt: RecordedAttempt) -> Execution:
 def _recorded(row: np.void, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a row of receipts."""
     return replace(
-        _of_attempt(int(row["step"]), attempt), skipped=bool(row["flags"] & LEFT_OUT), loss=float(row["loss"]),
-        norm=float(row["norm"]), lr=float(row["lr"]), samples=int(row["samples"]),
+        _of_attempt(int(row["step"]), attempt), skipped=bool(row["flags"] & LEFT_OUT), samples=int(row["samples"]),
+        **{name: row[name].item() for name in METRICS},
     )  # fmt: skip
 
 
 def journaled_steps(journal: JournalContent) -> dict[int, Execution]:
     """Return the steps whose loss a journal has, ascending."""
-    series = series_of(journal, ("train/",))
-    losses, norms, rates = (
+    values: dict[str, Any] = {
         # the first value of each step stays
-        dict(zip(each.steps.tolist()[::-1], each.values.tolist()[::-1], strict=True))
-        for each in (series.get(f"train/{name}") or Series() for name in ("loss", "grad_norm", "lr"))
-    )
-    return {
-        step: Execution(step, loss=losses[step], norm=norms.get(step), lr=rates.get(step)) for step in sorted(losses)
+        name: dict(zip(each.steps.tolist()[::-1], each.values.tolist()[::-1], strict=True))
+        for name, each in journaled_numbers(journal).items()
     }
+    return {
+        step: Execution(step, **{name: each.get(step) for name, each in values.items()})
+        for step in sorted(values["loss"])
+    }
+
+
+def journaled_numbers(journal: JournalContent) -> dict[str, Series]:
+    """Return what a journal has of loss, gradient norm and learning rate, by column of the receipts."""
+    series = series_of(journal, tuple(METRICS.values()))
+    return {name: series.get(metric) or Series() for name, metric in METRICS.items()}

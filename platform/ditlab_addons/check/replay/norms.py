@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +29,7 @@ class ParameterNorms:
 
 
 class UpdateNorms:
-    """Norms of the step that is taken inside `watching`; costs a copy of the weights that it updates.
+    """Norms of the steps that are taken until they are read; costs a copy of the weights that a step updates.
 
     They are taken around the optimiser's own step. There every ZeRO stage and offload holds the reduced, unscaled and
     not yet clipped gradient beside the float32 weights.
@@ -39,32 +37,23 @@ class UpdateNorms:
 
     def __init__(self, state: TrainingState) -> None:
         self._partitions = state.engine.partitions
-        self._names = [name for name, each in state.module.named_parameters() if each.requires_grad]
-        self._squares = torch.zeros((len(self._names), 3), dtype=torch.float64)
+        names = [name for name, each in state.module.named_parameters() if each.requires_grad]
+        self._squares = {name: torch.zeros(3, dtype=torch.float64) for name in names}
         self._before: dict[int, Tensor] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Measure what the optimiser does inside, in one step."""
         adam = self._partitions.adam
-        hooks = [adam.register_step_pre_hook(self._begin), adam.register_step_post_hook(self._end)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            self._before.clear()
+        self._hooks = [adam.register_step_pre_hook(self._begin), adam.register_step_post_hook(self._end)]
 
     def read(self, device: torch.device) -> dict[str, ParameterNorms]:
         """Return the norms by parameter, in the order of the network, alike on all workers. All must call.
 
         All are 0 where the optimiser took no step, as where the scale of float16 overflows.
         """
-        squares = self._squares.to(device)
+        for hook in self._hooks:
+            hook.remove()
+        squares = torch.stack([*self._squares.values()]).to(device)
         if self._partitions.stage > 0 and distributed.get_world_size() > 1:  # workers hold different parts
             distributed.all_reduce(squares)
-        rows = squares.sqrt().tolist()
-        return {name: ParameterNorms(*row) for name, row in zip(self._names, rows, strict=True)}
+        return dict(zip(self._squares, (ParameterNorms(*row) for row in squares.sqrt().tolist()), strict=True))
 
     def _begin(self, *_: Any) -> None:
         """Keep the weights that have a gradient, as ZeRO-3 updates them group by group."""
@@ -77,9 +66,9 @@ class UpdateNorms:
     def _end(self, *_: Any) -> None:
         for index, before in self._before.items():
             self._add(index, 1, self._partitions.flats[index].detach() - before)
-        self._before = {}
+        self._before.clear()
 
     def _add(self, index: int, column: int, flat: Tensor) -> None:
         for part in self._partitions.slices_of[index]:
-            square = torch.linalg.vector_norm(part.of(flat), dtype=torch.float64).square()
-            self._squares[self._names.index(part.name), column] += square.cpu()
+            norm = torch.linalg.vector_norm(part.of(flat), dtype=torch.float64)
+            self._squares[part.name][column] += norm.square().cpu()

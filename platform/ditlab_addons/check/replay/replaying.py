@@ -28,8 +28,7 @@ from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
 from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
-from ditlab.training.trainer import Trainer
-from ditlab_addons.check.process_group import open_in_worker, run_workers, unattended_run
+from ditlab_addons.check.process_group import observed_trainer, open_in_worker, run_workers, unattended_run
 from ditlab_addons.check.replay.history import Execution, StepHistory, read_history
 from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver, joined_step
 
@@ -54,17 +53,15 @@ class Segment:
     """Steps (from 1) whose batch is not trained on."""
 
     @property
-    def num_steps(self) -> int:
-        """Number of steps."""
-        return self.last - self.first + 1
+    def steps(self) -> range:
+        """The steps."""
+        return range(self.first, self.last + 1)
 
     def describe(self) -> str:
         """Describe the replay for people who wait."""
-        steps = f"{self.last:,}"
-        if self.first < self.last:
-            steps = f"{self.first:,} to {steps}"
+        first = f"{self.first:,} to " if self.first < self.last else ""
         threads = f" with {thread_text(self.threads)}" if self.threads else ""
-        return f"replaying step {steps}; workers: {self.workers}{threads}"
+        return f"replaying step {first}{self.last:,}; workers: {self.workers}{threads}"
 
 
 def replay_segment(
@@ -85,8 +82,8 @@ def replay_segment(
         start=start_point(experiment, home, run_id),
         weights=None if begin else weights_of(experiment, home, home.run(run_id)),
     )
-    observer = StepObserver(shown, range(segment.first, segment.last + 1))
-    with Trainer(run, rank, observer) as trainer:
+    observer = StepObserver(shown, segment.steps)
+    with observed_trainer(run, rank, observer) as trainer:
         if begin:
             location, step = begin
             with CheckpointStore.at(location).open(step, verify=False) as reader:
@@ -108,8 +105,6 @@ class ReplayPlan:
     segments: tuple[Segment, ...]
     way: tuple[Execution, ...]
     """Executions that are done again, from the origin on."""
-    first: int
-    """First step that is asked for; the last one is the way's."""
 
     @property
     def last(self) -> int:
@@ -141,7 +136,7 @@ def plan_replay(
     usable = [step for step in checkpoints if begun < step < first and way[step - begun - 1] == history.final(step)]
     origin = max(usable, default=begun)
     done = tuple(way[origin - begun :])
-    return ReplayPlan(origin, origin > begun, tuple(_segments(done, spec_of)), done, first)
+    return ReplayPlan(origin, origin > begun, tuple(_segments(done, spec_of)), done)
 
 
 def _segments(way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedSpec]) -> Iterator[Segment]:
@@ -252,8 +247,9 @@ class ReplaySource:
             ]
         return list(dict.fromkeys(found))
 
-    def check_steps(self, first: int, last: int) -> None:
-        """Raise UserError for steps that the run has not done."""
+    def plan(self, first: int, last: int) -> ReplayPlan:
+        """Plan the replay of some steps, from a checkpoint whose shards have their hashes. Raises UserError where the
+        run has not done them, the state that it began from is gone, or this machine has too few GPUs."""
         history = self.history
         if first > last:
             raise UserError(f"--step {first} is behind --to {last}; give --to a later step.")
@@ -263,12 +259,8 @@ class ReplaySource:
         for option, step in (("--step", first), ("--to", last)):
             if not history.first < step <= history.last:
                 raise UserError(f"{option} {step}: {self.name} ({self.run.record.name}) has no such step; {has}.")
-
-    def plan(self, first: int, last: int) -> ReplayPlan:
-        """Plan the replay of some steps, from a checkpoint whose shards have their hashes. Raises UserError where the
-        state that the run began from is gone, or this machine has too few GPUs."""
         while True:
-            plan = plan_replay(self.history, first, last, self.whole, self.spec_of)
+            plan = plan_replay(history, first, last, self.whole, self.spec_of)
             if not plan.is_checkpoint:
                 _open_first_state(self.run)
                 break
@@ -371,7 +363,6 @@ def replay_steps(
         UserError: a state is gone, or this machine has too few GPUs.
         RunFailed: a step does not fit into this machine's memory.
     """
-    source.check_steps(first, last)
     run = source.run
     plan = change(source.plan(first, last))
     origin = plan.describe()
@@ -380,10 +371,9 @@ def replay_steps(
     with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
         begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
         for segment in plan.segments:
-            hands_over = segment.last < plan.last
-            replayed = partial(run.progress, segment.describe(), total=segment.num_steps, unit="steps")
+            replayed = partial(run.progress, segment.describe(), total=len(segment.steps), unit="steps")
             replayed(0)
-            task = segment, run.folder.run_id, str(run.home.root), folder, begin, frozenset(shown), hands_over
+            task = segment, run.folder.run_id, str(run.home.root), folder, begin, shown, segment.last < plan.last
             try:
                 parts = run_workers(
                     replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads, on_done=replayed
@@ -394,9 +384,10 @@ def replay_steps(
                     f"({error.message}); replay it on a larger one.",
                     kind="out_of_memory",
                 ) from error
-            for number in range(max(first, segment.first), segment.last + 1):
-                step = joined_step([part[number] for part in parts])
-                found.append(replace(step, execution=plan.way[number - plan.origin - 1]))
-            if hands_over:
-                begin = str(Path(folder, "checkpoints")), segment.last
+            found += [
+                joined_step([part[number] for part in parts], plan.way[number - plan.origin - 1])
+                for number in segment.steps
+                if number >= first
+            ]
+            begin = str(Path(folder, "checkpoints")), segment.last
     return ReplayedSteps(tuple(found), plan.way, origin)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from ditlab.data.preview import row_texts
-from ditlab.reports.formatting import facts_table, format_number, terminal_table
+from ditlab.reports.formatting import facts_table, format_cell, terminal_table
 from ditlab_addons.check.replay.check import ReplayCheck
-from ditlab_addons.check.replay.norms import ParameterNorms
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource
 from ditlab_addons.check.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab_addons.check.report import Report, as_verdict, shown_number
@@ -89,24 +88,18 @@ def _shown_step(step: ReplayedStep, texts: Sequence[str]) -> Iterator[Renderable
         return
     few = by_loss(step.samples)[:MOST_SAMPLES]
     heads = {"place": "number", "row": "number", "loss": "number", "time": "number", "sample": "text"}
-    rows: list[tuple[str, ...]] = [
-        (str(each.place), str(each.row), f"{each.loss:.5g}", _shown_time(each), texts[each.place]) for each in few
-    ]
-    yield terminal_table(heads, rows, f"\n{len(few)} of {len(step.samples):,} samples, the largest losses first")
+    table = terminal_table(heads, title=f"\n{len(few)} of {len(step.samples):,} samples, the largest losses first")
+    for each in few:
+        time = "" if each.time is None else f"{each.time:.4g}"
+        table.add_row(str(each.place), str(each.row), f"{each.loss:.5g}", time, texts[each.place])
+    yield table
     if not loss_is_mean(step):
         yield Text("The step's loss is no mean of the samples' by themselves: it weighs or couples them.")
     heads = {"layer": "id", "gradient": "number", "update": "number", "update/weight": "number"}
-    rows = [_layer_row(layer, norms) for layer, norms in layers_of(step.norms or {}).items()]
-    yield terminal_table(heads, rows, "\nby layer, norms before clipping")
-
-
-def _shown_time(sample: SampleLoss) -> str:
-    return "" if sample.time is None else f"{sample.time:.4g}"
-
-
-def _layer_row(layer: str, norms: ParameterNorms) -> tuple[str, ...]:
-    ratio = "" if norms.ratio is None else format_number(norms.ratio)
-    return layer, format_number(norms.gradient), format_number(norms.update), ratio
+    table = terminal_table(heads, title="\nby layer, norms before clipping")
+    for layer, norms in layers_of(step.norms or {}).items():
+        table.add_row(layer, *map(format_cell, (norms.gradient, norms.update, norms.ratio)))
+    yield table
 
 
 def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
@@ -117,7 +110,7 @@ def by_loss(samples: Sequence[SampleLoss]) -> list[SampleLoss]:
 def loss_is_mean(step: ReplayedStep) -> bool:
     """Return True if a step's loss is the mean of its samples', or either is not finite."""
     mean = sum(sample.loss for sample in step.samples) / len(step.samples)
-    loss = step.loss or 0.0
+    loss = step.number("loss") or 0.0
     return not abs(mean - loss) > MEAN_TOLERANCE * max(abs(mean), abs(loss))
 
 
@@ -130,14 +123,11 @@ def _step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "clipped_norm": step.clipped_norm, "update_norm": step.update_norm, "digest": f"{step.digest:016x}",
         "rows": step.rows.tolist(), "samples": [{**vars(each), "text": texts[each.place]} for each in step.samples],
         "loss_is_mean_of_samples": loss_is_mean(step) if step.samples else None,
-        "layers": [_layer_record(*each) for each in layers_of(step.norms or {}).items()],
-    }  # fmt: skip
-
-
-def _layer_record(layer: str, norms: ParameterNorms) -> Mapping[str, Any]:
-    return {
-        "layer": layer, "gradient_norm": norms.gradient, "update_norm": norms.update, "weight_norm": norms.weight,
-        "update_over_weight": norms.ratio,
+        "layers": [
+            {"layer": layer, **{f"{name}_norm": norm for name, norm in asdict(each).items()},
+             "update_over_weight": each.ratio}
+            for layer, each in layers_of(step.norms or {}).items()
+        ],
     }  # fmt: skip
 
 
@@ -147,10 +137,8 @@ def _shown_check(check: ReplayCheck) -> Iterator[RenderableType]:
     table = terminal_table(kinds)
     for each in sorted(check.comparisons, key=lambda each: each.holds)[:MOST_COMPARISONS]:
         found = each.to_dict()
-        recorded, replayed = (
-            value if isinstance(value, str) else shown_number(value) for value in (found["recorded"], found["replayed"])
-        )
-        table.add_row(f"{each.step:,}", each.quantity, each.source, recorded, replayed, as_verdict(each.holds))
+        numbers = (shown_number(found[name]) for name in ("recorded", "replayed"))
+        table.add_row(f"{each.step:,}", each.quantity, each.source, *numbers, as_verdict(each.holds))
     yield table
     num_off = sum(not each.holds for each in check.comparisons)
     same = sum(each.distance == 0 for each in check.comparisons)

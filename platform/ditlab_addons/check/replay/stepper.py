@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
 
 from ditlab.data.loading.loader import WorkerBatches
 from ditlab.data.loading.transfer import MicroBatch
 from ditlab.receipts.records import joined_digest
-from ditlab.training.hooks import ConsumedPass
+from ditlab.training.hooks import ConsumedPass, StepHook
 from ditlab.training.receipts import passes_digest
 from ditlab.training.recovery import MemoryPlan
-from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.stepping import Stepper
 from ditlab_addons.check.process_group import report_done
-from ditlab_addons.check.replay.history import Execution
+from ditlab_addons.check.replay.history import METRICS, Execution
 from ditlab_addons.check.replay.norms import ParameterNorms, UpdateNorms
+from ditlab_addons.check.watching import seen_inputs
 
-SPEEDS = ("train/samples_per_second", "train/data_wait")
-"""Metrics of the replay's own speed."""
 _LAYER = re.compile(r"([^.]+\.)*?\d+(?=\.|$)|objective\.[^.]+|[^.]+")
 TIME_NAMES = ("t", "time", "timestep", "sigma")
 """Names of a network's argument that says how far a sample is noised."""
@@ -73,25 +67,15 @@ class ReplayedStep:
         """Number of the step, from 1."""
         return self.execution.step
 
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of the step before its update; None for a skipped step."""
-        return self.metrics.get("train/loss")
-
-    @property
-    def norm(self) -> float | None:
-        """Gradient norm before clipping."""
-        return self.metrics.get("train/grad_norm")
-
-    @property
-    def lr(self) -> float | None:
-        """Learning rate."""
-        return self.metrics.get("train/lr")
+    def number(self, name: str) -> float | None:
+        """Return loss, gradient norm or learning rate, named as in `METRICS`; None for a skipped step."""
+        return self.metrics.get(METRICS[name])
 
     @property
     def clipped_norm(self) -> float | None:
         """Gradient norm after clipping."""
-        return None if self.norm is None else self.norm / self.clip_factor
+        norm = self.number("norm")
+        return None if norm is None else norm / self.clip_factor
 
     @property
     def update_norm(self) -> float | None:
@@ -99,10 +83,12 @@ class ReplayedStep:
         return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
 
 
-def joined_step(parts: Sequence[ReplayedStep]) -> ReplayedStep:
-    """Return one step of all workers, from those of each in the order of ranks, which is that of their places."""
+def joined_step(parts: Sequence[ReplayedStep], execution: Execution) -> ReplayedStep:
+    """Return an execution of a step by all workers, from the step of each in the order of ranks, which is that of their
+    places."""
     return replace(
         parts[0],
+        execution=execution,
         rows=np.concatenate([part.rows for part in parts]),
         indices=np.concatenate([part.indices for part in parts]),
         samples=sorted((sample for part in parts for sample in part.samples), key=lambda sample: sample.place),
@@ -110,17 +96,15 @@ def joined_step(parts: Sequence[ReplayedStep]) -> ReplayedStep:
     )
 
 
-class StepObserver(Reporter):
-    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps what is logged."""
+class StepObserver(StepHook):
+    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps their numbers."""
 
     def __init__(self, shown: Collection[int], steps: range) -> None:
         """Observe `steps` (from 1)."""
-        super().__init__(lambda: False, lambda message: None, ProgressMarker())
         self._shown = shown
         self._steps = steps
         self.seen: dict[int, ReplayedStep] = {}
         """Observations of this worker, by step."""
-        self._watching = ExitStack()
         self._norms: UpdateNorms | None = None
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
@@ -139,7 +123,6 @@ class StepObserver(Reporter):
         if step in self._shown:
             self.seen[step].samples = self._sample_losses(micro_batches, self.seen[step].rows)
             self._norms = UpdateNorms(self._stepper.state)
-            self._watching.enter_context(self._norms.watching())
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
         if passes:
@@ -148,28 +131,22 @@ class StepObserver(Reporter):
     def step_ended(self, step: int) -> None:
         if self._stepper.rank.is_first:
             report_done(step - self._steps.start + 1)
-        norms = self._norms
-        if norms:
-            self.attempt_ended()
-            self.seen[step].norms = norms.read(self._stepper.rank.device)
+        if self._norms:
+            self.seen[step].norms = self._norms.read(self._stepper.rank.device)
             self.seen[step].clip_factor = self._stepper.state.engine.partitions.clip_factor
+            self._norms = None
 
-    def attempt_ended(self) -> None:
-        self._watching.close()
-        self._norms = None
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        if step in self.seen:
-            trained = {name: values[name] for name in values if name.startswith("train/") and name not in SPEEDS}
-            self.seen[step].metrics.update(trained)
+    def measured(self, step: int, values: Mapping[str, float]) -> None:
+        self.seen[step].metrics = {f"train/{name}": value for name, value in values.items()}
 
     def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
         """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
         found = []
         stepper = self._stepper
         engine = stepper.state.engine
-        with engine.evaluating(averaged=False), _given_times(stepper.state.module.network) as times:
-            parts = [(part, start) for part in stepper.share.passes for start in range(part.start, part.stop)]
+        parts = [(part, start) for part in stepper.share.passes for start in range(part.start, part.stop)]
+        network = stepper.state.module.network
+        with engine.evaluating(averaged=False), seen_inputs(network, lambda name, _: name in TIME_NAMES) as times:
             for part, start in parts:
                 micro = micro_batches[part.number]
                 one = replace(part, start=start, stop=start + 1)
@@ -179,26 +156,10 @@ class StepObserver(Reporter):
                 if part.counts:
                     place = part.number * len(micro.row_ids) + start
                     values = {name: float(value) for name, value in components.items()}
-                    time = times[0] if times else None
+                    time = float(times[0].float().mean()) if times else None
                     loss = values.pop("loss")
                     found.append(SampleLoss(int(self._places[place]), int(rows[place]), loss, values, time))
         return found
-
-
-@contextmanager
-def _given_times(network: nn.Module) -> Iterator[list[float]]:
-    """Yield a list to which each pass adds the mean time (or noise level) that it is given."""
-    times: list[float] = []
-    signature = inspect.signature(network.forward)
-    name = next((each for each in TIME_NAMES if each in signature.parameters), None)
-
-    def keep(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        value = signature.bind_partial(*inputs, **named).arguments.get(name) if name else None
-        if isinstance(value, Tensor):
-            times.append(float(value.float().mean()))
-
-    with network.register_forward_pre_hook(keep, with_kwargs=True):
-        yield times
 
 
 def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,20 +45,15 @@ VerifiedParts = Iterator[VerifiedPart]
 class KeptCheckpoints:
     """Checkpoints that a run keeps."""
 
-    manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
+    manifests: dict[int, CheckpointManifest]
     """Manifests of the whole ones, by step."""
-    damaged: list[str] = field(default_factory=list)
+    damaged: list[str]
     """A sentence for each that is not whole."""
-
-    @property
-    def name_chain(self) -> bool:
-        """True if one of them names the chain of receipts that led to it."""
-        return any("chain" in manifest.receipt for manifest in self.manifests.values())
 
 
 def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints") -> KeptCheckpoints:
     """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it cannot be reached."""
-    found = KeptCheckpoints()
+    found = KeptCheckpoints({}, [])
     steps = store.steps()
     for number, step in enumerate(steps):
         run.progress(f"hashing {noun}", number, len(steps), noun)
@@ -94,9 +89,8 @@ def check_averages(run: OpenedRun, store: CheckpointStore) -> VerifiedParts:
 
 def _described(manifests: dict[int, CheckpointManifest]) -> str:
     size = sum(digest.size for manifest in manifests.values() for digest in manifest.shards.values())
-    first = min(manifests)
-    last = max(manifests)
-    steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    first, *others = sorted(manifests)
+    steps = f"steps {first:,} to {others[-1]:,}" if others else f"step {first:,}"
     return f"{len(manifests)} kept ({steps}), {format_bytes(size)}"
 
 
@@ -114,9 +108,9 @@ def check_spec(
     if not is_as_stamped(content) or content != content.rstrip(b"\n") + b"\n":
         faults.append(f"{run.folder.spec} was edited after the run wrote it; bring it back.")
     own = run.experiment.content_hash()
-    switches = [record["changes"][SPEC_HASH] for record in resumes if SPEC_HASH in record["changes"]]
-    known = {own, *(each for switch in switches for each in switch)}
-    known |= {attempt.spec_hash for attempt in attempts[-1:]}  # a resume may have ended before its first step
+    known = {own, *(attempt.spec_hash for attempt in attempts[-1:])}  # a resume may have ended before its first step
+    for record in resumes:
+        known.update(record["changes"].get(SPEC_HASH, ()))
     for each in attempts:
         if not run.kept_spec(each.spec_hash):
             path = run.folder.spec_of(each.spec_hash)

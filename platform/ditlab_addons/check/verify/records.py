@@ -22,14 +22,14 @@ from ditlab.receipts.records import LEFT_OUT, draw_places, samples_digest
 from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import open_regular_file
 from ditlab.sweeps.folder import read_takeovers
-from ditlab.tracking.history import Series, series_of
+from ditlab.tracking.history import Series
 from ditlab.tracking.journal import JournalContent, JournalRecord, read_journal
+from ditlab_addons.check.replay.history import METRICS, journaled_numbers
 from ditlab_addons.check.verify.files import KeptCheckpoints, VerifiedPart, VerifiedParts
 
 NAMED = 3
 """Faults that are named one by one."""
-COMPARED = {"train/loss": "loss", "train/grad_norm": "norm", "train/lr": "lr"}
-"""Column of the receipts by metric."""
+
 ROWS = 4_000_000
 """Samples whose digests are computed again at most: a second or two."""
 
@@ -87,7 +87,6 @@ def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int])
     """Return how a checkpoint's chain differs from the `heads` that the rows up to there lead to; empty if it is one of
     them."""
     head = receipt["chain"]
-    since = receipt.get("since")
     if not heads:
         return f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}"
     if head not in heads:
@@ -95,6 +94,7 @@ def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int])
             f"checkpoint {step:,} has the chain {head[:12]}, and the receipts up to there give "
             f"{list(heads)[-1][:12]}: one of the two was altered"
         )
+    since = receipt.get("since")
     if since != str(heads[head]):
         return f"checkpoint {step:,} counts its chain from step {since}, and the receipts from {heads[head]:,}"
     return ""
@@ -177,10 +177,9 @@ def check_journal(
     if receipts is None:
         sentence += "; no receipts to compare"
     else:
-        found = series_of(journal.content, tuple(COMPARED))
-        series = {metric: found.get(metric) or Series() for metric in COMPARED}
+        series = journaled_numbers(journal.content)
         rows = _trained(receipts.rows)
-        logged = series["train/loss"].steps
+        logged = series["loss"].steps
         differing = [*_differing_numbers(series, rows)]
         faults += differing[:NAMED]
         if len(differing) > NAMED:
@@ -226,15 +225,14 @@ def _differing_numbers(series: Mapping[str, Series], rows: np.ndarray) -> Iterat
     places: dict[int, list[int]] = {}
     for place, step in enumerate(rows["step"].tolist()):
         places.setdefault(step, []).append(place)
-    for metric, column in COMPARED.items():
-        for step, value in zip(series[metric].steps.tolist(), series[metric].values.tolist(), strict=True):
+    for column, numbers in series.items():
+        for step, value in zip(numbers.steps.tolist(), numbers.values.tolist(), strict=True):
             known = rows[column][places.get(step, [])].tolist()
             if not known or math.isnan(value) or float(np.float32(value)) in known:
                 continue
             listed = " or ".join(f"{each:.9g}" for each in known)
-            yield (
-                f"step {step:,}: {metric} is {value:.9g} in the journal, and {listed} in the receipts: one was altered."
-            )
+            here = f"{METRICS[column]} is {value:.9g} in the journal"
+            yield f"step {step:,}: {here}, and {listed} in the receipts: one was altered."
 
 
 def _missing_steps(run: OpenedRun, journal: VerifiedJournal, receipts: Receipts, logged: np.ndarray, last: int) -> str:

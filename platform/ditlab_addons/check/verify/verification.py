@@ -96,7 +96,8 @@ def verify_run(run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = 
         receipts = read_receipts(run.folder)
         parts += check_chain(run, receipts, kept)
     except UserError as error:
-        parts.append(VerifiedPart("receipts", "off" if kept.name_chain else "not checked", str(error)))
+        are_named = any("chain" in receipt for receipt in written)
+        parts.append(VerifiedPart("receipts", "off" if are_named else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
     parts += [*check_checkpoints(kept), *check_averages(run, store), *journal_parts]
     attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
@@ -123,7 +124,7 @@ def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> Verified
     here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
     then = {"code": last.code[:12], **last.versions}
     now = {"code": here[:12], **library_versions()}
-    other = [f"{name} {then.get(name)} then, {now[name]} now" for name in now if then.get(name) != now[name]]
+    other = [f"{name} {then.get(name)} then, {each} now" for name, each in now.items() if then.get(name) != each]
     if other:
         return VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
     return VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
@@ -164,9 +165,8 @@ def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> Ver
 def _random_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
     """Choose up to `num` steps at random, among those near to a state from which a replay can begin."""
     history = source.history
-    near: set[int] = set()
-    for state in (history.first, *source.whole):
-        near.update(range(state + 1, min(state + NEAR, history.last) + 1))
+    states = (history.first, *source.whole)
+    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
     candidates = [step for step in sorted(near) if not history.final(step).skipped]
     chosen: list[int] = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
     return chosen

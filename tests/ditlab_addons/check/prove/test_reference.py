@@ -164,7 +164,7 @@ def test_roles_and_their_settings_are_read_as_the_engine_reads_them(family):
 
 
 def test_random_numbers_are_those_of_their_keys():
-    one = ReferenceNoise(3, "train", 7, 1, 8, 2)
+    one = ReferenceNoise(3, "train", 7, 1, 8, torch.device("cpu"), 2)
     two = KeyedNoise(3, "train", 7, 1, 8, torch.device("cpu"), 2)
     assert torch.equal(one.uniform("time", (4,)), two.uniform("time", (4,)))
     assert torch.equal(one.normal("noise", (4, 3)), two.normal("noise", (4, 3)))

@@ -1,4 +1,4 @@
-"""Faults of some steps only, of a few per cent in half precision, and of the loss itself: each is found."""
+"""Faults of some steps only, of a few per cent in half precision, of labels and of the loss itself: each is found."""
 
 import re
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from ditlab_addons.check.prove.life import PASSES, ROWS, RunStages, compare_deci
 from ditlab_addons.check.prove.steps import gradient_groups
 from ditlab_models.dit.network import DiT
 from ditlab_models.processes.flow import VelocityObjective
+from ditlab_models.processes.flow_sampling import FlowSampler
 from support.trainings.family_specs import smallest
 from support.trainings.proven import prove_here
 from support.trainings.workers import tiny
@@ -94,6 +95,27 @@ def labels_off_by_one(patch: Any) -> None:
     wrapped(patch, ModelInputs, "prepare_batch", batch)
 
 
+def metrics_of_one_label(patch: Any) -> None:
+    def metrics(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        return original(self, network, {**batch, "label": torch.zeros_like(batch["label"])}, noise)
+
+    wrapped(patch, VelocityObjective, "metrics", metrics)
+
+
+def training_labels_shifted(patch: Any) -> None:
+    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
+        return original(self, network, {**batch, "label": batch["label"].roll(1)}, noise)
+
+    wrapped(patch, VelocityObjective, "loss", loss)
+
+
+def samples_of_the_next_label(patch: Any) -> None:
+    def conditions(original: Any, self: Any, num: int, request: Any) -> Any:
+        return {name: (label + 1) % 10 for name, label in original(self, num, request).items()}
+
+    wrapped(patch, FlowSampler, "conditions", conditions)
+
+
 def a_role_ignored(patch: Any) -> None:
     wrapped(patch, AdamW, "rates", lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role))
 
@@ -118,8 +140,10 @@ FAULTS = [
         (every_seventh_clipping, r"clipping, factor in steps 7, 19"),
         (later_rates, r"learning rate, of each parameter in steps 3, 4, 5"),
         (every_fifth_average, r"average, exponential average.* in steps 1, 6, 11, 16"),
+        (metrics_of_one_label, "labels, of held-out metrics"),
+        (samples_of_the_next_label, "labels, of samples"),
     ],
-    [(even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8")],
+    [(even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"), (training_labels_shifted, "labels, of training")],
     [
         (labels_off_by_one, r"draws, fields as the store has them.*label is not the column's"),
         (seventh_draws, r"draws, keys of random numbers in steps 1, 8, 15"),
