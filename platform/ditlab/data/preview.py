@@ -82,15 +82,6 @@ def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
 
 
-def row_pictures(view: View, indices: np.ndarray, captions: Sequence[str], title: str) -> ImageGrid | None:
-    """Make a grid of a view's rows; None where no column holds images. Large images are shrunk."""
-    image = _image_column(view.columns)
-    if image is None or not len(indices):
-        return None
-    pictures = _pictures(view.padded(image, indices).numpy(), view.columns[image])
-    return ImageGrid(np.clip(pictures, 0.0, 1.0), captions=captions, title=title)
-
-
 def row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[str]:
     """Return a line about each row: its text or caption, its class, its chromosome; empty where it has none."""
     if not len(indices):
