@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -129,7 +129,7 @@ def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str
             try:
                 name, line = _read_line(record, asked)
             except BadRecord as problem:
-                raise record.error(problem) from None
+                raise replace(record, problem=problem).error() from None
             path = str(PurePosixPath(file.name).parent / name.replace("\\", "/"))
             if path in lines:
                 raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")
