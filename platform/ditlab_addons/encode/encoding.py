@@ -1,8 +1,8 @@
-"""Features of frozen encoders as columns, computed by blocks of rows in an import, or for a store beside another."""
+"""Features of frozen encoders as columns, computed by blocks of rows for a store beside another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ditlab.api.imports import import_request, published
+from ditlab.cluster.session import cluster_address
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_blocks import (
     BlockReceipt,
@@ -21,6 +23,7 @@ from ditlab.data.import_blocks import (
     imported_blocks,
 )
 from ditlab.data.importing import ImportRequest
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
@@ -29,7 +32,11 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
 from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.encoders import LATENTS
+from ditlab.spec.uris import is_uri
+from ditlab_models.contract import Spec
 
 if TYPE_CHECKING:
     from ditlab.encoders.autoencoder import FrozenAutoencoder
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
     from ditlab.encoders.text import FrozenTextEncoder
 
 
+MOST_TOKENS = 512
+"""Most tokens of a caption whose features are stored, unless another number is asked for."""
 BATCH_BYTES = 4 * 2**20
 """Bytes of pixels that are encoded at a time, unless one image has more."""
 MEANING = {
@@ -184,6 +193,44 @@ def _row_blocks(parts: Mapping[str, Store]) -> list[InputBlock]:
 
 
 def encode_store(
+    store: str | Path,
+    encode_text: str | None = None,
+    encode_images: str | None = None,
+    *,
+    autoencoder: str | None = None,
+    tokens: int | None = None,
+    patch: int | None = None,
+    name: str | None = None,
+    out: Path | None = None,
+    address: str | None = None,
+    progress: Progress = ignore_progress,
+    warn: Callable[[str], None] = lambda message: None,
+    replace: bool = False,
+) -> WrittenStore:
+    """Write a store of the same rows with features of frozen encoders beside its columns.
+
+    Args:
+        store: a store's folder, or the name of one under DITLAB_HOME/stores.
+        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
+        encode_images: encoder of images (DINOv3).
+        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
+        tokens: tokens of every row's text; None: those of the longest caption.
+        patch: side of the image encoder's patches that is asked for; None: any.
+        name: name of the new store; None: the store's with `-encoded`.
+        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster may share.
+
+    Raises UserError for a store, an encoder or a folder that does not fit.
+    """
+    if is_uri(str(store)):
+        raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
+    opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
+    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch, autoencoder)
+    with import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
+        (encoded,) = published([encode_rows(opened, encoders, tokens, name, request)], request, replace, warn)
+        return encoded
+
+
+def encode_rows(
     store: AnyStore, encoders: EncoderChoice, tokens: int | None, name: str | None, request: ImportRequest[Any]
 ) -> WrittenStore:
     """Write a store of the same rows with the encoders' columns beside theirs, by blocks of rows.
