@@ -126,7 +126,7 @@ class EncodingRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
-        from ditlab.encoders.features import image_columns, latent_columns, text_columns
+        from ditlab_addons.encode.columns import image_columns, latent_columns, text_columns
 
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
@@ -150,7 +150,7 @@ class EncodingRules:
 
     def columns(self, own: Columns) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
-        from ditlab.encoders.features import image_shapes, latent_shapes, text_shapes
+        from ditlab_addons.encode.columns import image_shapes, latent_shapes, text_shapes
 
         text, image = open_features(self.encoders)
         shapes = text_shapes(text, self.tokens) if text else {}
