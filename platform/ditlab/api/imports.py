@@ -42,10 +42,11 @@ def import_data(
     the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
     importer, as the importer does, and as `named_stores.publish`.
     """
-    address = cluster_address(address) if find_importer(kind).by_blocks else None
+    importer = find_importer(kind)
+    address = cluster_address(address) if importer.by_blocks else None
     source = str(getattr(options, "source", None) or "")
     with import_request(out, address, source or None, options, progress, warn) as request:
-        if find_importer(kind).is_fixed:
+        if importer.is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
         written = run_import(kind, request)
         place = source if not source or is_uri(source) else str(Path(source).expanduser().absolute())

@@ -68,8 +68,13 @@ class Annotations:
         if self.label == "folder":
             label = folder_class(path, place)
         elif self.label == "cls":
-            label = beside.get(".cls", b"").decode(errors="replace").strip() or None
+            label = named_class(beside.get(".cls", b""))
         return CaptionedImage(place, None if problem else image, text, label, problem)
+
+
+def named_class(content: bytes) -> str | None:
+    """Return the class that the file beside an image names; None for an empty one."""
+    return content.decode(errors="replace").strip() or None
 
 
 def folder_class(path: str, place: str) -> str:
