@@ -163,7 +163,8 @@ def open_data(
 
 def _built_in(spec: BuiltIn, home: Home, verify: bool) -> DataSplits:
     hold_out = spec.hold_out
-    if hold_out is None:  # of generated regions
+    if hold_out is None:
+        assert isinstance(spec, MotifsData), "others have a share"
         hold_out = HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
     group = spec.colours if isinstance(spec, CaptionedDigitsData) else 1
     splits = _split(open_built_in(spec, home, verify), hold_out, f"data.kind={spec.kind}", group)
