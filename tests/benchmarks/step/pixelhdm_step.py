@@ -35,8 +35,7 @@ from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab_addons.encode.columns import image_columns, text_columns
-from ditlab_addons.encode.encoding import EncoderChoice, EncodingRules, open_features
+from ditlab_addons.encode.encoding import EncoderChoice, EncodingRules, image_columns, open_features, text_columns
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.peak_memory import peak_bytes
 

@@ -22,7 +22,7 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.runs.prepare import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
-from ditlab_addons.encode.columns import image_columns, text_columns, text_shapes
+from ditlab_addons.encode.encoding import image_columns, text_columns, text_shapes
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.datasets.writing import StoreWriter
 from support.trainings.workers import newest, same_state, tiny, train_here
