@@ -22,6 +22,7 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
         "ask": "ask",
+        "data encode": "encode",
         "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",

@@ -25,8 +25,6 @@ FIRST = 1000
 """Records of the beginning of a source that a dry run imports."""
 STAGING = ".importing"
 """Folder below that of the stores in which an import is written, and goes on after a kill."""
-MOST_TOKENS = 512
-"""Most tokens of a caption whose features are stored, unless another number is asked for."""
 
 
 def import_data(
@@ -44,14 +42,15 @@ def import_data(
     the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
     importer, as the importer does, and as `named_stores.publish`.
     """
-    address = cluster_address(address) if find_importer(kind).by_blocks else None
+    importer = find_importer(kind)
+    address = cluster_address(address) if importer.by_blocks else None
     source = str(getattr(options, "source", None) or "")
-    with _import_request(out, address, source or None, options, progress, warn) as request:
-        if find_importer(kind).is_fixed:
+    with import_request(out, address, source or None, options, progress, warn) as request:
+        if importer.is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
         written = run_import(kind, request)
         place = source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
-        return _published(written, request, replace, warn, place)
+        return published(written, request, replace, warn, place)
 
 
 def import_beginning(
@@ -64,49 +63,7 @@ def import_beginning(
     return run_import(kind, ImportRequest(folder, folder, options, progress, BeginningExecutor(FIRST), FIRST))
 
 
-def encode_store(
-    store: str | Path,
-    encode_text: str | None = None,
-    encode_images: str | None = None,
-    *,
-    autoencoder: str | None = None,
-    tokens: int | None = None,
-    patch: int | None = None,
-    name: str | None = None,
-    out: Path | None = None,
-    address: str | None = None,
-    progress: Progress = ignore_progress,
-    warn: Callable[[str], None] = lambda message: None,
-    replace: bool = False,
-) -> WrittenStore:
-    """Write a store of the same rows with features of frozen encoders beside its columns.
-
-    Args:
-        store: a store's folder, or the name of one under DITLAB_HOME/stores.
-        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
-        encode_images: encoder of images (DINOv3).
-        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
-        tokens: tokens of every row's text; None: those of the longest caption.
-        patch: side of the image encoder's patches that is asked for; None: any.
-        name: name of the new store; None: the store's with `-encoded`.
-        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster may share.
-
-    Raises UserError for a store, an encoder or a folder that does not fit.
-    """
-    from ditlab.data.images.encoding import EncoderChoice
-    from ditlab.data.images.encoding import encode_store as encode
-    from ditlab.data.named_stores import open_named_store
-
-    if is_uri(str(store)):
-        raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
-    opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
-    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch, autoencoder)
-    with _import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
-        (encoded,) = _published([encode(opened, encoders, tokens, name, request)], request, replace, warn)
-        return encoded
-
-
-def _published(
+def published(
     written: Sequence[WrittenStore], request: ImportRequest[Spec], replace: bool, warn: Callable[[str], None],
     source: str = "",
 ) -> list[WrittenStore]:  # fmt: skip
@@ -216,7 +173,7 @@ def plan_store_removal(names: Sequence[str], needed: bool = False) -> list[Liste
 
 
 @contextmanager
-def _import_request(
+def import_request(
     out: Path | None, address: str | None, source: str | None, options: Spec, progress: Progress,
     warn: Callable[[str], None],
 ) -> Iterator[ImportRequest]:  # fmt: skip

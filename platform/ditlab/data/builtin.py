@@ -12,7 +12,7 @@ import hashlib
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
@@ -26,7 +26,16 @@ from ditlab.data.known_laws import VERSION as LAWS_VERSION
 from ditlab.data.known_laws import draw_points, draw_tokens
 from ditlab.data.planted_modules import VERSION, PlantedModules, feature_names
 from ditlab.data.region_windows import plan_windows, region_columns, window_batches
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source, TextFacts, is_of_another_version
+from ditlab.data.stores.manifest import (
+    MANIFEST_NAME,
+    RGB,
+    Column,
+    Source,
+    TextFacts,
+    class_column,
+    image_column,
+    is_of_another_version,
+)
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
@@ -40,10 +49,8 @@ from ditlab.spec.data import CaptionedDigitsData, DigitsData, GaussianMixtureDat
 from ditlab.spec.importing import DigitsOptions
 
 DIGITS_COLUMNS = {
-    "image": Column(
-        dtype="uint8", shape=(1, 8, 8), value_range=(0, 16), unit="pixel intensity", description="channel, row, column"
-    ),
-    "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
+    "image": image_column((1, 8, 8), "channel, row, column", 16),
+    "label": class_column("the digit", 10),
 }
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 COLOURS = {
@@ -70,12 +77,13 @@ Entry = tuple[str, str]
 """Heading and the text below it."""
 
 
-BuiltIn = DigitsData | CaptionedDigitsData | TextData | MotifsData | GaussianMixtureData | MarkovChainData
+GeneratedData = MotifsData | GaussianMixtureData | MarkovChainData
+BuiltIn = DigitsData | CaptionedDigitsData | TextData | GeneratedData
 """Data whose store is written at its first use."""
 
 
 def store_name(spec: BuiltIn) -> str:
-    """Return the name of a spec's store below `home.stores`."""
+    """Return the name of a spec's store below `home.stores`; of generated data with a hash of what it depends on."""
     match spec:
         case DigitsData():
             return "digits"
@@ -83,34 +91,53 @@ def store_name(spec: BuiltIn) -> str:
             return f"captioned-digits-{spec.size}-{spec.colours}"
         case TextData():
             return f"python-docs-{rows_label(spec.tokenizer, spec.vocabulary, spec.length)}"
-        case MotifsData():
-            return _drawn_from(spec, VERSION)[1]
         case _:
-            return _drawn_from(spec, LAWS_VERSION)[1]
+            digest = hashlib.sha256(_drawn_from(spec).encode()).hexdigest()
+            return f"{spec.kind.replace('_', '-')}-{digest[:12]}"
 
 
-def _opened(home: Home, name: str, verify: bool, write: Callable[[Path], object]) -> Store:
-    """Open a store under `home.stores`, written by `write(its folder)` at its first use, and over one of another
-    version; two processes may write it."""
-    path = home.stores / name
+def _drawn_from(spec: GeneratedData) -> str:
+    """Describe what generated data are drawn from."""
+    version = VERSION if isinstance(spec, MotifsData) else LAWS_VERSION
+    fields = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
+    return f"version={version}, " + ", ".join(f"{name}={value}" for name, value in fields)
+
+
+def open_built_in(spec: BuiltIn, home: Home, verify: bool = True) -> Store:
+    """Open a spec's store under `home.stores`, written at its first use, and over one of another version; two
+    processes may write it.
+
+    Raises UserError, where text is written, for a tokeniser that cannot be read or fetched, and for a length beyond the
+    corpus.
+    """
+    path = home.stores / store_name(spec)
     manifest = path / MANIFEST_NAME
     if not manifest.exists() or is_of_another_version(manifest):
         home.ensure()
-        write(path)
+        _write(spec, path)
     return Store.open(path, verify)
 
 
-def open_digits(home: Home, verify: bool = True) -> Store:
-    """Open the digits under `home.stores`, written at their first use."""
-
-    def write(path: Path) -> None:
-        import_digits(ImportRequest(path.parent, home.caches, DigitsOptions()))
-
-    return _opened(home, store_name(DigitsData()), verify, write)
+def _write(spec: BuiltIn, path: Path) -> None:
+    match spec:
+        case DigitsData():
+            _write_digits(path)
+        case CaptionedDigitsData():
+            _write_captioned_digits(spec, path)
+        case TextData():
+            _write_python_docs(spec, path)
+        case MotifsData():
+            _write_motifs(spec, path)
+        case _:
+            _write_known_law(spec, path)
 
 
 def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
     """Write the store `digits`: image uint8 (1, 8, 8) in [0, 16], label int64."""
+    return _write_digits(request.out / "digits")
+
+
+def _write_digits(path: Path) -> WrittenStore:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -119,14 +146,12 @@ def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
         "label": digits.target.astype(np.int64),
     }
     description = "1,797 handwritten digits, 8x8 grey values"
-    path = request.out / "digits"
     return write_store(path, DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS)
 
 
-def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use.
+def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
+    """Write image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
 
-    Columns: image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
     Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
     """
     colours = tuple(COLOURS)[: spec.colours]
@@ -150,104 +175,75 @@ def open_captioned_digits(spec: CaptionedDigitsData, home: Home, verify: bool = 
                 "colour": np.arange(len(colours)),
             }
 
-    def classes(description: str, names: tuple[str, ...]) -> Column:
-        return Column(dtype="int64", num_classes=len(names), unit="class index", description=description, names=names)
-
-    def write(path: Path) -> None:
-        pixels = Column(
-            dtype="uint8",
-            shape=(3, spec.size, spec.size),
-            value_range=(0, 255),
-            unit="pixel intensity",
-            description="channel (red, green, blue), row, column",
-        )
-        columns = {
-            "image": pixels,
-            CAPTION: caption_column(longest),
-            "digit": classes("the digit", DIGITS),
-            "colour": classes("of the ink", colours),
-        }
-        note = f"{UCI_DIGITS.note}; enlarged, coloured, captioned by ditlab"
-        write_store(
-            path,
-            columns,
-            batches(),
-            name=path.name,
-            description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
-            source=UCI_DIGITS.model_copy(update={"kind": "captioned_digits", "note": note}),
-        )
-
-    return _opened(home, store_name(spec), verify, write)
+    columns = {
+        "image": image_column((3, spec.size, spec.size), RGB),
+        CAPTION: caption_column(longest),
+        "digit": class_column("the digit", len(DIGITS), DIGITS),
+        "colour": class_column("of the ink", len(colours), colours),
+    }
+    note = f"{UCI_DIGITS.note}; enlarged, coloured, captioned by ditlab"
+    write_store(
+        path,
+        columns,
+        batches(),
+        name=path.name,
+        description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
+        source=UCI_DIGITS.model_copy(update={"kind": "captioned_digits", "note": note}),
+    )
 
 
-def open_motifs(spec: MotifsData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on."""
-    described, name = _drawn_from(spec, VERSION)
-
-    def write(path: Path) -> None:
-        law = PlantedModules(spec)
-        names = feature_names(spec.motifs)
-        peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
-        drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
-
-        def features(first: int, stop: int) -> np.ndarray:
-            chromosome, begin = divmod(first, spec.peaks)
-            return drawn(chromosome)[begin : begin + stop - first]
-
-        license = "none: the numbers are generated"
-        note = f"drawn from {described} by ditlab"
-        write_store(
-            path,
-            region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
-            window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
-            name=path.name,
-            description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
-            source=Source(kind="motifs", license=license, note=note),
-        )
-
-    return _opened(home, name, verify, write)
+def _generated(spec: GeneratedData) -> Source:
+    """Return the origin of generated data."""
+    note = f"drawn from {_drawn_from(spec)} by ditlab"
+    return Source(kind=spec.kind, license="none: the numbers are generated", note=note)
 
 
-def _drawn_from(spec: MotifsData | GaussianMixtureData | MarkovChainData, version: int) -> tuple[str, str]:
-    """Describe what generated data are drawn from, and name their store by a hash of it."""
-    fields = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
-    described = f"version={version}, " + ", ".join(f"{name}={value}" for name, value in fields)
-    return described, f"{spec.kind.replace('_', '-')}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+def _write_motifs(spec: MotifsData, path: Path) -> None:
+    """Write windows of generated regions."""
+    law = PlantedModules(spec)
+    names = feature_names(spec.motifs)
+    peaks = np.concatenate([law.peaks(index) for index in range(spec.chromosomes)])
+    drawn = lru_cache(maxsize=1)(law.features)  # windows come chromosome by chromosome
+
+    def features(first: int, stop: int) -> np.ndarray:
+        chromosome, begin = divmod(first, spec.peaks)
+        return drawn(chromosome)[begin : begin + stop - first]
+
+    write_store(
+        path,
+        region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
+        window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
+        name=path.name,
+        description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
+        source=_generated(spec),
+    )
 
 
-def open_known_law(spec: GaussianMixtureData | MarkovChainData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use, named by a hash of what it depends on.
+def _write_known_law(spec: GaussianMixtureData | MarkovChainData, path: Path) -> None:
+    """Write data of a known law.
 
     Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions) and present bool
     (regions,). Of a chain: tokens uint8 (length,).
     """
-    described, name = _drawn_from(spec, LAWS_VERSION)
-
-    def write(path: Path) -> None:
-        columns: dict[str, Column]
-        if isinstance(spec, MarkovChainData):
-            about = f"{spec.num:,} sequences of a Markov chain"
-            columns = {"tokens": Column(dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token")}
-            batch = {"tokens": draw_tokens(spec)}
-        elif spec.regions is None:
-            about = f"{spec.num:,} points of a mixture of Gaussians"
-            shape = (spec.dimensions, 1, 1)
-            columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
-            batch = {"image": draw_points(spec).reshape(-1, *shape)}
-        else:
-            about = f"{spec.num:,} times {spec.regions} points of a mixture"
-            window = (spec.regions, spec.dimensions)
-            columns = {
-                "regions": Column(dtype="float32", shape=window, unit="coordinate"),
-                "present": Column(dtype="bool", shape=window[:1]),
-            }
-            batch = {"regions": draw_points(spec), "present": np.ones((spec.num, spec.regions), bool)}
-        source = Source(
-            kind=spec.kind, license="none: the numbers are generated", note=f"drawn from {described} by ditlab"
-        )
-        write_store(path, columns, [batch], name=path.name, description=about, source=source)
-
-    return _opened(home, name, verify, write)
+    columns: dict[str, Column]
+    if isinstance(spec, MarkovChainData):
+        about = f"{spec.num:,} sequences of a Markov chain"
+        columns = {"tokens": Column(dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token")}
+        batch = {"tokens": draw_tokens(spec)}
+    elif spec.regions is None:
+        about = f"{spec.num:,} points of a mixture of Gaussians"
+        shape = (spec.dimensions, 1, 1)
+        columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
+        batch = {"image": draw_points(spec).reshape(-1, *shape)}
+    else:
+        about = f"{spec.num:,} times {spec.regions} points of a mixture"
+        window = (spec.regions, spec.dimensions)
+        columns = {
+            "regions": Column(dtype="float32", shape=window, unit="coordinate"),
+            "present": Column(dtype="bool", shape=window[:1]),
+        }
+        batch = {"regions": draw_points(spec), "present": np.ones((spec.num, spec.regions), bool)}
+    write_store(path, columns, [batch], name=path.name, description=about, source=_generated(spec))
 
 
 def chromosome_names(spec: MotifsData) -> list[str]:
@@ -255,50 +251,42 @@ def chromosome_names(spec: MotifsData) -> list[str]:
     return [f"chr{number}" for number in range(1, spec.chromosomes + 1)]
 
 
-def open_python_docs(spec: TextData, home: Home, verify: bool = True) -> Store:
-    """Open the spec's store under `home.stores`, written at its first use.
-
-    Raises UserError for a tokeniser that cannot be read or fetched, and for a length beyond the corpus.
-    """
+def _write_python_docs(spec: TextData, path: Path) -> None:
+    """Write the documentation of this Python in rows of tokens."""
     version = platform.python_version()
     length = spec.length
+    documents = python_docs()
+    origin = "data.corpus=python-docs"
 
-    def write(path: Path) -> None:
-        documents = python_docs()
-        origin = "data.corpus=python-docs"
+    def read() -> Iterator[TextPiece]:
+        return chain.from_iterable(pieces([text]) for text in documents)
 
-        def read() -> Iterator[TextPiece]:
-            return chain.from_iterable(pieces([text]) for text in documents)
-
-        tokenizer = request_tokenizer(spec.tokenizer, spec.vocabulary, read, origin, ignore_progress)
-        tokens = np.concatenate(list(encode(read(), tokenizer)))
-        if len(tokens) < length:
-            raise UserError(too_short("data.length", length, origin, len(tokens)))
-        dropped = len(tokens) % length
-        write_store(
-            path,
-            token_columns(tokenizer, length),
-            [{"tokens": tokens[: len(tokens) - dropped].reshape(-1, length)}],
-            name=path.name,
-            description=f"documentation of Python {version} in rows of {length:,} tokens",
-            source=Source(
-                kind="text",
-                citation=f"the documentation that Python {version} carries",
-                license="PSF-2.0",
-                note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions "
-                "differ",
-            ),
-            text=TextFacts(
-                tokenizer=spec.tokenizer,
-                documents=len(documents),
-                bytes=sum(len(text.encode()) for text in documents),
-                tokens=len(tokens),
-                dropped=dropped,
-            ),
-            attachments={TOKENIZER_NAME: tokenizer.content},
-        )
-
-    return _opened(home, store_name(spec), verify, write)
+    tokenizer = request_tokenizer(spec.tokenizer, spec.vocabulary, read, origin, ignore_progress)
+    tokens = np.concatenate(list(encode(read(), tokenizer)))
+    if len(tokens) < length:
+        raise UserError(too_short("data.length", length, origin, len(tokens)))
+    dropped = len(tokens) % length
+    write_store(
+        path,
+        token_columns(tokenizer, length),
+        [{"tokens": tokens[: len(tokens) - dropped].reshape(-1, length)}],
+        name=path.name,
+        description=f"documentation of Python {version} in rows of {length:,} tokens",
+        source=Source(
+            kind="text",
+            citation=f"the documentation that Python {version} carries",
+            license="PSF-2.0",
+            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
+        ),
+        text=TextFacts(
+            tokenizer=spec.tokenizer,
+            documents=len(documents),
+            bytes=sum(len(text.encode()) for text in documents),
+            tokens=len(tokens),
+            dropped=dropped,
+        ),
+        attachments={TOKENIZER_NAME: tokenizer.content},
+    )
 
 
 def python_docs() -> list[str]:

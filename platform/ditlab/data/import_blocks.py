@@ -25,10 +25,10 @@ from pydantic import Field, ValidationError
 
 from ditlab.data.processes import fitting_processes, in_processes
 from ditlab.data.source_files import SourceFile
-from ditlab.data.stores.manifest import MANIFEST_NAME, Columns, Source
+from ditlab.data.stores.manifest import Columns, Source
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
-from ditlab.data.stores.writing import PARTIAL, WriteOutcome, WrittenStore
+from ditlab.data.stores.writing import PARTIAL, WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import Progress
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably, writing_into
@@ -326,18 +326,10 @@ def finish_import(
     What killed imports of other sources have left below `path` goes as well. Raises UserError where there are no rows,
     and for a folder that cannot be written.
     """
-    from ditlab.data.stores.store import Store
-
-    existed = (path / MANIFEST_NAME).exists()
-    try:
-        before = Store.open(path).fingerprint
-    except UserError:
-        before = None
     store = _place_store([*shards_of(receipts), *more], folder, path, columns, name=path.name, **facts)
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
-    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
-    return WrittenStore(store, outcome)
+    return WrittenStore(store)
 
 
 def finish_parts(

@@ -5,12 +5,12 @@ Everything is a function of the spec alone, the same on every machine. A law imp
 
 from __future__ import annotations
 
-import hashlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ditlab.data.permutations import keyed_words
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ class KeyedDraws:
     """Random numbers that are a function of a text: Philox's raw words, which NumPy promises for good."""
 
     def __init__(self, key: str) -> None:
-        digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-        self._words = np.random.Philox(key=np.frombuffer(digest, "<u8"))
+        self._words = keyed_words(key)
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw U[0, 1) float64: the 53 high bits of a word each."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ditlab.data.loading.order import Order, first_run
 from ditlab.data.mixture_store import Draw
-from ditlab.data.permutations import ranks
+from ditlab.data.permutations import keyed_words, ranks
 
 _WORDS = 4
 """64-bit words that Philox (Salmon et al. 2011) makes of one count."""
@@ -30,8 +30,7 @@ class PartDraws:
 
     def __init__(self, seed: int, shares: Sequence[float]):
         """Prepare the draws of parts with these shares, which sum to 1."""
-        digest = hashlib.blake2b(f"ditlab.mixture/{seed}".encode(), digest_size=16).digest()
-        self._key = np.frombuffer(digest, "<u8")
+        self._key = f"ditlab.mixture/{seed}"
         self._edges = np.ceil(np.cumsum(shares)[:-1] * 2.0**_BITS).astype(np.uint64)
         """First number in [0, 2**_BITS) of each part but the first."""
         self.num_parts = len(shares)
@@ -39,7 +38,7 @@ class PartDraws:
     def parts(self, first: int, count: int) -> np.ndarray:
         """Return the numbers of the parts of draws `first` to `first + count`, int64 (count,)."""
         skipped = first % _WORDS
-        words = np.random.Philox(key=self._key, counter=first // _WORDS).random_raw(skipped + count)[skipped:]
+        words = keyed_words(self._key, first // _WORDS).random_raw(skipped + count)[skipped:]
         numbers = words >> np.uint64(64 - _BITS)
         parts = np.zeros(count, np.int64)
         for edge in self._edges:

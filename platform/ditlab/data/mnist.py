@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ditlab.data.importing import ImportRequest
-from ditlab.data.stores.manifest import Column, ImportedFile, Source
+from ditlab.data.stores.manifest import ImportedFile, Source, class_column, image_column
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
 from ditlab.progress import Progress
@@ -30,14 +30,8 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.go
 """Public mirrors of the four .gz files, tried in turn."""
 
 COLUMNS = {
-    "image": Column(
-        dtype="uint8",
-        shape=(1, 28, 28),
-        value_range=(0, 255),
-        unit="pixel intensity",
-        description="channel, row, column",
-    ),
-    "label": Column(dtype="int64", num_classes=10, unit="class index", description="the digit"),
+    "image": image_column((1, 28, 28), "channel, row, column"),
+    "label": class_column("the digit", 10),
 }
 
 IMAGES_MAGIC = 2051

@@ -20,13 +20,19 @@ MOST_UNITS = 2**18
 """Most units of a shuffle, which has two numbers of each in memory: 4 MiB."""
 
 
+def keyed_words(text: str, first: int = 0) -> np.random.Philox:
+    """Return the source of raw 64-bit words that belongs to a text, from 4 * `first` on: Philox (Salmon et al. 2011),
+    keyed by BLAKE2b of the text, whose raw words NumPy promises for good."""
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return np.random.Philox(key=np.frombuffer(digest, "<u8"), counter=first)
+
+
 def keyed_permutation(key: str, length: int) -> np.ndarray:
     """Return the permutation of `length` items, int64 (length,), that belongs to a text.
 
-    Sorts raw 64-bit words of Philox (Salmon et al. 2011), keyed by BLAKE2b of the text, which NumPy promises for good.
+    Sorts raw words of `keyed_words`.
     """
-    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
-    words = np.random.Philox(key=np.frombuffer(digest, "<u8")).random_raw(length)
+    words = keyed_words(key).random_raw(length)
     # The low bits give way to the item's number: sorting such words is a tenth of the time of argsort, and as no two
     # are equal, every sorting algorithm gives the same order. 64 - log2(length) random bits are left to each.
     low = np.uint64((1 << length.bit_length()) - 1)

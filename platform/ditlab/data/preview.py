@@ -1,4 +1,4 @@
-"""Preview of a store: a few samples, or chosen rows of a view, as a figure or as text."""
+"""Preview of a store: a few samples, as a figure or as text."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from ditlab.data.images.captions import decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.row_changes import CAPTION
-from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import store_tokenizer
-from ditlab_models.contract import TextCodec
 from ditlab_models.figures import Figure, ImageGrid
 
 LONGEST_SIDE = 160
 """Pixels of a shown image's longer side: larger images are shrunk to less than twice as many."""
 BUCKETS_BELOW = 8
 """Sizes shown below each other; more sizes take another column."""
-LONGEST_TEXT = 60
-"""Characters of a row's text that are shown."""
 
 
 def sample_grid(store: AnyStore, num: int) -> Figure | None:
@@ -80,22 +76,3 @@ def sample_text(store: AnyStore, num: int) -> dict[int, str]:
 
 def _spread(store: AnyStore, num: int) -> np.ndarray:
     return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))
-
-
-def row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[str]:
-    """Return a line about each row: its text or caption, its class, its chromosome; empty where it has none."""
-    if not len(indices):
-        return []
-    parts: list[list[str]] = []
-    if text is not None and "tokens" in view.columns:
-        tokens = view.padded("tokens", indices).tolist()
-        parts.append([repr(text.decode(ids)[:LONGEST_TEXT]) for ids in tokens])
-    elif CAPTION in view.columns:
-        captions = decode_captions(view.padded(CAPTION, indices).numpy())
-        parts.append([repr(caption[:LONGEST_TEXT]) for caption in captions])
-    for name, column in view.columns.items():
-        if not column.shape:
-            names = column.names if column.num_classes else ()
-            values = view.padded(name, indices).tolist()
-            parts.append([f"{name} {names[int(value)] if names else value}" for value in values])
-    return [", ".join(line) for line in zip(*parts, strict=True)] or [""] * len(indices)

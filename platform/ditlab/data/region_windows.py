@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ditlab.data.stores.manifest import Column
+from ditlab.data.stores.manifest import Column, class_column
 
 if TYPE_CHECKING:  # torch and pyarrow, which an importer's --help can do without
     from ditlab.data.stores.bucketed_store import AnyStore
@@ -48,13 +48,7 @@ def region_columns(
         "present": Column(
             dtype="bool", shape=(regions,), description="false for padding, which ends a chromosome's last window"
         ),
-        "chromosome": Column(
-            dtype="int64",
-            num_classes=len(chromosomes),
-            unit="class index",
-            description="the window's chromosome",
-            names=tuple(chromosomes),
-        ),
+        "chromosome": class_column("the window's chromosome", len(chromosomes), chromosomes),
         "start": Column(dtype="int64", shape=(regions,), unit="base pairs", description="of each region; 0 in padding"),
         "end": Column(
             dtype="int64", shape=(regions,), unit="base pairs", description="behind each region; 0 in padding"

@@ -11,15 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.builtin import (
-    chromosome_names,
-    open_captioned_digits,
-    open_digits,
-    open_known_law,
-    open_motifs,
-    open_python_docs,
-    store_name,
-)
+from ditlab.data.builtin import BuiltIn, chromosome_names, open_built_in, store_name
 from ditlab.data.images.captions import LABEL
 from ditlab.data.known_laws import chain_of, mixture_of
 from ditlab.data.loading.held_out import (
@@ -47,7 +39,6 @@ from ditlab.home import Home
 from ditlab.spec.data import (
     ArrowData,
     CaptionedDigitsData,
-    DigitsData,
     FullOrderSpec,
     GaussianMixtureData,
     HoldOutClasses,
@@ -151,11 +142,6 @@ def open_data(
     UserError for a store that is missing (with the command that makes it), altered, or empty once rows are held out.
     """
     match spec:
-        case DigitsData():
-            return _split(open_digits(home, verify), spec.hold_out, "data.kind=digits")
-        case CaptionedDigitsData():
-            store = open_captioned_digits(spec, home, verify)
-            return _split(store, spec.hold_out, "data.kind=captioned_digits", group=spec.colours)
         case MnistData():
             return _mnist(spec, home, verify)
         case ArrowData():
@@ -164,18 +150,6 @@ def open_data(
             named = open_named_store("data.path", spec.path, home, verify, notify, kind, num_bytes(spec.cache))
             splits = _split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order)
             return _changed(_packed(splits, spec.packing), spec)
-        case TextData():
-            store = open_python_docs(spec, home, verify)
-            return _packed(_split(store, spec.hold_out, "data.kind=text"), spec.packing)
-        case MotifsData():
-            last_two = HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
-            hold_out = last_two if spec.hold_out is None else spec.hold_out
-            splits = _split(open_motifs(spec, home, verify), hold_out, "data.kind=motifs")
-            return dataclasses.replace(splits, references={"optimal": PlantedModules(spec).predict})
-        case GaussianMixtureData() | MarkovChainData():
-            law = mixture_of(spec) if isinstance(spec, GaussianMixtureData) else chain_of(spec)
-            splits = _split(open_known_law(spec, home, verify), spec.hold_out, f"data.kind={spec.kind}")
-            return dataclasses.replace(splits, references={"optimal": law})
         case MixtureData():
             return _mixture(
                 spec,
@@ -183,6 +157,30 @@ def open_data(
             )
         case DataSource():
             return _split(open_store(_plugin_store(spec, home), verify), spec.hold_out, f"data.kind={spec.kind}")
+        case _:
+            return _built_in(spec, home, verify)
+
+
+def _built_in(spec: BuiltIn, home: Home, verify: bool) -> DataSplits:
+    hold_out = spec.hold_out
+    if hold_out is None:
+        assert isinstance(spec, MotifsData), "others have a share"
+        hold_out = HoldOutClasses(column="chromosome", values=tuple(chromosome_names(spec)[-2:]))
+    group = spec.colours if isinstance(spec, CaptionedDigitsData) else 1
+    splits = _split(open_built_in(spec, home, verify), hold_out, f"data.kind={spec.kind}", group)
+    law: Any
+    match spec:
+        case TextData():
+            return _packed(splits, spec.packing)
+        case MotifsData():
+            law = PlantedModules(spec).predict
+        case GaussianMixtureData():
+            law = mixture_of(spec)
+        case MarkovChainData():
+            law = chain_of(spec)
+        case _:
+            return splits
+    return dataclasses.replace(splits, references={"optimal": law})
 
 
 def _plugin_store(spec: DataSource, home: Home) -> Path:

@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -67,21 +69,25 @@ def main() -> None:
 
 def write_store(path: Path, shard_rows: int, block_rows: int) -> None:
     """Write a store of SHARDS shards of random rows, which are the same file."""
+    from ditlab.data.stores import writer
     from ditlab.data.stores.manifest import Column, Source
-    from ditlab.data.stores.writer import ShardSeries, finish_store
 
     columns = {
         "image": Column(dtype="uint8", shape=(1, 7, 8), value_range=(0, 255)),
         "label": Column(dtype="int64", num_classes=10),
     }
     path.mkdir(parents=True)
-    series, generator = ShardSeries(path, "rows", columns, block_rows), np.random.default_rng(0)
-    for start in range(0, shard_rows, 100_000):
-        num = min(100_000, shard_rows - start)
-        image = generator.integers(0, 256, (num, 1, 7, 8), dtype=np.uint8)
-        series.append({"image": image, "label": image[:, 0, 0, 0].astype(np.int64) % 10}, most_bytes=2**62)
-    (shard,) = series.finish()
-    finish_store(path, columns, [shard] * SHARDS, name="large", description="", source=Source(kind="benchmark"))
+    generator = np.random.default_rng(0)
+
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for start in range(0, shard_rows, 100_000):
+            num = min(100_000, shard_rows - start)
+            image = generator.integers(0, 256, (num, 1, 7, 8), dtype=np.uint8)
+            yield {"image": image, "label": image[:, 0, 0, 0].astype(np.int64) % 10}
+
+    with patch.object(writer, "SHARD_BYTES", 2**62):
+        (shard,) = writer.write_shards(path, "rows", columns, batches(), block_rows)
+    writer.finish_store(path, columns, [shard] * SHARDS, name="large", description="", source=Source(kind="benchmark"))
 
 
 def measured(store: Path) -> dict[str, float]:

@@ -30,13 +30,12 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.data.images.captions import caption_column, encode_captions
-from ditlab.data.images.encoding import EncoderChoice, EncodingRules, open_features
 from ditlab.data.stores.manifest import Column
-from ditlab.encoders.features import image_columns, text_columns
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab_addons.encode.encoding import EncoderChoice, EncodingRules, image_columns, open_features, text_columns
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.peak_memory import peak_bytes
 

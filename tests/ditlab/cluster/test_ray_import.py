@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.api.imports import encode_store
 from ditlab.cluster.node_report import probe_node
 from ditlab.data.named_stores import pointed_folder
 from ditlab.data.stores.bucketed_store import BucketedStore
+from ditlab_addons.encode.encoding import encode_store
 from support.clusters.nodes import RayNodes, ray_nodes
 from support.command import Said, run_process
 from support.datasets.tiny_encoders import write_image_encoder

@@ -15,7 +15,6 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
-from ditlab.encoders.features import image_columns, text_columns, text_shapes
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
@@ -23,6 +22,7 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.runs.prepare import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
+from ditlab_addons.encode.encoding import image_columns, text_columns, text_shapes
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.datasets.writing import StoreWriter
 from support.trainings.workers import newest, same_state, tiny, train_here

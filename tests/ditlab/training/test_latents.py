@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import ditlab
-from ditlab.api.imports import encode_store, import_data
+from ditlab.api.imports import import_data
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.encoders.checkpoint import encoder_difference, folder_digests
@@ -17,6 +17,7 @@ from ditlab.inputs.noise import KeyedNoise, fixed_noise
 from ditlab.quality.evaluator import QualityEvaluator
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.importing import ImagesOptions
+from ditlab_addons.encode.encoding import encode_store
 from ditlab_addons.plan.frozen_encoders import EncoderWork, encoder_work
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder

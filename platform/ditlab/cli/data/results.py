@@ -22,15 +22,10 @@ WrittenStoreOutput = TypedDict(
 )
 
 
-class EncodeOutput(TypedDict):
-    """`ditlab data encode`."""
-
-    stores: list[WrittenStoreOutput]
-
-
-class ImportOutput(EncodeOutput):
+class ImportOutput(TypedDict):
     """`ditlab data import`."""
 
+    stores: list[WrittenStoreOutput]
     kind: str
     dry_run: NotRequired[bool]
 
@@ -88,7 +83,6 @@ StoreOutput = TypedDict(
 
 RESULTS = {
     "data import": ImportOutput,
-    "data encode": EncodeOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
     "data rm": RemovedOutput,

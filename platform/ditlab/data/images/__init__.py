@@ -1,1 +1,1 @@
-"""Images: captioned images decoded to sizes by aspect ratio, captions and features as columns, the idx format."""
+"""Images: captioned images decoded to sizes by aspect ratio, captions as a column."""

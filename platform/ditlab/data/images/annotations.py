@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -68,8 +68,13 @@ class Annotations:
         if self.label == "folder":
             label = folder_class(path, place)
         elif self.label == "cls":
-            label = beside.get(".cls", b"").decode(errors="replace").strip() or None
+            label = named_class(beside.get(".cls", b""))
         return CaptionedImage(place, None if problem else image, text, label, problem)
+
+
+def named_class(content: bytes) -> str | None:
+    """Return the class that the file beside an image names; None for an empty one."""
+    return content.decode(errors="replace").strip() or None
 
 
 def folder_class(path: str, place: str) -> str:
@@ -129,7 +134,7 @@ def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str
             try:
                 name, line = _read_line(record, asked)
             except BadRecord as problem:
-                raise record.error(problem) from None
+                raise replace(record, problem=problem).error() from None
             path = str(PurePosixPath(file.name).parent / name.replace("\\", "/"))
             if path in lines:
                 raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")

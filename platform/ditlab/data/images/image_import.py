@@ -40,8 +40,7 @@ from ditlab.data.import_blocks import (
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import source_name
-from ditlab.data.stores.block_index import block_rows
-from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.manifest import RGB, Column, Source, class_column, folder_name, image_column
 from ditlab.data.stores.receipt import (
     DAMAGED,
     NO_RECORD,
@@ -230,8 +229,7 @@ class ImageRules:
                     columns = self.columns(image.size)
                     part = folder / "{}x{}".format(*image.size)
                     part.mkdir(parents=True, exist_ok=True)
-                    rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
-                    series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)
+                    series[image.size] = ShardSeries(part, block.prefix, columns)
                 series[image.size].append(self.row(image))
                 counts[CUT] += image.caption_was_cut
                 counts[CONVERTED] += image.was_converted
@@ -271,25 +269,15 @@ class ImageRules:
 
     def columns(self, size: ImageSize) -> dict[str, Column]:
         """Return the columns of images of one size."""
-        columns = {
-            "image": Column(
-                dtype="uint8",
-                shape=(1 if self.decoding.grey else 3, *size),
-                value_range=(0, 255),
-                unit="pixel intensity",
-                description=f"channel ({'grey' if self.decoding.grey else 'red, green, blue'}), row, column",
-            )
-        }
+        if self.decoding.grey:
+            image = image_column((1, *size), "channel (grey), row, column")
+        else:
+            image = image_column((3, *size), RGB)
+        columns = {"image": image}
         if self.decoding.captions:
             columns[CAPTION] = caption_column(self.decoding.caption_length)
         if self.classes:
-            columns[LABEL] = Column(
-                dtype="int64",
-                num_classes=len(self.classes),
-                unit="class index",
-                description="the image's class",
-                names=tuple(self.classes),
-            )
+            columns[LABEL] = class_column("the image's class", len(self.classes), self.classes)
         return columns
 
     def check(self, image: DroppedRecord) -> None:

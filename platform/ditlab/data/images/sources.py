@@ -23,6 +23,7 @@ from ditlab.data.images.annotations import (
     class_name,
     class_table,
     folder_class,
+    named_class,
     read_lines,
 )
 from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
@@ -197,7 +198,7 @@ def _image_files(
         labels = {folder_class(file.name, file.name) for file in images}
         labels.update(_class_folders(source, files))
     elif annotations.label == "cls":
-        labels = {_class_beside(file, annotations) for file in with_suffix(used[BESIDE], ".cls")}
+        labels = {_class_beside(file) for file in with_suffix(used[BESIDE], ".cls")}
     return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
 
 
@@ -210,10 +211,10 @@ def _class_folders(source: str, files: Sequence[SourceFile]) -> set[str]:
     return folders
 
 
-def _class_beside(file: SourceFile, annotations: Annotations) -> str | None:
+def _class_beside(file: SourceFile) -> str | None:
     """Return the class that a file beside an image names; None where it cannot be read, as is told with its image."""
     with suppress(*UNREADABLE):
-        return annotations.annotate(file.name, "", b"", {file.suffix: read_source(file)}).label
+        return named_class(read_source(file))
     return None
 
 
@@ -377,5 +378,5 @@ def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str | None]:
         if annotations.label == "folder" and ending in IMAGE_SUFFIXES and not inside.set_aside:
             labels.add(folder_class(inside.name, f"{file.name}: {inside.name}"))
         elif isinstance(content, bytes):
-            labels.add(annotations.annotate(name, "", b"", {ending: content}).label)
+            labels.add(named_class(content))
     return labels

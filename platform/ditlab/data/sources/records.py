@@ -112,7 +112,7 @@ class SourceRecord:
     values: tuple[Any, ...] = ()
     """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
     problem: BadRecord | None = None
-    """Finding why it cannot be read; None for a record with values."""
+    """Finding why it cannot be read or used; None for a record with values."""
     is_rest: bool = False
     """True for a damaged file, or all of it behind the damage."""
 
@@ -121,17 +121,15 @@ class SourceRecord:
         """Place for people, below the source: `data/a.parquet, row 12`."""
         return ", ".join(filter(None, [self.file.name, self.where]))
 
-    def dropped(self, problem: BadRecord | None = None) -> DroppedRecord:
-        """Return what a receipt says of it: of its own problem, unless another is given."""
-        problem = problem or self.problem
-        return DroppedRecord(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(problem))
+    def dropped(self) -> DroppedRecord:
+        """Return what a receipt says of it."""
+        return DroppedRecord(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(self.problem))
 
-    def error(self, problem: BadRecord | None = None) -> UserError:
+    def error(self) -> UserError:
         """Return the error for a source whose records must all be read."""
-        problem = problem or self.problem
-        assert problem is not None, "it can be read"
+        assert self.problem is not None, "it can be read"
         where = ", ".join(filter(None, [self.file.place, self.where]))
-        return UserError(f"{where}: {problem}; {problem.remedy}.")
+        return UserError(f"{where}: {self.problem}; {self.problem.remedy}.")
 
 
 def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS) -> Iterator[SourceRecord]:

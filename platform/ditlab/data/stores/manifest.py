@@ -30,6 +30,8 @@ BUCKETS_NAME = "buckets.json"
 FORMAT_VERSION = 7
 """Version that is written and read."""
 DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
+RGB = "channel (red, green, blue), row, column"
+"""Description of a column of coloured images."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
@@ -106,6 +108,22 @@ class Column(ManifestRecord):
         return self.row_elements * self.stored_dtype.itemsize
 
 
+def class_column(description: str, num: int, names: Sequence[str] = ()) -> Column:
+    """Return a column of class indices, int64 in [0, num); `names`: those of the classes, if they have any."""
+    return Column(dtype="int64", num_classes=num, unit="class index", description=description, names=tuple(names))
+
+
+def image_column(shape: Sequence[int], description: str, highest: int = 255) -> Column:
+    """Return a column of images (channels, height, width), uint8 in [0, highest]."""
+    return Column(
+        dtype="uint8",
+        shape=tuple(shape),
+        value_range=(0, highest),
+        unit="pixel intensity",
+        description=description,
+    )
+
+
 class ColumnStatistics(ManifestRecord):
     """Statistics of all elements of a column, over all rows."""
 
@@ -162,6 +180,11 @@ class Moments(ManifestRecord):
 
 Columns = Mapping[str, Column]
 """Columns by name."""
+
+
+def row_bytes(columns: Columns) -> int:
+    """Return the bytes of a row of all columns on disk."""
+    return sum(column.row_bytes for column in columns.values())
 
 
 class StoredColumn(Column):

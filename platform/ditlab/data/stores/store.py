@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, piece_rows
 from ditlab.data.stores.blocks import PIECE_DIGEST_BYTES, arrow_schema, digests, piece_digest, read_block
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest, row_bytes
 from ditlab.errors import UserError, first_line
 
 if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds to import
@@ -196,7 +196,7 @@ class Store:
 
     @cached_property
     def _piece_rows(self) -> int:
-        return piece_rows(sum(column.row_bytes for column in self.columns.values()))
+        return piece_rows(row_bytes(self.columns))
 
     @cached_property
     def _verified(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,6 +32,7 @@ from ditlab.data.stores.manifest import (
     StoreShard,
     TextFacts,
     format_manifest,
+    row_bytes,
 )
 from ditlab.data.stores.receipt import ManifestRecord, SourceReceipt, plain_name
 from ditlab.errors import UserError
@@ -66,26 +68,36 @@ class ShardSeries:
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
 
-    def __init__(self, folder: Path, prefix: str, columns: Columns, rows_per_block: int):
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        columns: Columns,
+        rows_per_block: int | None = None,
+        rows_per_shard: int | None = None,
+    ):
+        """Begin shards of blocks of `rows_per_block` rows (None: as `block_index.block_rows` has it).
+
+        A shard is closed once it has SHARD_BYTES, or `rows_per_shard` rows, a multiple of the block's.
+        """
         self._folder = folder
         self._prefix = prefix
         self._columns = columns
-        self._size = rows_per_block
+        self._size = rows_per_block or block_rows(row_bytes(columns))
+        self._shard_rows = rows_per_shard
         self._schema = arrow_schema(columns)
         self._buffers: dict[str, np.ndarray] = {}
         """Memory of a block for rows that fill none yet, once there are any."""
         self._num_held = 0
         self._files: dict[Path, str] = {}
         """Name that each file under a temporary one will have; none for the open shard."""
-        self._piece_rows = piece_rows(sum(column.row_bytes for column in columns.values()))
+        self._piece_rows = piece_rows(row_bytes(columns))
         self._written: list[WrittenShard] = []
         self._sink: pa.OSFile | None = None
 
-    def append(self, batch: Mapping[str, Any], most_bytes: int = SHARD_BYTES, most_rows: int | None = None) -> None:
-        """Append rows; a shard is closed once it has `most_bytes`, or `most_rows`, a multiple of the block's."""
-        arrays = {name: checked(name, column, batch[name]) for name, column in self._columns.items()}
-        if set(batch) != set(arrays) or len({len(values) for values in arrays.values()}) != 1:
-            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
+    def append(self, batch: Mapping[str, Any]) -> None:
+        """Append rows."""
+        arrays = _stored_arrays(self._columns, batch)
         start = 0
         rows = len(next(iter(arrays.values())))
         while start < rows:
@@ -103,7 +115,7 @@ class ShardSeries:
                 block = self._buffers
                 self._num_held = 0
             self._add(block)
-            if self._bytes >= most_bytes or (most_rows and self._rows >= most_rows):
+            if self._bytes >= SHARD_BYTES or (self._shard_rows and self._rows >= self._shard_rows):
                 self._close_shard()
 
     def finish(self) -> list[WrittenShard]:
@@ -183,30 +195,35 @@ class ShardSeries:
         return HashFile(file=self._files[file], bytes=sync_file(file), sha256=sha256)
 
 
+def _stored_arrays(columns: Columns, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the columns of a batch in their stored dtypes. Raises ValueError for other columns."""
+    arrays = {name: checked(name, column, batch[name]) for name, column in columns.items()}
+    if batch.keys() != arrays.keys() or len({len(values) for values in arrays.values()}) != 1:
+        raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}, all of one length")
+    return arrays
+
+
 def write_shards(
     folder: Path,
     prefix: str,
     columns: Columns,
-    batches: Iterable[Mapping[str, np.ndarray]],
-    most_bytes: int = SHARD_BYTES,
+    batches: Iterable[Mapping[str, Any]],
     rows_per_block: int | None = None,
+    rows_per_shard: int | None = None,
 ) -> list[WrittenShard]:
     """Write rows as shards of a store, durably; returns their records, which `finish_store` joins.
 
     A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
-    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist; each has blocks of `rows_per_block` rows (None: as
-    `block_index.block_rows` has it), one of which is held in memory. Equal rows give equal files; none is left where
-    `batches` raises. Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
+    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist, of `rows_per_block` and `rows_per_shard` as `ShardSeries`
+    has them; a block is held in memory. Equal rows give equal files; none is left where `batches` raises. Raises
+    UserError for values that a column cannot hold, and for a folder that cannot be written.
     """
-    rows = rows_per_block or block_rows(sum(column.row_bytes for column in columns.values()))
-    series = ShardSeries(folder, prefix, columns, rows)
-    with writing_into(folder):
-        try:
-            for batch in batches:
-                series.append(batch, most_bytes)
+    with closing(ShardSeries(folder, prefix, columns, rows_per_block, rows_per_shard)) as series:
+        for batch in batches:
+            with writing_into(folder):
+                series.append(batch)
+        with writing_into(folder):
             return series.finish()
-        finally:
-            series.close()
 
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
@@ -273,15 +290,10 @@ def write_batches(
         rows = rows_per_block or rows_per_shard
         if not rows:
             held, rows = _first_batches(columns, unread)
-        with closing(ShardSeries(path, "shard", columns, rows)) as series:
-            with writing_into(path):
-                while held:  # of which each batch leaves the memory as it is written
-                    series.append(held.popleft(), most_rows=rows_per_shard)
-            for batch in unread:
-                with writing_into(path):
-                    series.append(batch, most_rows=rows_per_shard)
-            with writing_into(path):
-                return finish_store(path, columns, series.finish(), **facts)
+        released = (held.popleft() for _ in range(len(held)))  # each leaves the memory as it is written
+        shards = write_shards(path, "shard", columns, chain(released, unread), rows, rows_per_shard)
+        with writing_into(path):
+            return finish_store(path, columns, shards, **facts)
     finally:
         if made_folder and path.is_dir() and not any(path.iterdir()):
             path.rmdir()
@@ -292,14 +304,12 @@ def _first_batches(columns: Columns, batches: Iterator[Mapping[str, Any]]) -> tu
     held = deque[dict[str, np.ndarray]]()
     rows = num_bytes = 0
     for batch in batches:
-        arrays = {name: checked(name, column, batch[name]) for name, column in columns.items()}
-        if batch.keys() != arrays.keys():
-            raise ValueError(f"a batch needs exactly the columns {sorted(arrays)}")
+        arrays = _stored_arrays(columns, batch)
         held.append({name: values.view(columns[name].dtype).copy() for name, values in arrays.items()})
         rows += len(next(iter(arrays.values())))
         num_bytes += sum(values.nbytes for values in arrays.values())
         if num_bytes > WHOLE_BYTES:
-            return held, block_rows(sum(column.row_bytes for column in columns.values()))
+            return held, block_rows(row_bytes(columns))
     return held, max(1, rows)
 
 
@@ -327,9 +337,9 @@ def finish_store(
     entries = [b64decode(each.entries) for each in shards]
     index = b"".join(entries)
     digest = hashlib.sha256(index).hexdigest()
-    attached = {plain_name(file): content for file, content in (attachments or {}).items()}
+    attached = attachments or {}
     manifest = StoreManifest(
-        name=plain_name(name),
+        name=name,
         description=description,
         rows=rows,
         columns={column: _stored_column(column, columns, shards, entries) for column in columns},

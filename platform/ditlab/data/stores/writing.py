@@ -21,7 +21,6 @@ from ditlab.data.stores.manifest import (
     Source,
     StoreFacts,
     format_manifest,
-    read_manifest,
 )
 from ditlab.data.stores.receipt import SourceReceipt
 from ditlab.errors import UserError
@@ -43,8 +42,9 @@ class WrittenStore:
     """Store on disk after a write."""
 
     store: AnyStore
-    outcome: WriteOutcome
-    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content."""
+    outcome: WriteOutcome = "written"
+    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content. Of a
+    store that was written aside, `named_stores.publish` knows it."""
 
 
 def write_store(
@@ -85,15 +85,11 @@ def place_buckets(
     """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
 
     They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
-    place in a single rename: until then the old store stays whole. Its folders, and what killed imports have left, are
-    removed after that; only one import at a time may write to a folder. A bucket that is there already stays, unless it
-    is damaged. Raises UserError for a folder that cannot be written.
+    place in a single rename. Its folders, and what killed imports have left, are removed after that; only one import at
+    a time may write to a folder. Raises UserError for a folder that cannot be written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
-    before: BucketsManifest | None = None
-    with suppress(UserError):
-        before = read_manifest(path / BUCKETS_NAME, BucketsManifest)
     ordered = sorted(stores.items(), key=lambda item: (item[0][0] * item[0][1], item[0][0]))
     manifest = BucketsManifest(
         name=name,
@@ -114,29 +110,14 @@ def place_buckets(
     )
     manifest = manifest.model_copy(update={"fingerprint": manifest.computed_fingerprint()})
     with writing_into(path):
-        has_moved = False
         for (_, store), bucket in zip(ordered, manifest.buckets, strict=True):
-            has_moved |= _move_bucket(store, path / bucket.folder)
+            folder = path / bucket.folder
+            shutil.rmtree(folder, ignore_errors=True)
+            store.path.rename(folder)
         sync_folder(path)
         write_durably(path / BUCKETS_NAME, format_manifest(manifest))
     _remove_unnamed(path, manifest)
-    placed = BucketedStore.open(path, verify=False)
-    if before is None:
-        return WrittenStore(placed, "written")
-    is_same = before.fingerprint == placed.fingerprint and not has_moved
-    return WrittenStore(placed, "unchanged" if is_same else "replaced")
-
-
-def _move_bucket(store: Store, folder: Path) -> bool:
-    """Move a store to its folder; returns False where a whole store of its content is there already."""
-    with suppress(UserError):
-        there = store.open(folder, verify=False)
-        if there.fingerprint == store.fingerprint:
-            there.verify()
-            return False
-    shutil.rmtree(folder, ignore_errors=True)
-    store.path.rename(folder)
-    return True
+    return WrittenStore(BucketedStore.open(path, verify=False))
 
 
 def _remove_unnamed(path: Path, manifest: BucketsManifest) -> None:

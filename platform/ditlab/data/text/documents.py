@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ditlab.data.import_blocks import InputBlock
@@ -16,8 +16,9 @@ from ditlab.errors import first_line
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
-LeaveOut = Callable[[SourceRecord, BadRecord | None], None]
-"""Function that counts a record and why it cannot be read, or raises it where none may be left out; None: no text."""
+LeaveOut = Callable[[SourceRecord], None]
+"""Function that counts a record by its problem, or raises that where none may be left out; without one it has no
+text."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
@@ -80,7 +81,7 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         if text and not problem:
             yield from pieces([text])
         else:
-            leave_out(record, problem)
+            leave_out(replace(record, problem=problem))
 
 
 def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
@@ -93,10 +94,10 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
     try:
         kept = deque(read(), maxlen=None if file.size <= IN_MEMORY and not file.compression else 0)
     except BadRecord as problem:
-        leave_out(record, problem)
+        leave_out(replace(record, problem=problem))
         return
     except UNREADABLE as error:
-        leave_out(record, BadRecord(f"cannot be read ({first_line(error)})", "check the file"))
+        leave_out(replace(record, problem=BadRecord(f"cannot be read ({first_line(error)})", "check the file")))
         return
     last = block.stop is None or block.stop >= file.size
     empty = True
@@ -106,4 +107,4 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
     if empty and last and block.start:
         yield TextPiece("", last=True)  # the document's text ended in the block before
     elif empty and last:
-        leave_out(record, None)
+        leave_out(record)

@@ -23,7 +23,7 @@ from ditlab.data.import_blocks import (
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
-from ditlab.data.source_files import BadRecord, endings, list_source, source_name
+from ditlab.data.source_files import endings, list_source, source_name
 from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files
 from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
@@ -140,16 +140,16 @@ class TextRules:
         dropped = DroppedRecords()
         first_problem = ""
 
-        def leave_out(record: SourceRecord, problem: BadRecord | None) -> None:
+        def leave_out(record: SourceRecord) -> None:
             nonlocal first_problem
-            if problem is None:
+            if record.problem is None:
                 dropped.add(DroppedRecord(place=record.place, reason=EMPTY))
                 return
-            message = str(record.error(problem))
+            message = str(record.error())
             if self.refuses:
                 raise RefusedSource(message)
             first_problem = first_problem or message
-            dropped.add(record.dropped(problem))
+            dropped.add(record.dropped())
 
         rest = np.empty(0, tokenizer.dtype)
         counts = {"documents": 0, "bytes": 0, "tokens": 0}
@@ -305,10 +305,10 @@ def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -
     size = sum(file.size for file in {file for block in blocks for file in block.files})
     bad: list[UserError] = []
 
-    def leave_out(record: SourceRecord, problem: BadRecord | None) -> None:
-        if problem is None:
+    def leave_out(record: SourceRecord) -> None:
+        if record.problem is None:
             return
-        bad.append(record.error(problem))
+        bad.append(record.error())
         if refuses:
             raise bad[0]
 

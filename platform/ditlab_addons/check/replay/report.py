@@ -7,16 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from ditlab.data.preview import row_texts
+from ditlab.data.images.captions import decode_captions
+from ditlab.data.stores.row_changes import CAPTION
+from ditlab.data.stores.view import View
 from ditlab.reports.formatting import facts_table, format_cell, terminal_table
 from ditlab_addons.check.replay.check import ReplayCheck
 from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplaySource
 from ditlab_addons.check.replay.stepper import ReplayedStep, SampleLoss, layers_of
 from ditlab_addons.check.report import Report, as_verdict, shown_number
+from ditlab_models.contract import TextCodec
 
+LONGEST_TEXT = 60
+"""Characters of a row's text that are shown."""
 MOST_SAMPLES = 8
 """Samples of a step that the terminal shows, those with the largest losses; JSON has all."""
 MOST_COMPARISONS = 40
@@ -69,7 +75,26 @@ class ReplayReport(Report):
     def _texts(self, step: ReplayedStep) -> Sequence[str]:
         """Return a line about each sample of a step, by place."""
         data = self.source.data
-        return row_texts(data.train, step.indices, data.text)
+        return _row_texts(data.train, step.indices, data.text)
+
+
+def _row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[str]:
+    """Return a line about each row: its text or caption, its class, its chromosome; empty where it has none."""
+    if not len(indices):
+        return []
+    parts: list[list[str]] = []
+    if text is not None and "tokens" in view.columns:
+        tokens = view.padded("tokens", indices).tolist()
+        parts.append([repr(text.decode(ids)[:LONGEST_TEXT]) for ids in tokens])
+    elif CAPTION in view.columns:
+        captions = decode_captions(view.padded(CAPTION, indices).numpy())
+        parts.append([repr(caption[:LONGEST_TEXT]) for caption in captions])
+    for name, column in view.columns.items():
+        if not column.shape:
+            names = column.names if column.num_classes else ()
+            values = view.padded(name, indices).tolist()
+            parts.append([f"{name} {names[int(value)] if names else value}" for value in values])
+    return [", ".join(line) for line in zip(*parts, strict=True)] or [""] * len(indices)
 
 
 def _shown_step(step: ReplayedStep, texts: Sequence[str]) -> Iterator[RenderableType]:

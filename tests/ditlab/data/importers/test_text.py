@@ -60,7 +60,7 @@ def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
     options = {"tokenizer": "bpe", "vocabulary": 280}
     one = importing(source, processes=1, **options)
     two = importing(source, processes=2, **options)
-    assert (one.outcome, two.outcome) == ("written", "unchanged")
+    assert one.store.fingerprint == two.store.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
@@ -153,7 +153,6 @@ def test_another_import_replaces_tokens_and_tokenizer_together(importing, tmp_pa
     source = write_corpus(tmp_path / "corpus", "jsonl")
     importing(source, name="same")
     replaced = importing(source, name="same", tokenizer="bpe", vocabulary=300)
-    assert replaced.outcome == "replaced"
     assert open_tokenizer(replaced.store.path).vocabulary == 300
     assert sorted(file.suffix for file in replaced.store.path.iterdir()) == [".arrow", ".bin", ".json", ".json"]
 

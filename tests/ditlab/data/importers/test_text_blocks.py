@@ -69,8 +69,8 @@ def test_processes_and_kills_change_nothing(importing, tmp_path, small_blocks):
     options = {"length": LENGTH, "tokenizer": "bpe", "vocabulary": 300}
     one = importing(source, processes=1, **options)
     two = importing(source, processes=2, **options)
-    assert (one.outcome, two.outcome) == ("written", "unchanged")
     fingerprint = one.store.fingerprint
+    assert two.store.fingerprint == fingerprint
     shutil.rmtree(one.store.path)
 
     class Killed(Exception):

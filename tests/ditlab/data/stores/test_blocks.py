@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from ditlab.data.stores import writer
 from ditlab.data.stores.block_index import unpack_entries
 from ditlab.data.stores.blocks import arrow_schema, read_block
 from ditlab.data.stores.manifest import Column, Source
@@ -204,13 +205,15 @@ def test_shards_of_several_writers_make_one_store(tmp_path: Path) -> None:
     assert files[0] == files[1] and len(files[0]) == 5
 
 
-def test_writers_that_fail_leave_nothing(tmp_path: Path) -> None:
+def test_writers_that_fail_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SHARD_BYTES", 1)
+
     def batches() -> Iterator[dict[str, np.ndarray]]:
         yield rows(10)
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="broke"):
-        write_shards(tmp_path, "part", COLUMNS, batches(), most_bytes=1)
+        write_shards(tmp_path, "part", COLUMNS, batches())
     bad = {"class": Column(dtype="int64", num_classes=2)}
     with pytest.raises(UserError, match="holds classes 0 to 5"):
         write_shards(tmp_path, "part", bad, [{"class": np.array([0, 5])}])

@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ditlab.data.builtin import open_digits
+from ditlab.data.builtin import open_built_in
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import ShardSeries, write_batches
 from ditlab.errors import UserError
+from ditlab.spec.data import DigitsData
 from support.datasets.manifests import edit_manifest
 from support.datasets.writing import StoreWriter
 
@@ -162,9 +163,9 @@ def test_another_format_version_is_refused(make_store, version):
 
 
 def test_built_in_data_of_another_version_are_built_again(home):
-    store = open_digits(home)
+    store = open_built_in(DigitsData(), home)
     edit_manifest(store.path / "store.json", version=5)
-    again = open_digits(home)
+    again = open_built_in(DigitsData(), home)
     assert again.manifest.fingerprint == store.manifest.fingerprint and again.manifest == store.manifest
 
 

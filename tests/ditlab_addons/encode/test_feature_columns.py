@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.api.imports import encode_store
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import ImportRequest, run_import
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
@@ -12,6 +11,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
+from ditlab_addons.encode.encoding import encode_store
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.datasets.writing import StoreWriter
@@ -70,7 +70,7 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
 
 
 def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
-    from ditlab.data.images.encoding import EncodingRules
+    from ditlab_addons.encode.encoding import EncodingRules
 
     places = {
         "encode_text": str(write_text_encoder(tmp_path / "text")),

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ditlab.api.imports import encode_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
+from ditlab_addons.encode.encoding import encode_store
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter
 

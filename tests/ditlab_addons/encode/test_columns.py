@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from ditlab.encoders.cache import content_keys
-from ditlab.encoders.features import image_columns, image_shapes, text_columns, text_shapes
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
+from ditlab_addons.encode.encoding import image_columns, image_shapes, text_columns, text_shapes
 
 CAPTIONS = ["a red seven", "a", "a green circle on the left of a blue square", "two white digits"]
 

@@ -1,15 +1,20 @@
-"""Features of frozen encoders as columns, computed by blocks of rows in an import, or for a store beside another."""
+"""Features of frozen encoders as columns, computed by blocks of rows for a store beside another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
+from ditlab.api.imports import import_request, published
+from ditlab.cluster.session import cluster_address
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_blocks import (
     BlockReceipt,
@@ -21,6 +26,7 @@ from ditlab.data.import_blocks import (
     imported_blocks,
 )
 from ditlab.data.importing import ImportRequest
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.source_files import SourceFile, list_source
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_name
@@ -28,15 +34,18 @@ from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
+from ditlab.encoders.autoencoder import FrozenAutoencoder
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
+from ditlab.home import Home
+from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.encoders import LATENTS
+from ditlab.spec.uris import is_uri
+from ditlab_models.contract import Spec
 
-if TYPE_CHECKING:
-    from ditlab.encoders.autoencoder import FrozenAutoencoder
-    from ditlab.encoders.image import FrozenImageEncoder
-    from ditlab.encoders.text import FrozenTextEncoder
-
-
+MOST_TOKENS = 512
+"""Most tokens of a caption whose features are stored, unless another number is asked for."""
 BATCH_BYTES = 4 * 2**20
 """Bytes of pixels that are encoded at a time, unless one image has more."""
 MEANING = {
@@ -47,6 +56,8 @@ MEANING = {
     LATENTS: ("", "channel (means, then log-variances from -30 to 20), row, column"),
 }
 """Unit and description by column."""
+Shapes = dict[str, tuple[str, tuple[int, ...]]]
+"""Type and shape of a row, by column."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +91,6 @@ class EncoderChoice:
 @lru_cache(maxsize=1)
 def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, FrozenImageEncoder | None]:
     """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one that does not fit."""
-    import torch
-
-    from ditlab.encoders.image import FrozenImageEncoder
-    from ditlab.encoders.text import FrozenTextEncoder
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text = image = None
     if encoders.text:
@@ -97,13 +103,66 @@ def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, Fr
 @lru_cache(maxsize=1)
 def open_autoencoder(place: str) -> FrozenAutoencoder:
     """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network does."""
-    import torch
-
-    from ditlab.encoders.autoencoder import FrozenAutoencoder
-
     opened = FrozenAutoencoder(place, "cuda" if torch.cuda.is_available() else "cpu", "--autoencoder")
     _ = opened.network
     return opened
+
+
+def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:
+    """Return the columns of captions of at most `longest` tokens."""
+    return {
+        "text": ("float16", (longest, encoder.width)),
+        "text_mask": ("bool", (longest,)),
+        "text_pooled": ("float32", (encoder.width,)),
+    }
+
+
+def text_columns(encoder: FrozenTextEncoder, captions: Sequence[str], longest: int) -> dict[str, np.ndarray]:
+    """Compute columns of captions, at most `longest` tokens each. Raises UserError for features that are not finite."""
+    features = encoder.encode(captions)
+    behind = longest - features["text"].shape[1]
+    features["text"] = pad(features["text"], (0, 0, 0, behind))
+    features["text_mask"] = pad(features["text_mask"], (0, behind))
+    return _columns(features, text_shapes(encoder, longest), "text encoder")
+
+
+def image_shapes(encoder: FrozenImageEncoder, height: int, width: int) -> Shapes:
+    """Return the columns of images of a size in pixels."""
+    num_patches = (height // encoder.patch) * (width // encoder.patch)
+    return {"image_features": ("float16", (num_patches, encoder.width))}
+
+
+def image_columns(encoder: FrozenImageEncoder, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite in float16."""
+    features = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
+    return _columns({"image_features": features}, image_shapes(encoder, *images.shape[2:]), "image encoder")
+
+
+def latent_shapes(encoder: FrozenAutoencoder, height: int, width: int) -> Shapes:
+    """Return the column of latents of images of a size in pixels."""
+    return {LATENTS: ("float32", (2 * encoder.channels, height // encoder.pixels, width // encoder.pixels))}
+
+
+def latent_columns(encoder: FrozenAutoencoder, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a latent that is not finite."""
+    moments = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
+    return _columns({LATENTS: moments}, latent_shapes(encoder, *images.shape[2:]), "autoencoder")
+
+
+def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[str, np.ndarray]:
+    columns = {}
+    for name, (dtype, shape) in shapes.items():
+        values = features[name].to(getattr(torch, dtype)).cpu()
+        assert values.shape[1:] == shape, f"{name} {tuple(values.shape[1:])} is not {shape}"
+        if not torch.isfinite(values).all():
+            damaged = not torch.isfinite(features[name]).all()
+            cause = "the checkpoint is damaged" if damaged else "they are beyond its range"
+            raise UserError(
+                f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name another checkpoint, or "
+                "encode in the step (encoders.text, encoders.image)."
+            )
+        columns[name] = values.numpy()
+    return columns
 
 
 @dataclass(frozen=True)
@@ -117,8 +176,6 @@ class EncodingRules:
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
         """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
-        from ditlab.encoders.features import image_columns, latent_columns, text_columns
-
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.verifies_blocks = True
@@ -141,8 +198,6 @@ class EncodingRules:
 
     def columns(self, own: Columns) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
-        from ditlab.encoders.features import image_shapes, latent_shapes, text_shapes
-
         text, image = open_features(self.encoders)
         shapes = text_shapes(text, self.tokens) if text else {}
         made_by: dict[str, Any] = {}
@@ -184,6 +239,44 @@ def _row_blocks(parts: Mapping[str, Store]) -> list[InputBlock]:
 
 
 def encode_store(
+    store: str | Path,
+    encode_text: str | None = None,
+    encode_images: str | None = None,
+    *,
+    autoencoder: str | None = None,
+    tokens: int | None = None,
+    patch: int | None = None,
+    name: str | None = None,
+    out: Path | None = None,
+    address: str | None = None,
+    progress: Progress = ignore_progress,
+    warn: Callable[[str], None] = lambda message: None,
+    replace: bool = False,
+) -> WrittenStore:
+    """Write a store of the same rows with features of frozen encoders beside its columns.
+
+    Args:
+        store: a store's folder, or the name of one under DITLAB_HOME/stores.
+        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
+        encode_images: encoder of images (DINOv3).
+        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
+        tokens: tokens of every row's text; None: those of the longest caption.
+        patch: side of the image encoder's patches that is asked for; None: any.
+        name: name of the new store; None: the store's with `-encoded`.
+        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster may share.
+
+    Raises UserError for a store, an encoder or a folder that does not fit.
+    """
+    if is_uri(str(store)):
+        raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
+    opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
+    encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch, autoencoder)
+    with import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
+        (encoded,) = published([encode_rows(opened, encoders, tokens, name, request)], request, replace, warn)
+        return encoded
+
+
+def encode_rows(
     store: AnyStore, encoders: EncoderChoice, tokens: int | None, name: str | None, request: ImportRequest[Any]
 ) -> WrittenStore:
     """Write a store of the same rows with the encoders' columns beside theirs, by blocks of rows.

@@ -1,0 +1,1 @@
+"""Add-on: features of frozen encoders as columns of a store."""
