@@ -22,11 +22,13 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
         "ask": "ask",
+        "compare": "compare",
         "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
         "replay": "check",
+        "runs query": "query",
         "verify": "check",
         "weights": "interop",
     },
@@ -34,6 +36,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "importer": {"get": "genome"},
     "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
     "function": {
+        "compare": "compare",
         "harness_model": "figures",
         "plan_samples": "race",
         "prove": "check",
@@ -174,8 +177,8 @@ class Parts(NamedTuple):
     """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
     for a command of another part is one more that it may print."""
     subcommands: Mapping[str, str] = NONE
-    """Click commands below `data`, by all words: `{"data statistics": "module:attribute"}`; below any other group that
-    is a `ditlab.cli.main.OpenGroup` too."""
+    """Click commands below `data` or `runs`, by all words: `{"data statistics": "module:attribute"}`; below any other
+    group that is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = NONE
     """Names of `import ditlab`, with the function or class of each."""

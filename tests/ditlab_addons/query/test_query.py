@@ -9,10 +9,10 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.query import query_runs
 from ditlab.tracking.index import cache_file
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
+from ditlab_addons.query.query import query_runs
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from ditlab.intervals import Interval, paired_interval, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 from ditlab.reports.sweep_records import shared_keys
+from ditlab.tracking.journal import TRAIN_LOSS
 from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
 MEASURED = (HELD_OUT, "held_out/", "assessed/", "quality/")
 """Prefixes of the metrics that are compared beside the training loss."""
-TRAIN_LOSS = "train/loss"
 CurveAxis = Literal["steps", "seconds"]
 AXES: tuple[CurveAxis, ...] = ("steps", "seconds")
 WINDOWS = 50
@@ -186,9 +186,13 @@ class Comparison:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The runs' names, with the id where two runs share a name."""
-        names = [run.name for run in self.runs]
-        return [run.name if names.count(run.name) == 1 else f"{run.name} ({run.run_id})" for run in self.runs]
+        """Labels of the runs, in their order."""
+        return [self.label(run) for run in self.runs]
+
+    def label(self, run: ComparedRun) -> str:
+        """Return a run's name, with its id where two runs share a name."""
+        is_shared = sum(one.name == run.name for one in self.runs) > 1
+        return f"{run.name} ({run.run_id})" if is_shared else run.name
 
     @cached_property
     def evaluated(self) -> list[ComparedRun]:
@@ -286,10 +290,6 @@ class Comparison:
         if len(values) < 2 or not np.isfinite(values).all():
             return []
         return list(zip(group.members, values, strict=True))
-
-    def label(self, run: ComparedRun) -> str:
-        """The run's entry of `labels`."""
-        return next(label for label, one in zip(self.labels, self.runs, strict=True) if one.run_id == run.run_id)
 
 
 @dataclass(frozen=True)
