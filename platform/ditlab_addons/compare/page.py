@@ -224,7 +224,7 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
     if len(values) < 2:
         return f"only {names[0]} has a number {at}: {values[0]}" if names else f"no run has a number {at}"
     if interval := comparison.difference(budget):
-        found = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
+        found = describe_difference(interval, (names[0], names[1]), "min", comparison.main)
         return f"{found}, means {values[0]} and {values[1]} {at}"
     interval = comparison.over_draws(budget)
     if interval is None:

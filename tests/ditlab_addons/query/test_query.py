@@ -102,3 +102,7 @@ def test_nothing_but_one_select_is_answered(home, sql, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="write one SELECT over"):
         query_runs(home, sql)
     assert {path.name for path in tmp_path.iterdir()} == {"home"}
+
+
+def test_a_misspelt_name_may_mean_the_command_of_an_add_on(ditlab):
+    assert "Did you mean 'query'?" in ditlab("runs", "qery").err
