@@ -38,7 +38,7 @@ from support.clusters import ray_instance
 
 results_are_typed = results.results_are_typed
 home, spec, ditlab, blank_pictures = small_run.home, small_run.spec, small_run.ditlab, small_run.blank_pictures
-finished, with_run = small_run.finished, small_run.with_run
+finished, with_run, blank_canvases = small_run.finished, small_run.with_run, small_run.blank_canvases
 mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.ray, ray_instance.breaking_family
 
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.

@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ditlab.api.analysis import compare, evaluate_averages, figures, load_export
+    from ditlab.api.analysis import evaluate_averages, figures, load_export
     from ditlab.api.removal import remove_runs
     from ditlab.api.run import Run, find_runs, open_run
     from ditlab.api.specs import count_parameters, load, load_sweep, quick, trace_shapes
@@ -26,13 +26,13 @@ __version__ = "0.1.0.dev0"
 warnings.filterwarnings("ignore", "IProgress not found")
 
 __all__ = [
-    "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__", "compare",
+    "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__",
     "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep", "open_run",
     "plan_sweep", "plan_training", "quick", "remove_runs", "trace_shapes", "train", "train_seeds", "tune",
 ]  # fmt: skip
 
 _NAMES = {
-    "ditlab.api.analysis": ("compare", "evaluate_averages", "figures", "load_export"),
+    "ditlab.api.analysis": ("evaluate_averages", "figures", "load_export"),
     "ditlab.api.removal": ("remove_runs",),
     "ditlab.api.run": ("Run", "find_runs", "open_run"),
     "ditlab.api.specs": ("count_parameters", "load", "load_sweep", "quick", "trace_shapes"),

@@ -23,11 +23,13 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
         "ask": "ask",
         "data encode": "encode",
+        "compare": "compare",
         "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
         "replay": "check",
+        "runs query": "query",
         "verify": "check",
         "weights": "interop",
     },
@@ -35,6 +37,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "importer": {"get": "genome"},
     "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
     "function": {
+        "compare": "compare",
         "harness_model": "figures",
         "plan_samples": "race",
         "prove": "check",
@@ -175,8 +178,8 @@ class Parts(NamedTuple):
     """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
     for a command of another part is one more that it may print."""
     subcommands: Mapping[str, str] = NONE
-    """Click commands below `data`, by all words: `{"data statistics": "module:attribute"}`; below any other group that
-    is a `ditlab.cli.main.OpenGroup` too."""
+    """Click commands below `data` or `runs`, by all words: `{"data statistics": "module:attribute"}`; below any other
+    group that is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = NONE
     """Names of `import ditlab`, with the function or class of each."""

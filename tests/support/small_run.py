@@ -66,6 +66,19 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ditlab.reports.rendering.render.to_svg", lambda figure, *_: "<svg/>")
 
 
+@pytest.fixture
+def blank_canvases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every figure and write it as four black pixels, in tests of what a page says: layout takes longest."""
+
+    from ditlab.reports.rendering import render
+
+    def blank(figure: Any, *theme: Any) -> np.ndarray:
+        render.draw_canvas(figure, *theme)
+        return np.zeros((2, 2, 3), np.uint8)
+
+    monkeypatch.setattr(render, "to_image", blank)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run of `SMALL`. Read it only: every test of the session shares it."""

@@ -1,4 +1,4 @@
-"""Comparison of runs, averages of one, figures without a run, exported models.
+"""Averages of a run, figures without a run, exported models.
 
 Imports torch on use.
 """
@@ -12,49 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.api.run import Run, open_run
-from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
     import torch
 
-    from ditlab.analysis.comparison import RunComparison
     from ditlab.analysis.drawing import ExportedModel
     from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
 
 
 _log = logging.getLogger("ditlab")
-
-
-def compare(
-    *runs: str | Run,
-    out: str | Path | None = None,
-    grid: int = 25,
-    seed: int = 0,
-    batch: int = 64,
-    log: bool = True,
-    warn: Callable[[str], None] | None = None,
-    on_progress: Progress = ignore_progress,
-) -> RunComparison:
-    """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and samples.
-
-    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME). `grid`
-    samples of each run are shown, drawn `batch` at once; with `log` the page becomes an artifact of every run. `warn`
-    receives warnings (None: the logger `ditlab`), `on_progress` (task, done, total or None, unit). Raises UserError for
-    runs that cannot be compared.
-    """
-    from ditlab.analysis.comparison import compare_runs
-
-    names, folder = [run.id if isinstance(run, Run) else run for run in runs], None if out is None else Path(out)
-    warn = warn or _log.warning
-    with computing_beside_others(warn):
-        return compare_runs(
-            names, Home.from_environment(), warn, on_progress,
-            out=folder, grid=grid, seed=seed, batch=batch, log=log,
-        )  # fmt: skip
 
 
 def evaluate_averages(

@@ -23,8 +23,8 @@ from ditlab.parts import absent_part, load_part, named
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
+from ditlab.runs.listing import run_rows
 from ditlab.runs.locks import is_locked, lock_run
-from ditlab.runs.query import run_rows
 from ditlab.spec.cards import differing_fields
 from ditlab.spec.experiment import Experiment, check_name
 from ditlab.spec.files import load_recorded_experiment

@@ -80,6 +80,16 @@ class OpenGroup(click.Group):
             raise click.UsageError(reason, ctx)
         return own
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command of a line. Those that other parts bring are among those that a misspelt name may mean."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if type(error).__name__ != "NoSuchCommand":  # new in click 8.4
+                raise
+            unknown: Any = type(error)
+            raise unknown(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from None
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ditlab", prog_name="ditlab")

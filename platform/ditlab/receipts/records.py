@@ -240,10 +240,15 @@ def differing_parts(measurements: Iterable[Measurement], metric: str | None = No
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
 
 
+def recorded_measurements(tags: Mapping[str, str], *groups: str) -> dict[str, Measurement]:
+    """Return the measurement behind each of these groups of figures, where a run's tags hold it."""
+    found = {group: Measurement.parse(tags.get(f"{TAG_PREFIX}{group}", "")) for group in groups}
+    return {group: each for group, each in found.items() if each}
+
+
 def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
     """Write the digests of what groups of figures are measured with: `Protocol: eval 4be1c20f9a31.`; empty for none."""
-    known = {group: Measurement.parse(tags.get(f"{TAG_PREFIX}{group}", "")) for group in groups}
-    found = [f"{group} {each.shown}" for group, each in known.items() if each]
+    found = [f"{group} {each.shown}" for group, each in recorded_measurements(tags, *groups).items()]
     return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ditlab.checkpoints.manifest import committed
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
-from ditlab.runs.query import run_rows
+from ditlab.runs.listing import run_rows
 from ditlab.storage.files import take_lock
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.records import RunRecord, is_process_there

@@ -84,7 +84,7 @@ class JournalIndex:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self.faults: dict[str, OSError] = {}
+        self._faults: dict[str, OSError] = {}
         """Errors of journals that the last update could not read, by run."""
         path = cache_file(home)
         try:
@@ -123,8 +123,15 @@ class JournalIndex:
                     self.database.execute("BEGIN IMMEDIATE")
                     self.database.executemany("DELETE FROM _journals WHERE run = ?", gone)
 
+    def fault_notes(self) -> list[str]:
+        """Return a sentence on each run whose journal the last update could not read."""
+        return [
+            f"run {run_id}: {self._home.run(run_id).journal} cannot be read ({first_line(error)})"
+            for run_id, error in self._faults.items()
+        ]
+
     def _update(self, journals: Collection[Journal]) -> dict[Journal, State]:
-        self.faults = {}
+        self._faults = {}
         known = self._known()
         changed = [journal for journal in journals if self._has_changed(journal, known.get(journal))]
         if changed:
@@ -138,7 +145,7 @@ class JournalIndex:
                     except FileNotFoundError:
                         self.database.execute(_FORGET, journal)
                     except OSError as error:
-                        self.faults[journal.run] = error
+                        self._faults[journal.run] = error
             known = self._known()
         return {journal: json.loads(known[journal].state) for journal in journals if journal in known}
 
@@ -156,7 +163,7 @@ class JournalIndex:
         except FileNotFoundError:
             return known is not None
         except OSError as error:
-            self.faults[journal.run] = error
+            self._faults[journal.run] = error
             return False
         return known is None or known[:3] != (found.st_ino, found.st_size, found.st_ctime_ns)
 

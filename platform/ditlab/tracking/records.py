@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -305,15 +305,6 @@ def find_unfinished(home: Home, name: str, spec_hash: str, *, is_group: bool = F
         if is_open and record.name == name and record.spec_hash == spec_hash:
             return home.run(record.run_id)
     return None
-
-
-def group_members(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Return the runs of each group of two or more by its id, in the order of their numbers."""
-    found: dict[str, list[RunRecord]] = {}
-    for record in records:
-        if record.group and not record.trials:
-            found.setdefault(record.group, []).append(record)
-    return {group: sorted(each, key=lambda one: one.trial) for group, each in found.items() if len(each) > 1}
 
 
 def record_remarks(runs: RunList) -> list[str]:

@@ -23,10 +23,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
 from ditlab.home import Home, RunFolder
-from ditlab.reports.comparison import RunCurve, smoothed, training_seconds
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
+from ditlab_addons.compare.comparison import RunCurve, smoothed, training_seconds
 
 BUDGET = 10_000
 """The default of `tracking.budget`."""

@@ -49,7 +49,7 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     ),
     (r"train/\w+/receipts/spec-\w+\.yaml", "the spec before a resume: check/verify/test_resumed_runs alters it"),
     (r"train/\w+/evaluations/\d+\.safetensors", "values by held-out sample: training/test_evaluation cuts one short"),
-    (r"train/\w+/journal\.parquet", "made again where it is damaged: runs/test_query"),
+    (r"train/\w+/journal\.parquet", "made again where it is damaged: ditlab_addons/query/test_query"),
     (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),
     (r".*\.lock", "a lock: what it holds is not read"),
     (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ditlab.analysis.comparison import summarise
 from ditlab.analysis.drawing import open_export
 from ditlab.api.removal import check_unneeded
 from ditlab.averages import PowerProfile
@@ -25,8 +24,8 @@ from ditlab.home import RunFolder
 from ditlab.quality.classifier import _load
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
+from ditlab.runs.listing import run_rows
 from ditlab.runs.page_pictures import load_picture
-from ditlab.runs.query import run_rows
 from ditlab.spec import files
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import read_takeovers
@@ -38,6 +37,7 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
 from ditlab.tracking.upload import CursorFile, journal_fault, num_unsent
+from ditlab_addons.compare.functions import summarise
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 from support.opened import open_training_run
 

@@ -29,16 +29,6 @@ PARTS = Parts(
             position=50,
         ),
         Command(
-            name="compare",
-            summary="Compare runs: parameters, curves, speed, samples.",
-            target="ditlab.cli.analysis.commands:compare",
-            examples=(
-                "ditlab compare digits-dit digits-unet",
-                "ditlab compare 1a2b3c4d 5e6f7a8b --grid 0 --out comparison",
-            ),
-            position=100,
-        ),
-        Command(
             name="figures",
             summary="Draw the figures of a run's family, or those that need no run.",
             target="ditlab.cli.analysis.commands:figures",

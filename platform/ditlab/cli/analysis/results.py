@@ -4,7 +4,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from ditlab.cli.output_types import FilesOutput, IntervalOutput, Numbers
+from ditlab.cli.output_types import FilesOutput, Numbers
 
 
 class MeasurementOutput(TypedDict):
@@ -54,27 +54,12 @@ class AveragesOutput(TypedDict):
     averages: list[AveragePointOutput]
 
 
-ComparedOutput = TypedDict("ComparedOutput", {
-    "run_id": str, "name": str, "family": str, "status": str, "step": int, "samples": int, "seconds": float | None,
-    "samples_per_second": float | None, "parameters": int, "forked_from": str | None, "metrics": Numbers,
-    "measurements": dict[str, MeasurementOutput], "runs": NotRequired[list[str]],
-    "intervals": NotRequired[dict[str, IntervalOutput]],
-})  # fmt: skip
-
-
-class CompareOutput(FilesOutput):
-    """`ditlab compare`."""
-
-    runs: list[ComparedOutput]
-
-
 KindsOutput = TypedDict("KindsOutput", {"kinds": list[str]})
 
 
 RESULTS = {
     "sample": StepFilesOutput,
     "evaluate": EvaluationOutput | AveragesOutput,
-    "compare": CompareOutput,
     "figures": FilesOutput | KindsOutput,
     "export": StepFilesOutput,
 }

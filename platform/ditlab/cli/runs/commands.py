@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ditlab.cli import options, output
+from ditlab.cli.main import OpenGroup
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
@@ -40,7 +41,7 @@ RunRow = dict[str, Any]
 """A run by the keys of `--json`."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OpenGroup, invoke_without_command=True)
 @click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs.")
 @click.option("--name", metavar="PATTERN", help="Runs of this name; * stands for any text.")
 @click.option("--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped.")
@@ -78,7 +79,7 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
 
 def _rows(home: Home, num: int, name: str | None, status: str | None) -> tuple[list[RunRow], list[str]]:
     """Rows of the newest runs that are wanted, and sentences on what could not be read."""
-    from ditlab.runs.query import run_rows
+    from ditlab.runs.listing import run_rows
     from ditlab.tracking.records import record_remarks, scan_runs
 
     runs = scan_runs(home)
@@ -153,45 +154,6 @@ def rename(run: str, name: str, as_json: bool) -> None:
     output.print_line(f"run {renamed.id}: {before} is now {renamed.name}", as_json)
     output.emit({"run_id": renamed.id, "name": renamed.name, "before": before}, as_json)
     output.hint(as_json, "runs show", renamed.id)
-
-
-@runs.command()
-@click.argument("sql", metavar="SQL")
-@options.as_json
-def query(sql: str, as_json: bool) -> None:
-    """Answer SQL, one SELECT over the tables runs, metrics and specs of all runs in DITLAB_HOME.
-
-    The three best runs of last week below two million parameters: "SELECT run, name, main_value FROM runs WHERE
-    created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value NULLS LAST LIMIT 3". SQLite reads it,
-    in memory; it can write nothing. NaN, and what was not measured, is NULL, which SQLite sorts first by itself.
-
-    \b
-    runs: run, name, family, status, step, total_steps, created, updated, parameters, train_loss, main_metric,
-      main_value, protocol, samples_per_second, sweep, trial, message
-    metrics: run, metric, step, value, time
-    specs: run, field, value
-
-    Values of a metric rank only where `protocol` is equal: it digests what they are measured with.
-    """
-    from ditlab.runs.query import as_records, query_runs, shown
-
-    answer = query_runs(Home.from_environment(), sql)
-    if len(set(answer.columns)) < len(answer.columns):
-        raise UserError(f"SQL gives two columns of one name ({', '.join(answer.columns)}); name them apart with AS.")
-    kinds = {
-        name: "number" if all(isinstance(row[place], int | float | None) for row in answer.rows) else "text"
-        for place, name in enumerate(answer.columns)
-    }
-    cells = ([escape_line(shown(value)) for value in row] for row in answer.rows)
-    output.console(as_json).print(terminal_table(kinds, cells))
-    for note in answer.notes:
-        output.say(note)
-    output.emit({"columns": answer.columns, "rows": as_records(answer)}, as_json)
-    first = answer.rows[0][answer.columns.index("run")] if answer.rows and "run" in answer.columns else None
-    if isinstance(first, str):  # SQL may call a number so
-        output.hint(as_json, "runs show", first)
-    else:
-        output.hint(as_json, "runs")
 
 
 @runs.command()

@@ -78,8 +78,6 @@ class RunOutput(TypedDict):
 
 RenameOutput = TypedDict("RenameOutput", {"run_id": str, "name": str, "before": str})
 
-QueryOutput = TypedDict("QueryOutput", {"columns": list[str], "rows": list[dict[str, Any]]})
-
 SyncedOutput = TypedDict("SyncedOutput", {"run_id": str, "sent": int, "left": int})
 
 SyncOutput = TypedDict("SyncOutput", {"synced": list[SyncedOutput], "refilled": dict[str, Any] | None})
@@ -100,7 +98,6 @@ RESULTS = {
     "runs": RunsOutput,
     "runs show": RunOutput,
     "runs log": LogOutput,
-    "runs query": QueryOutput,
     "runs rename": RenameOutput,
     "runs rm": DeleteOutput,
     "runs sync": SyncOutput,

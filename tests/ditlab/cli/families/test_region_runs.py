@@ -15,13 +15,13 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
-from ditlab.analysis.comparison import draw
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.home import Home
 from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.files import build_experiment
+from ditlab_addons.compare.functions import draw
 from support.command import Said, run_here, run_inside
 from support.datasets.writing import StoreWriter
 from support.opened import open_training_run

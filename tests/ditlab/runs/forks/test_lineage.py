@@ -4,12 +4,9 @@ import shutil
 
 import pytest
 
-from ditlab.analysis.comparison import open_groups, summarise
 from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.reports.comparison import Comparison
-from ditlab.reports.comparison_page import summary_text
 from ditlab.reports.page import Table
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
@@ -17,6 +14,9 @@ from ditlab.runs.lineage import CHANGED_TAG, change_tags, lineage, lineage_lines
 from ditlab.runs.page import spec_changes
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
+from ditlab_addons.compare.comparison import Comparison
+from ditlab_addons.compare.functions import open_groups, summarise
+from ditlab_addons.compare.page import summary_text
 from support.command import run_here
 from support.journaled import family_spec
 

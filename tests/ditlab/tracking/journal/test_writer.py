@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.runs.query import run_rows
+from ditlab.runs.listing import run_rows
 from ditlab.tracking.history import DEVICES_TAG, JournalFacts, final_values, metric_history
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import read_record

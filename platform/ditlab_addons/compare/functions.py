@@ -1,10 +1,11 @@
-"""Comparison of runs: a page, its pictures and its numbers."""
+"""Comparison of runs: which runs are compared, their summaries and samples, the page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,16 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ditlab.analysis.drawing import draw as draw_samples
-from ditlab.analysis.opened_run import OpenedRun, SavedRun, logged_records, open_found
+from ditlab.analysis.opened_run import OpenedRun, SavedRun, open_found
 from ditlab.analysis.sample_options import SampleOptions
 from ditlab.analysis.user_errors import building, output_folder, writing
+from ditlab.api.pages import log_files
+from ditlab.api.run import Run
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
-from ditlab.receipts.records import TAG_PREFIX, Measurement
-from ditlab.reports.comparison import (
+from ditlab.receipts.records import recorded_measurements
+from ditlab.runs.cores import computing_beside_others
+from ditlab.runs.lineage import ancestors
+from ditlab.spec.experiment import Experiment
+from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
+from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, damaged_lines, read_content
+from ditlab.tracking.names import flatten
+from ditlab.tracking.records import FoundRun, find_run, find_training_run, list_runs
+from ditlab.training.evaluation import read_by_sample
+from ditlab_addons.compare.comparison import (
     MEASURED,
-    TRAIN_LOSS,
     ComparedRun,
     Comparison,
     ForkPoint,
@@ -30,20 +40,12 @@ from ditlab.reports.comparison import (
     group_of,
     training_seconds,
 )
-from ditlab.reports.comparison_page import summary_text, write_comparison
-from ditlab.runs.lineage import ancestors
-from ditlab.spec.experiment import Experiment
-from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
-from ditlab.tracking.journal import JournalContent, damaged_lines, read_content
-from ditlab.tracking.names import flatten
-from ditlab.tracking.records import find_run, find_training_run, group_members, list_runs
-from ditlab.training.evaluation import read_by_sample
+from ditlab_addons.compare.page import summary_text, write_comparison
 from ditlab_models.parameters import count_parameters
 
 MAX_RUNS = 8
 """Most runs of a comparison: the number of colours that can be told apart."""
-GROUPS = ("eval", "quality")
-"""Groups of metrics whose measurements are compared."""
+_log = logging.getLogger("ditlab")
 
 
 @dataclass(frozen=True)
@@ -56,62 +58,66 @@ class RunComparison:
     """The compared runs: parameters, curves, speed, samples."""
     summary: str
     """The result in a sentence or two."""
-    unsent: dict[str, int] = field(default_factory=dict)
+    unsent: dict[str, int]
     """Records that wait for MLflow, by each run that the page was added to: 0 where it has arrived."""
 
 
-def compare_runs(
-    names: Sequence[str],
-    home: Home,
-    warn: Callable[[str], None],
-    progress: Progress = ignore_progress,
-    *,
-    out: Path | None,
-    grid: int,
-    seed: int,
-    batch: int,
-    log: bool,
+def compare(
+    *runs: str | Run,
+    out: str | Path | None = None,
+    grid: int = 25,
+    seed: int = 0,
+    batch: int = 64,
+    log: bool = True,
+    warn: Callable[[str], None] | None = None,
+    on_progress: Progress = ignore_progress,
 ) -> RunComparison:
-    """Compare the runs that `names` name, and write the page into `out` (None: `comparisons/` below DITLAB_HOME).
+    """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and samples.
 
-    A name may be that of a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
-    `grid` samples of each run are drawn and shown; with `log` the page becomes an artifact of every run, or of a
-    group's first. Raises UserError for runs that cannot be compared.
+    A run may be named by a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
+    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME). `grid`
+    samples of each run are shown, drawn `batch` at once; with `log` the page becomes an artifact of every run, or of a
+    group's first. `warn` receives warnings (None: the logger `ditlab`), `on_progress` (task, done, total or None,
+    unit). Raises UserError for runs that cannot be compared.
     """
-    groups = open_groups(names, home, warn, progress)
-    if log:
-        home.check_place()
-    name = f"comparisons/{'-'.join(group.run_id for group in groups)}"
-    folder = output_folder(out or home.root / name)
-    compared = []
-    for group in groups:
-        members = [summarise(run) for run in group.runs]
-        if grid:  # those of the first run of a group
-            progress(f"opening run {group.runs[0].folder.run_id} ({members[0].name})", 0, None, "")
-            members[0] = _with_samples(group.runs[0], members[0], partial(draw, grid=grid, seed=seed, batch=batch))
-        compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
-    progress("drawing the page", 0, None, "")
-    with writing(folder):
-        comparison = Comparison(compared, seed)
-        files = write_comparison(comparison, folder)
-    unsent: dict[str, int] = {}
-    for run in [group.runs[0] for group in groups] if log else ():
-        progress("sending the page to MLflow", len(unsent), len(groups), "runs")
-        with logged_records(run.tracker()) as tracker:
-            tracker.log_artifact(files[0], name)
-        unsent[run.folder.run_id] = tracker.num_unsent
-    return RunComparison(files, compared, summary_text(comparison), unsent)
+    names = [run.id if isinstance(run, Run) else run for run in runs]
+    warn = warn or _log.warning
+    with computing_beside_others(warn):
+        home = Home.from_environment()
+        groups = open_groups(names, home, warn, on_progress)
+        if log:
+            home.check_place()
+        name = f"comparisons/{'-'.join(group.run_id for group in groups)}"
+        folder = output_folder(home.root / name if out is None else Path(out))
+        compared = []
+        for group in groups:
+            members = [summarise(run) for run in group.runs]
+            if grid:  # those of the first run of a group
+                first = group.runs[0]
+                on_progress(f"opening run {first.folder.run_id} ({members[0].name})", 0, None, "")
+                members[0] = _with_samples(first, members[0], grid, seed, batch)
+            compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
+        on_progress("drawing the page", 0, None, "")
+        with writing(folder):
+            comparison = Comparison(compared, seed)
+            files = write_comparison(comparison, folder)
+        unsent: dict[str, int] = {}
+        for group in groups if log else ():
+            on_progress("sending the page to MLflow", len(unsent), len(groups), "runs")
+            run_folder = group.runs[0].folder
+            unsent[run_folder.run_id] = log_files(home, run_folder, files[:1], warn, name)
+        return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def _with_samples(run: OpenedRun, found: ComparedRun, drawing: Callable[[SavedRun], RunSamples]) -> ComparedRun:
-    """A summary with samples of the run's checkpoint, or the reason for their lack."""
-    drawn, reason = None, "it has no checkpoint yet"
+def _with_samples(run: OpenedRun, found: ComparedRun, grid: int, seed: int, batch: int) -> ComparedRun:
+    """Return a summary with samples of the run's checkpoint, or with the reason for their lack."""
     try:
-        if saved := run.saved_if_any():
-            drawn, reason = drawing(saved), ""
+        saved = run.saved_if_any()
+        if saved is None:
+            return replace(found, why_no_samples="it has no checkpoint yet")
+        return replace(found, drawn=draw(saved, grid, seed, batch))
     except UserError as error:  # weights that cannot be read
-        reason = str(error).rstrip(".")
-    return replace(found, drawn=drawn, why_no_samples=reason)
+        return replace(found, why_no_samples=str(error).rstrip("."))
 
 
 class OpenedGroup(NamedTuple):
@@ -131,42 +137,44 @@ def open_groups(
     """
     if not 2 <= len(texts) <= MAX_RUNS:
         raise UserError(f"RUN names {len(texts)} runs: a comparison takes 2 to {MAX_RUNS}; `ditlab runs` lists them.")
-    known = {record.run_id: record for record in list_runs(home)}
-    members = group_members(known.values())
+    records = list_runs(home)
+    names = {record.run_id: record.name for record in records}
     groups = []
     named = set[str]()
     for text in texts:
         group = _group_id(home, text)
-        found = [find_training_run(home, record.run_id) for record in members.get(group, ())]
-        found = found or [find_training_run(home, text)]
+        members = [record for record in records if record.group == group and not record.trials]
+        if group and len(members) > 1:
+            members.sort(key=lambda record: record.trial)
+            found = [FoundRun(home.run(record.run_id), record) for record in members]
+            name = names.get(group, members[0].name.rpartition("-seed")[0])
+        else:
+            found = [find_training_run(home, text)]
+            group = found[0].folder.run_id
+            name = found[0].record.name
         for each in found:
             run_id = each.folder.run_id
             if run_id in named:
                 raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
             named.add(run_id)
-        runs = [open_found(each, home, warn, progress) for each in found]
-        first = runs[0]
-        if len(runs) == 1:
-            groups.append(OpenedGroup(first.folder.run_id, first.record.name, runs))
-        else:
-            name = known[group].name if group in known else first.record.name.rpartition("-seed")[0]
-            groups.append(OpenedGroup(group, name, runs))
+        groups.append(OpenedGroup(group, name, [open_found(each, home, warn, progress) for each in found]))
     return groups
 
 
 def _group_id(home: Home, text: str) -> str:
-    """Id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix or name."""
-    sweep, _, arm = text.rpartition(".")
+    """Return the id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix or name."""
     with suppress(UserError):
         return find_run(home, text).record.run_id
+    sweep, _, arm = text.rpartition(".")
     with suppress(UserError):
-        return f"{find_run(home, sweep).record.run_id}.{arm}" if sweep else ""
+        return f"{find_run(home, sweep).record.run_id}.{arm}"
     return ""
 
 
 def summarise(run: OpenedRun) -> ComparedRun:
     """Summarise a run from its record, spec and journal, without its weights."""
-    experiment, record = run.experiment, run.record
+    experiment = run.experiment
+    record = run.record
     content = _read_journal(run)
     facts = JournalFacts.of(content)
     with building():
@@ -198,17 +206,12 @@ def summarise(run: OpenedRun) -> ComparedRun:
             name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(MEASURED)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
-        measured={group: found for group in GROUPS if (found := _measurement(facts.tags, group))},
+        measured=recorded_measurements(facts.tags, "eval", "quality"),
         cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
         line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
         draws=experiment.draws(),
     )
-
-
-def _measurement(tags: Mapping[str, str], group: str) -> Measurement | None:
-    tag = tags.get(f"{TAG_PREFIX}{group}")
-    return Measurement.parse(tag) if tag else None
 
 
 def _read_journal(run: OpenedRun) -> JournalContent:

@@ -9,10 +9,10 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs.query import query_runs
 from ditlab.tracking.index import cache_file
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
+from ditlab_addons.query.query import query_runs
 
 
 @pytest.fixture
@@ -102,3 +102,7 @@ def test_nothing_but_one_select_is_answered(home, sql, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="write one SELECT over"):
         query_runs(home, sql)
     assert {path.name for path in tmp_path.iterdir()} == {"home"}
+
+
+def test_a_misspelt_name_may_mean_the_command_of_an_add_on(ditlab):
+    assert "Did you mean 'query'?" in ditlab("runs", "qery").err

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from ditlab.analysis.comparison import draw, open_groups, summarise
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.home import Home
 from ditlab.receipts.records import Measurement
 from ditlab.storage.files import add_checksum, without_checksum
+from ditlab_addons.compare.functions import draw, open_groups, summarise
 from ditlab_models.figures import Figure, Text
 from support.command import Said, run_here, run_inside
 from support.homes import settled
@@ -106,7 +106,7 @@ def page(said: Said) -> str:
 @pytest.fixture
 def without_curves(monkeypatch) -> None:
     """Draw a word in place of the curves, in tests of the page's text: drawing them takes the longest."""
-    monkeypatch.setattr("ditlab.reports.comparison_page.curves_figure", lambda *_: Figure([Text(["curves"])]))
+    monkeypatch.setattr("ditlab_addons.compare.page.curves_figure", lambda *_: Figure([Text(["curves"])]))
 
 
 def test_two_runs_become_a_page(compared):

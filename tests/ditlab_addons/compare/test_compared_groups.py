@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ditlab.reports.comparison import ComparedRun, Comparison, RunCurve, group_of
-from ditlab.reports.comparison_page import summary_text, write_comparison
+from ditlab_addons.compare.comparison import ComparedRun, Comparison, RunCurve, group_of
+from ditlab_addons.compare.page import summary_text, write_comparison
 
 STEPS = np.array([0.0, 50.0, 100.0])
 SHARED = (0.3, -0.2, 0.1, 0.25)

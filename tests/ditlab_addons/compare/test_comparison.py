@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from ditlab.receipts.records import Measurement
-from ditlab.reports.comparison import (
+from ditlab.reports.rendering.render import save_figure
+from ditlab.reports.rendering.theme import THEME
+from ditlab_addons.compare.comparison import (
     ComparedRun,
     Comparison,
     RunCurve,
@@ -21,9 +23,7 @@ from ditlab.reports.comparison import (
     smoothed,
     training_seconds,
 )
-from ditlab.reports.comparison_page import curves_figure, summary_text, write_comparison
-from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.rendering.theme import THEME
+from ditlab_addons.compare.page import curves_figure, summary_text, write_comparison
 from ditlab_models.figures import Figure, ImageGrid, Text
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from ditlab.intervals import describe_difference, seed_band
-from ditlab.reports.comparison import (
+from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
+from ditlab.reports.page import ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
+from ditlab.reports.rendering.render import save_figure
+from ditlab.tracking.journal import TRAIN_LOSS
+from ditlab_addons.compare.comparison import (
     AXES,
     HELD_OUT,
-    TRAIN_LOSS,
     WINDOWS,
     ComparedRun,
     Comparison,
@@ -19,9 +22,6 @@ from ditlab.reports.comparison import (
     EqualBudget,
     smoothed,
 )
-from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
-from ditlab.reports.page import ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
-from ditlab.reports.rendering.render import save_figure
 from ditlab_models.figures import Curve, Figure, Lines
 
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
@@ -224,7 +224,7 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
     if len(values) < 2:
         return f"only {names[0]} has a number {at}: {values[0]}" if names else f"no run has a number {at}"
     if interval := comparison.difference(budget):
-        found = describe_difference(interval, (names[0], names[1]), "min", comparison.main or "")
+        found = describe_difference(interval, (names[0], names[1]), "min", comparison.main)
         return f"{found}, means {values[0]} and {values[1]} {at}"
     interval = comparison.over_draws(budget)
     if interval is None:

@@ -14,12 +14,12 @@ from ditlab.intervals import Interval, paired_interval, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 from ditlab.reports.sweep_records import shared_keys
+from ditlab.tracking.journal import TRAIN_LOSS
 from ditlab_models.figures import Figure
 
 HELD_OUT = "eval/"
 MEASURED = (HELD_OUT, "held_out/", "assessed/", "quality/")
 """Prefixes of the metrics that are compared beside the training loss."""
-TRAIN_LOSS = "train/loss"
 CurveAxis = Literal["steps", "seconds"]
 AXES: tuple[CurveAxis, ...] = ("steps", "seconds")
 WINDOWS = 50
@@ -186,9 +186,13 @@ class Comparison:
 
     @cached_property
     def labels(self) -> list[str]:
-        """The runs' names, with the id where two runs share a name."""
-        names = [run.name for run in self.runs]
-        return [run.name if names.count(run.name) == 1 else f"{run.name} ({run.run_id})" for run in self.runs]
+        """Labels of the runs, in their order."""
+        return [self.label(run) for run in self.runs]
+
+    def label(self, run: ComparedRun) -> str:
+        """Return a run's name, with its id where two runs share a name."""
+        is_shared = sum(one.name == run.name for one in self.runs) > 1
+        return f"{run.name} ({run.run_id})" if is_shared else run.name
 
     @cached_property
     def evaluated(self) -> list[ComparedRun]:
@@ -203,11 +207,12 @@ class Comparison:
         return sorted(shared_keys(run.held_out for run in self.evaluated), key=lambda name: name != self.main)
 
     @cached_property
-    def main(self) -> str | None:
-        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better."""
+    def main(self) -> str:
+        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better. Empty without
+        one."""
         names = self.evaluated[0].weights if len(self.evaluated) > 1 else ()
         shared = (name for name in names if all(name in run.weights and name in run.held_out for run in self.evaluated))
-        return next(shared, None)
+        return next(shared, "")
 
     @cached_property
     def obstacle(self) -> str:
@@ -218,7 +223,7 @@ class Comparison:
             return "the runs differ in their data (other training or held-out samples)"
         if not self.common:
             return "the runs' families have no held-out metric in common"
-        if self.main is None:
+        if not self.main:
             return "the runs' families have no loss component in common, so no held-out metric says which is better"
         every = [each for run in self.evaluated for each in run.measurements("eval")]
         measured = [each for each in every if each]
@@ -230,9 +235,9 @@ class Comparison:
 
     def measured_apart(self, group: str) -> str:
         """Sentence on other measurements of a name in `group`, `eval` or `quality`; empty where there are none."""
-        main = self.main if group == "eval" else None
+        main = self.main if group == "eval" else ""
         known = [each for run in self.runs for each in run.measurements(group)]
-        parts = differing_parts([each for each in known if each], main)
+        parts = differing_parts([each for each in known if each], main or None)
         if not parts:
             return ""
         return f"{group}/{main or '...'} is measured in several ways, which differ in: {', '.join(parts)}."
@@ -240,7 +245,7 @@ class Comparison:
     @cached_property
     def budgets(self) -> list[EqualBudget]:
         """The main metric at equal steps and equal time, in `evaluated`'s order; empty with an obstacle."""
-        if self.obstacle or self.main is None:
+        if self.obstacle:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]
         return [found for axis in AXES if (found := equal_budget(curves, axis))]
@@ -253,7 +258,7 @@ class Comparison:
         """
         lowest = [self.evaluated[place] for place in budget.order[:2]]
         known = [run for run in lowest if run.measured.get("eval")]
-        values = [found for run in known if (found := values_at(run, self.main or "", budget)) is not None]
+        values = [found for run in known if (found := values_at(run, self.main, budget)) is not None]
         if len(values) < 2 or len(values[0]) != len(values[1]) or len(values[0]) < 2:
             return None
         differences = values[0] - values[1]
@@ -281,15 +286,11 @@ class Comparison:
 
     def _member_values(self, group: ComparedRun, budget: EqualBudget) -> list[tuple[ComparedRun, float]]:
         """Main metric at a budget of the runs of a group; empty unless it has several, all of them measured there."""
-        curves = [run.held_out[self.main or ""] for run in group.members]
+        curves = [run.held_out[self.main] for run in group.members]
         values = [value_at(curve, budget.axis, budget.amount) for curve in curves]
         if len(values) < 2 or not np.isfinite(values).all():
             return []
         return list(zip(group.members, values, strict=True))
-
-    def label(self, run: ComparedRun) -> str:
-        """The run's entry of `labels`."""
-        return next(label for label, one in zip(self.labels, self.runs, strict=True) if one.run_id == run.run_id)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Add-on: a page that compares runs."""

@@ -1,0 +1,1 @@
+"""Add-on: questions in SQL about the runs of a home."""
