@@ -12,8 +12,8 @@ from ditlab.reports.comparison import ComparedRun, Comparison, RunCurve
 from ditlab.reports.comparison_page import write_comparison
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweep_report import write_sweep_report
-from ditlab.runs.live_page import LivePage
 from ditlab.runs.page import write_run_report
+from ditlab_addons.watch.live_page import LivePage
 from support.chromium import chromium, faults_of, find_chromium, visit
 from support.journaled import JournaledRun, finished_run
 

@@ -7,16 +7,16 @@ from typing import Literal
 
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements, node_warnings, software_faults, unshared_faults
-from ditlab.doctor.machine import MIN_FREE_BYTES, Finding
 from ditlab.spec.values import format_bytes
 from ditlab.tracking.access import sqlite_path
+from ditlab_addons.doctor.machine import MIN_FREE_BYTES, Finding
 
 SLOW_STORAGE = 100e6
 """Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
 
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
-    """Findings on nodes, versions, clocks, shared folders and free disk."""
+    """Findings on nodes, versions, clocks and shared folders."""
     working = [each for each in reports if each.trains]
     whole = [each for each in working if not each.problem]
     warnings = node_warnings(reports, required.versions)
@@ -31,7 +31,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
         found.append(Finding("ok", "versions", f"the same on {count}: {own}"))
     found += _clock_findings(reports, [sentence for sentence in warnings if sentence.startswith("the clock")])
     if whole:
-        found += [*_shared_findings(whole, required, count), *_disk_findings(whole)]
+        found += _shared_findings(whole, required, count)
     return found
 
 
@@ -62,22 +62,21 @@ def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, co
             yield Finding("ok", option, f"{value}, seen by {count}")
 
 
-def _disk_findings(whole: Sequence[NodeReport]) -> Iterator[Finding]:
-    """Findings on the node with the least free space of each folder."""
-    for what, key in (("DITLAB_HOME", "home_free"), ("DITLAB_CACHE", "cache_free")):
-        free, name = min((getattr(report, key), report.name) for report in whole)
+def disk_findings(results: Sequence[TaskResult]) -> Iterator[Finding]:
+    """Findings on the node with the least free space of each folder; `results` have the free bytes by folder."""
+    yield from _problems("disk", results)
+    measured = [result for result in results if not result.problem]
+    for what in measured[0].value if measured else ():
+        free, name = min((result.value[what], result.name) for result in measured)
         remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
-        text = f"{format_bytes(free)} free on {name}{', the least' if len(whole) > 1 else ''}"
+        text = f"{format_bytes(free)} free on {name}{', the least' if len(measured) > 1 else ''}"
         yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
 
 
 def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> Iterator[Finding]:
     """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
     for verb, results in ((f"writing {what}", written), (f"reading {what}", read)):
-        for result in results:
-            if result.problem:
-                remedy = "look at the place, the node's mount, its credentials"
-                yield Finding("missing", verb, f"{result.name}: {result.problem}", remedy)
+        yield from _problems(verb, results)
         speeds = {result.name: result.value for result in results if not result.problem}
         if not speeds:
             continue
@@ -87,6 +86,14 @@ def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[Task
             yield Finding("note", verb, text, costs)
         else:
             yield Finding("ok", verb, text)
+
+
+def _problems(what: str, results: Sequence[TaskResult]) -> Iterator[Finding]:
+    """Findings on nodes whose task has failed."""
+    for result in results:
+        if result.problem:
+            remedy = "look at the place, the node's mount, its credentials"
+            yield Finding("missing", what, f"{result.name}: {result.problem}", remedy)
 
 
 def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +17,6 @@ from itertools import cycle
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.cluster.capacity import HEAD_RESOURCE
 from ditlab.cluster.node_report import versions
 from ditlab.cluster.nodes import NodeRow, alive_nodes, collect_results, node_label, run_on_nodes, start_task
 from ditlab.cluster.ray_internals import ray_internal
@@ -26,13 +26,6 @@ from ditlab.cluster.survey import (
     collect_reports,
     removed_if_empty,
 )
-from ditlab.doctor.findings import (
-    report_findings,
-    speed_findings,
-    token_finding,
-    tracking_findings,
-)
-from ditlab.doctor.machine import Finding
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
 from ditlab.storage.local import writable_folder
@@ -43,10 +36,20 @@ from ditlab.tracking.access import (
     redact,
     resolve_tracking_uri,
 )
-from ditlab.tracking.mlflow_connection import store_fault
+from ditlab_addons.doctor.findings import (
+    disk_findings,
+    report_findings,
+    speed_findings,
+    token_finding,
+    tracking_findings,
+)
+from ditlab_addons.doctor.machine import Finding, existing_folder, store_fault
 
+HEAD_RESOURCE = "node:__internal_head__"
+"""Resource that Ray gives to the head alone."""
 CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
-CHUNK, NUM_CHUNKS = 8 << 20, 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
+CHUNK = 8 << 20
+NUM_CHUNKS = 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS
 
 
@@ -61,9 +64,10 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     say("collecting a report of every node ...")
     reports, silent = collect_reports(home, storage, CHECK_TIMEOUT)
     found = report_findings(reports, silent, NodeRequirements(versions(), str(home.root), storage))
-    found.append(_check_token())
     whole = {report.name: report for report in reports if report.trains and not report.problem}
     nodes = [node for node in alive_nodes() if node_label(node) in whole]
+    found += disk_findings(run_on_nodes(nodes, free_bytes, str(home.root), timeout=CHECK_TIMEOUT))
+    found.append(_check_token())
     if not nodes:
         return found
     found += _check_tracking(resolve_tracking_uri(launch_address(None, home), home), nodes)
@@ -112,6 +116,12 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Findi
         files = cycle(there[1:] + there[:1])
         reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
         return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
+
+
+def free_bytes(home: str) -> dict[str, int]:
+    """Free bytes of the disks that DITLAB_HOME and DITLAB_CACHE lie on, or will lie on."""
+    folders = {"DITLAB_HOME": home, "DITLAB_CACHE": os.environ.get("DITLAB_CACHE") or home}
+    return {name: shutil.disk_usage(existing_folder(Path(folder))).free for name, folder in folders.items()}
 
 
 def write_speed(place: str, name: str) -> float:
