@@ -7,7 +7,7 @@ ADDON = Parts(
         Command(
             name="new",
             summary="Write a commented spec to begin with.",
-            target="ditlab_addons.starters.commands:new",
+            target="ditlab_addons.starters.starters:new",
             examples=(
                 "ditlab new",
                 "ditlab new mine --like digits/dit",
@@ -16,5 +16,5 @@ ADDON = Parts(
             position=170,
         ),
     ),
-    results="ditlab_addons.starters.commands:RESULTS",
+    results="ditlab_addons.starters.results:RESULTS",
 )

@@ -9,8 +9,13 @@ from pathlib import Path
 from textwrap import indent, wrap
 from typing import Any
 
+import click
+
 import ditlab
+from ditlab.cli import output
+from ditlab.cli.options import as_json as json_option
 from ditlab.errors import UserError, nearest
+from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
 from ditlab.spec.overrides import chosen, merge, nested, options, values_of
@@ -21,6 +26,31 @@ from ditlab_models.contract import Spec
 
 FIRST = ("seed", "batch.size", "checkpoint.every", "evaluation.every", "resources.workers", "resources.gpus_per_worker")
 """Fields that one would change first, written out where a spec leaves them at their defaults, too."""
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--like", metavar="EXPERIMENT", help="Experiment or sweep to begin with, such as digits/dit.")
+@click.option("--list", "is_list", is_flag=True, help="List the experiments and sweeps that come with DiTLab.")
+@json_option
+def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> None:
+    """Write NAME.yaml, a spec whose comments explain its fields; without NAME, list what it can begin with.
+
+    A file that exists is never overwritten.
+    """
+    if name is None or is_list:
+        if like:
+            raise click.UsageError(f"--like {like} is what NAME begins with; give NAME, without --list.")
+        found = {each: describe(path) for each, path in shipped().items()}
+        output.console(as_json).print(terminal_table({"experiment": "id", "what it is": "text"}, found.items()))
+        output.emit({"experiments": found}, as_json)
+        output.hint(as_json, "new", "NAME", "--like", "digits/dit")
+        return
+    if like is None:
+        raise click.UsageError(f"NAME={name} has nothing to begin with; give --like digits/dit, or another of --list.")
+    path = write_commented(name, like)
+    output.emit({"files": [str(path)]}, as_json, [path])
+    output.hint(as_json, "tune" if is_sweep(path) else "train", path, "--quick")
 
 
 def shipped() -> dict[str, Path]:

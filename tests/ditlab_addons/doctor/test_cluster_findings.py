@@ -7,7 +7,7 @@ import pytest
 
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements
-from ditlab_addons.doctor.findings import (
+from ditlab_addons.doctor.cluster import (
     disk_findings,
     report_findings,
     speed_findings,
@@ -80,7 +80,7 @@ def test_the_node_with_the_least_room_is_named(home, cache, verdicts):
     assert [each.what for each in found] == ["disk of DITLAB_HOME", "disk of DITLAB_CACHE"]
     assert [each.verdict for each in found] == verdicts and all(each.found.endswith(", the least") for each in found)
     for each in found:
-        assert (each.verdict == "note") == bool(each.remedy) == each.found.startswith("1 GiB free on b")
+        assert (each.verdict == "note") == bool(each.remedy) == each.found.startswith("1.0 GiB free on b (")
     (failed, *_) = disk_findings([result("c", None, "no answer in 120 s"), roomy])
     assert failed.verdict == "missing" and "c (10.0.0.1/00000000): no answer in 120 s" in failed.found
 
