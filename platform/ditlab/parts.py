@@ -25,12 +25,15 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "data encode": "encode",
         "compare": "compare",
         "data statistics": "figures",
+        "doctor": "doctor",
+        "new": "starters",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
         "replay": "check",
         "runs query": "query",
         "verify": "check",
+        "watch": "watch",
         "weights": "interop",
     },
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
@@ -84,7 +87,7 @@ class Command(NamedTuple):
     summary: str
     """Its line in `ditlab --help`."""
     target: str
-    """The click command: `ditlab.cli.machine.commands:doctor`."""
+    """The click command: `ditlab.cli.train.commands:train`."""
     examples: tuple[str, ...]
     """Command lines at the end of its help; a group's commands show those that name them."""
     position: int = LAST
@@ -152,7 +155,7 @@ class SweepKind(NamedTuple):
 
 
 class CommandOption(NamedTuple):
-    """A flag of a command of the core that takes flags of add-ons: `schema`, `watch`."""
+    """A flag of a command that takes flags of add-ons: `schema`, `watch`."""
 
     command: str
     name: str

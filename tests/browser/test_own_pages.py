@@ -10,10 +10,10 @@ import pytest
 from ditlab.home import Home
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweep_report import write_sweep_report
-from ditlab.runs.live_page import LivePage
 from ditlab.runs.page import write_run_report
 from ditlab_addons.compare.comparison import ComparedRun, Comparison, RunCurve
 from ditlab_addons.compare.page import write_comparison
+from ditlab_addons.watch.live_page import LivePage
 from support.chromium import chromium, faults_of, find_chromium, visit
 from support.journaled import JournaledRun, finished_run
 

@@ -30,7 +30,7 @@ BRANCHES = {
     "platform/ditlab/data/loading/batches.py": (1, "bytes are mapped onto a range by NumPy, which starts no threads"),
     "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
     "platform/ditlab/data/loading/transfer.py": (2, "rows are copied from pinned memory, on a stream of their own"),
-    "platform/ditlab/doctor/machine.py": (1, "the doctor lists GPUs"),
+    "platform/ditlab_addons/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
     "platform/ditlab_addons/encode/encoding.py": (2, "features and latents are encoded on a GPU if there is one"),
     "platform/ditlab/engine/compilation.py": (2, "passes over graphs for the CPU's products, constant sizes on a GPU"),

@@ -409,7 +409,7 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(di
 
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch, anew):
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
-    for command in ("train", "analysis", "pages"):
+    for command in ("train", "analysis"):
         anew(f"ditlab.cli.{command}.commands")
 
     def function(name: str) -> str:
@@ -449,7 +449,7 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         "command": lambda name: ditlab(*name.split()).err,
         "field": field,
         "importer": lambda name: ditlab("data", "import", name).err,
-        "option": lambda name: ditlab("watch" if name == "--notify" else "train", "x.yaml", name).err,
+        "option": lambda name: ditlab("train", "x.yaml", name).err,
         "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
         "sweep's base": base,
         "function": function,

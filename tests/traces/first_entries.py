@@ -29,7 +29,7 @@ SHORT = (
     "tracking.report=false",  # the page at a run's end reads the files that the run left, its spec among them
 )  # fmt: skip
 ROOMS = (
-    "cli", "api", "sweeps doctor analysis", "cluster", "runs", "training", "quality", "inputs",
+    "cli", "api", "sweeps analysis", "cluster", "runs", "training", "quality", "inputs",
     "engine data checkpoints tracking reports", "encoders weights", "spec", "receipts averages", "home", "storage",
     "parts secrets errors numerics notebook_html progress",
     "ditlab_models",

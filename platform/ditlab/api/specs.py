@@ -134,6 +134,12 @@ def kind_of_sweep(sweep: Path | None, resume: str | None = None) -> SweepKind | 
     return find_sweep_kind(read_with_parents(sweep), spec_name(sweep))
 
 
-def load_of_kind(kind: SweepKind, path: Path, overrides: Sequence[str] = ()) -> Any:
-    """Load and check the file of a sweep that trains nothing. Raises UserError."""
-    return load_part("sweep's base", kind.name, kind.load)(path, overrides)
+def load_checked(path: Path, overrides: Sequence[str], kind: SweepKind | None) -> tuple[Any, str]:
+    """Load and check an experiment or a sweep, and its data; return it, and what `check_data` says of the data.
+
+    `kind` is that of a sweep that trains nothing, and has no data. Raises UserError.
+    """
+    if kind is not None:
+        return load_part("sweep's base", kind.name, kind.load)(path, overrides), ""
+    spec = load_sweep(path, overrides) if is_sweep(path) else load(path, overrides)
+    return spec, check_data(spec, path)

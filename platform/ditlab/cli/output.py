@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from ditlab.cli.terminal import escape_for_terminal
 from ditlab.home import Home, is_ray_job
+from ditlab.parts import absent_part
 
 if TYPE_CHECKING:
     from ditlab.cli.progress import TerminalConsole
@@ -86,8 +87,9 @@ def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
 
 
 def hint(as_json: bool, command: str, *arguments: object) -> None:
-    """Print the next useful command of DiTLab on standard error; nothing under `--json`."""
-    hint_text(as_json, command_line(command, *arguments))
+    """Print the next useful command of DiTLab on standard error; none under `--json`, and none that is not here."""
+    if not absent_part("command", command):
+        hint_text(as_json, command_line(command, *arguments))
 
 
 def hint_text(as_json: bool, text: str) -> None:

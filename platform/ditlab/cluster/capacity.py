@@ -12,8 +12,6 @@ from ditlab.spec.resources import Resources
 
 Node = Mapping[str, float]
 """Resources of a node by Ray's names: `CPU`, `GPU`."""
-HEAD_RESOURCE = "node:__internal_head__"
-"""Resource that Ray gives to the head alone."""
 
 
 def has_autoscaler() -> bool:

@@ -9,9 +9,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -75,8 +73,6 @@ def node_report(home: str, storage: str | None, probe: str, packages: Iterable[s
         "problem": problem,
         "versions": versions(with_code=not problem, packages=packages),
         "home": _probe_problem(lambda: (Path(home) / probe).read_bytes(), probe),
-        "home_free": _free(home),
-        "cache_free": _free(os.environ.get("DITLAB_CACHE") or home),
         "storage": "",
     }
     if storage is not None and not problem:  # read by the code that reads checkpoints
@@ -98,12 +94,6 @@ def _probe_problem(read: Callable[[], bytes], probe: str) -> str:
             time.sleep(0.2)
         except Exception as error:  # each library of a store has exceptions of its own
             return f"{type(error).__name__}: {error}".splitlines()[0][:300].rstrip(".")
-
-
-def _free(path: str) -> int:
-    """Free bytes of the disk that a folder lies on, or will lie on."""
-    there = next(folder for folder in (Path(path), *Path(path).parents) if folder.exists())
-    return shutil.disk_usage(there).free
 
 
 def probe_node(probe: str, content: str, source: str | None) -> list[str]:

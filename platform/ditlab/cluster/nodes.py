@@ -103,11 +103,6 @@ def node_label(node: NodeRow) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}/{node['NodeID'][:8]})"
 
 
-def node_options(node: NodeRow, **more: Any) -> dict[str, Any]:
-    """Ray's options for a task or actor that runs on this node only and waits for no CPU."""
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False), **more}
-
-
 def run_on_nodes(
     nodes: Sequence[NodeRow], function: Callable[..., Any], *arguments: Any, timeout: float, by_value: bool = False
 ) -> list[TaskResult]:
@@ -126,9 +121,11 @@ def run_on_nodes(
     return collect_results(tasks, timeout)
 
 
-def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any, num_gpus: int = 0) -> Any:
-    """Start `function(*arguments)` on a node; returns Ray's reference to its result."""
-    return ray.remote(function).options(max_retries=0, **node_options(node, num_gpus=num_gpus)).remote(*arguments)
+def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any) -> Any:
+    """Start `function(*arguments)` on a node, where it waits for no CPU; returns Ray's reference to its result."""
+    there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    task = ray.remote(function).options(max_retries=0, num_cpus=0, num_gpus=0, scheduling_strategy=there)
+    return task.remote(*arguments)
 
 
 def collect_results(tasks: dict[Any, NodeRow], timeout: float) -> list[TaskResult]:

@@ -29,6 +29,7 @@ from ditlab.cluster.ray_internals import (
     without_uv,
 )
 from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.parts import absent_part
 from ditlab.runs.signals import abandon_exit, end_process, is_ending, renew_handlers
 from ditlab.tracking.access import exempt_from_proxies
 
@@ -244,9 +245,10 @@ def start_with_patience(start: Callable[[], object], clean: Callable[[], None], 
             clean()
             reason = first_line(error)
             if not left or not _SLOW.search(str(error)):
+                doctor = "" if absent_part("command", "doctor") else "`ditlab doctor` shows what is missing, and "
                 raise RunFailed(
-                    f"Ray cannot be started on this machine ({reason}); `ditlab doctor` shows what is missing, and "
-                    "`ditlab train --local` trains without Ray."
+                    f"Ray cannot be started on this machine ({reason}); {doctor}`ditlab train --local` trains without "
+                    "Ray."
                 ) from error
             warn(f"Ray has not started ({reason}), as this machine is busy; trying again.")
             time.sleep(_PAUSE)

@@ -93,15 +93,15 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
             return
         if not is_uri(storage):
             stack.enter_context(removed_if_empty(Path(storage)))
-        store = CheckpointStore.at(storage)
-        store.files.check_writable()
-        with store.files.translating_errors("cannot be written", "name a place that every node can write into"):
-            store.files.write("", name, [name.encode()])
+        files = CheckpointStore.at(storage).files
+        files.check_writable()
+        with files.translating_errors("cannot be written", "name a place that every node can write into"):
+            files.write("", name, [name.encode()])
         try:
             yield name
         finally:
-            with store.files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
-                store.files.delete("", name)
+            with files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
+                files.delete("", name)
 
 
 @contextmanager
@@ -167,10 +167,6 @@ class NodeReport:
     """Reason why the probe below `checkpoint.storage` cannot be read there."""
     skew: float = 0.0
     """Seconds by which its clock is ahead of the launcher's."""
-    home_free: int = 0
-    """Free bytes of the disk that DITLAB_HOME lies on."""
-    cache_free: int = 0
-    """Free bytes of the disk that DITLAB_CACHE lies on."""
 
 
 @dataclass(frozen=True)

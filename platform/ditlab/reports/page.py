@@ -9,7 +9,7 @@ import json
 import mimetypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from io import BytesIO
@@ -32,8 +32,6 @@ _IN_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\
 _LARGEST_PICTURE = 64 * MIB
 _MOST_CHARACTERS = 1000
 _DESC = re.compile(r"<desc>([^<]*)</desc>")
-TOP = "top"
-"""Key of a page's head among its sections."""
 
 
 @dataclass(frozen=True)
@@ -265,54 +263,23 @@ class Page:
     progress: float | None = None
     """Fraction of the work that is done, shown as a bar; None: no bar."""
 
-    def keys(self) -> list[str]:
-        """Keys of the sections, in their order."""
-        return [section.key or f"section-{number}" for number, section in enumerate(self.sections, start=1)]
 
-
-def render_html(page: Page, interval: float | None = None) -> str:
+def render_html(page: Page, policy: str = "", live: int = 0, digests: Mapping[str, str] | None = None) -> str:
     """Render a page as one self-contained document: pictures as data URIs, style and script included, nothing fetched.
 
-    With an `interval`, in seconds, the page asks its server for changes as often; see `render_sections`. Escapes every
-    text; the page's policy lets no other script run than its own. Raises OSError where a picture cannot be read.
+    A page that a server keeps up to date has a `policy` of its own, asks for changes every `live` milliseconds, and
+    says by `digests` which versions of its sections it shows. Escapes every text; the page's policy lets no other
+    script run than its own. Raises OSError where a picture cannot be read.
     """
-    is_live = interval is not None
-    return (
-        _environment(html=True)
-        .get_template("page.html.j2")
-        .render(
-            page=page,
-            policy=content_policy(is_live),
-            live=round(1000 * interval) if interval is not None else None,
-            digests={key: digest_of(html) for key, html in render_sections(page).items()} if is_live else {},
-            script=Markup(_script()[0]),
-        )
-        .lstrip()
-    )
+    template = environment(html=True).get_template("page.html.j2")
+    script = Markup(_script()[0])
+    text = template.render(page=page, policy=policy or content_policy(), live=live, digests=digests, script=script)
+    return text.lstrip()
 
 
-def content_policy(is_live: bool) -> str:
-    """Content security policy of a page: its own script, and of a live one requests to its own server alone."""
-    images = "data:"
-    rest = f"style-src 'unsafe-inline'; script-src {_script()[1]}"
-    if is_live:
-        images = "'self' data:"
-        rest = f"{rest}; connect-src 'self'; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; img-src {images}; {rest}"
-
-
-def render_sections(page: Page) -> dict[str, str]:
-    """Render the inside of each section of a page, and of its head, by key."""
-    parts: Any = _environment(html=True).get_template("parts.html.j2").make_module({"page": page})
-    rendered = {TOP: parts.render_head(page)}
-    for key, section in zip(page.keys(), page.sections, strict=True):
-        rendered[key] = parts.render_section(section, key)
-    return {key: _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(html)) for key, html in rendered.items()}
-
-
-def digest_of(html: str) -> str:
-    """Short digest by which a browser says which version of a section it shows."""
-    return hashlib.sha256(html.encode()).hexdigest()[:16]
+def content_policy(images: str = "data:") -> str:
+    """Content security policy of a page: its own script alone, and pictures from these sources."""
+    return f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src {_script()[1]}"
 
 
 def write_html(page: Page, path: Path) -> Path:
@@ -326,13 +293,18 @@ def write_markdown(page: Page, path: Path) -> Path:
     def address(picture: Path) -> str:
         return quote(Path(os.path.relpath(picture, path.parent)).as_posix())
 
-    return write_text(_environment(html=False).get_template("page.md.j2").render(page=page, address=address), path)
+    return write_text(environment(html=False).get_template("page.md.j2").render(page=page, address=address), path)
+
+
+def printable(text: str) -> str:
+    """Replace control characters, of which HTML and Markdown have none."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def write_text(text: str, path: Path) -> Path:
     """Write a rendered page without control characters; makes folders as needed, and replaces the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, (_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text).strip() + "\n").encode())
+    return write_whole(path, (printable(text).strip() + "\n").encode())
 
 
 @cache
@@ -343,8 +315,9 @@ def _script() -> tuple[str, str]:
 
 
 @cache
-def _environment(html: bool) -> Environment:
-    environment = Environment(
+def environment(html: bool) -> Environment:
+    """Templates of pages, as HTML or as Markdown."""
+    made = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
@@ -352,6 +325,6 @@ def _environment(html: bool) -> Environment:
     def to_json(value: Any) -> Markup:  # inside a script element, which no text in it can end
         return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPTS))
 
-    environment.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": to_json}
-    environment.tests["instance"] = lambda part, kind: type(part).__name__ == kind
-    return environment
+    made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": to_json}
+    made.tests["instance"] = lambda part, kind: type(part).__name__ == kind
+    return made

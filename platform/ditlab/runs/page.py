@@ -29,7 +29,7 @@ from ditlab.reports.page import render_html, write_text
 from ditlab.reports.time_summary import FIGURES_TIME, time_summary
 from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
-from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, samples_of
+from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, read_shown, samples_of
 from ditlab.secrets import hide
 from ditlab.spec.cards import spec_fields
 from ditlab.spec.experiment import Experiment
@@ -69,9 +69,10 @@ def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **
 
     Raises OSError where the disk refuses, UserError where the run's record cannot be read.
     """
-    text = render_html(run_page(RunContent(home, folder, EmbeddedPictures(), **known)))
-    if len(text.encode(errors="replace")) > MOST_BYTES:
-        text = render_html(run_page(RunContent(home, folder, EmbeddedPictures(most_steps=0), **known)))
+    for pictures in (EmbeddedPictures(), EmbeddedPictures(most_steps=0)):
+        text = render_html(run_page(RunContent(home, folder, pictures, **known)))
+        if len(text.encode(errors="replace")) <= MOST_BYTES:
+            break
     return write_text(text, path or folder.path / REPORT)
 
 
@@ -139,7 +140,7 @@ class RunContent:
         self.events = [replace(event, text=hide(event.text)) for event in EventReader(folder).events_in(journal)]
         if ended:
             self.events.append(RunEvent(now, "end", f"ended: {ended}"))
-        self.spec = _text(folder.spec, notes)
+        self.spec = read_shown(folder.spec, notes)
         self.changes = spec_changes(home, self.record, experiment, notes)
 
     def _read_metrics(self, journal: JournalContent) -> None:
@@ -150,9 +151,11 @@ class RunContent:
         self.results.load(journal)
         trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
         self.step = max([self.record.step, *trained])
-        counts = {name.removeprefix("parameters."): value for name, value in self.facts.params.items()
-                  if name.startswith("parameters.") and value.isdecimal()}  # fmt: skip
-        self.parameters = {name: int(value) for name, value in counts.items()}
+        self.parameters = {
+            name.removeprefix("parameters."): int(value)
+            for name, value in self.facts.params.items()
+            if name.startswith("parameters.") and value.isdecimal()
+        }
         self.tags = {name: hide(value) for name, value in self.facts.tags.items() if not name.startswith("mlflow.")}
         speeds = self._values(SPEED)
         self.speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
@@ -206,16 +209,6 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
     except UserError as error:
         notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
     return None
-
-
-def _text(path: Path, notes: list[str] | None = None) -> str:
-    """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
-    try:
-        return hide(path.read_bytes().decode(errors="replace"))
-    except OSError as error:
-        if notes is not None:
-            notes.append(f"{path.name} cannot be read ({first_line(error)}).")
-    return ""
 
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
@@ -310,7 +303,7 @@ def run_page(run: RunContent) -> html.Page:
     software: list[tuple[str, list[html.Part]]] = []
     if run.tags:
         software.append(("Tags", [html.Table(["tag", "value"], list(run.tags.items()))]))
-    if environment := _text(run.folder.media / "environment.txt"):
+    if environment := read_shown(run.folder.media / "environment.txt"):
         software.append(("Packages and their versions", [html.Code(environment)]))
     sections = [
         _result(run), html.Section("Samples", run.samples[1:], "samples"), _curves(run), _quality(run),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +29,16 @@ _MOST_PIXELS = 1600
 _LONGEST_SENTENCE = 200
 
 
+class PictureSource(Protocol):
+    """Pictures of a page by their addresses."""
+
+    most_steps: int
+    """Steps whose samples the page shows."""
+
+    def address(self, path: Path, share: int) -> str:
+        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
+
+
 @dataclass
 class EmbeddedPictures:
     """Pictures inside the page, as data URIs."""
@@ -46,24 +56,6 @@ class EmbeddedPictures:
             raise UnusableFile("no room is left for it on the page", path)
         self.spent += len(content)
         return data_uri(content, f"picture.{kind}")
-
-
-@dataclass
-class LinkedPictures:
-    """Pictures that a server sends on request."""
-
-    most_steps: int = 200
-    paths: dict[str, Path] = field(default_factory=dict)
-    """File of each address that was given out."""
-
-    def address(self, path: Path, share: int) -> str:
-        """Address by which the picture is asked for. Raises OSError where it is not there."""
-        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.stat().st_mtime_ns:x}{path.suffix}"
-        self.paths[name] = path
-        return name
-
-
-PictureSource = EmbeddedPictures | LinkedPictures
 
 
 def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str]:
@@ -118,17 +110,23 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
 def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, share: int) -> Slide:
     path = folder.path / place
     label = f"step {step:,}"
-    texts = {}
-    for kind in (".txt", ".captions"):
-        with suppress(OSError):
-            texts[kind] = hide(path.with_suffix(kind).read_bytes().decode(errors="replace"))
     alternative = f"Samples of {label}"
-    if text := texts.get(".txt"):
+    if text := read_shown(path.with_suffix(".txt")):
         return Slide(label, alternative=alternative, text=text)
-    if captions := texts.get(".captions", "").splitlines():
+    if captions := read_shown(path.with_suffix(".captions")).splitlines():
         more = ["and more"] if len(captions) > 16 else []
         alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
     return Slide(label, pictures.address(path, share), alternative, captions=captions)
+
+
+def read_shown(path: Path, notes: list[str] | None = None) -> str:
+    """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
+    try:
+        return hide(path.read_bytes().decode(errors="replace"))
+    except OSError as error:
+        if notes is not None:
+            notes.append(f"{path.name} cannot be read ({first_line(error)}).")
+    return ""
 
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:

@@ -23,8 +23,6 @@ from ditlab.tracking.access import (
     artifact_address,
     exempt_from_proxies,
     is_server,
-    redact,
-    refusal_message,
     sqlite_address,
     sqlite_path,
 )
@@ -143,16 +141,6 @@ def outage_reason(error: Exception) -> str:
     if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
         return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
     return f"{reason}; the server's log says why" if "error responses" in reason else reason
-
-
-def store_fault(uri: str, home: Home) -> str:
-    """Return a clause on what MLflow's client meets at an address that answers; empty where it may read there."""
-    try:
-        connect(uri, home).search_experiments(max_results=1)
-    except Exception as error:
-        # MLflow's client and its database drivers raise errors of a dozen kinds.
-        return refusal_message(uri, *denial(error)) or f"{redact(uri)} cannot be read ({outage_reason(error)})"
-    return ""
 
 
 def is_damage(reason: str) -> bool:

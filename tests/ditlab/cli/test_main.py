@@ -17,10 +17,8 @@ from ditlab import __version__
 from ditlab.cli.main import main
 from ditlab.cli.output import emit
 from ditlab.cli.output_types import result_type
-from ditlab.doctor import machine
 from ditlab.parts import commands
 from ditlab.storage.files import stamped
-from ditlab_models.families import families
 from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
 from support.trainings.endings import handles_sigterm
@@ -145,19 +143,6 @@ def test_a_closed_pipe_is_no_traceback(spec, tmp_path):
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
     assert len(done.stdout) == 10
-
-
-def test_doctor_lists_its_findings(ditlab, home, monkeypatch):
-    monkeypatch.setattr(machine, "check_ray", lambda: iter(()))  # 8 s: test_starts.py
-    said = ditlab("doctor", "--json")
-    assert said.code == (1 if said.json["missing"] else 0)
-    assert set(said.json) == {"missing", "findings"}
-    found = {finding["what"]: finding for finding in said.json["findings"]}
-    assert {"Python", "torch", "deepspeed", "DITLAB_HOME", "model families", "MLflow"} <= set(found)
-    assert ", ".join(families()) in found["model families"]["found"]
-    assert all(finding["remedy"] for finding in found.values() if finding["verdict"] != "ok")
-    assert said.out.count("\n") == 1 and "Python" in said.err
-    assert not home.exists()
 
 
 def test_errors_as_json_hold_on_one_line(ditlab, spec):

@@ -109,18 +109,6 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
     assert len(said.err.splitlines()) == 3 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
 
 
-def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    said = ditlab("new")
-    assert said.code == 0 and "digits/sweep_schedule " in said.out and said.err.endswith("new NAME --like digits/dit\n")
-    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {"digits/dit", "mnist/unet", "region/get"}
-    said = ditlab("new", "mine", "--like", "digits/dit")
-    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith("train mine.yaml --quick\n")
-    for arguments in (["mine", "--like", "digits/dit"], ["mine"], ["--like", "digits/dit"]):
-        said = ditlab("new", *arguments)
-        assert said.code == 2 and said.err.count("\n") == 1
-
-
 def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
     def piped(*arguments, text=None):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((text or spec.read_text()).encode())))

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from ray._private import node
 
-from ditlab.cluster import session
-from ditlab.cluster.session import LONGEST_FOLDER, check_address, check_socket_folder
-from ditlab.doctor import machine
+from ditlab.cluster.session import LONGEST_FOLDER, check_address, check_socket_folder, start_with_patience
 from ditlab.engine.distributed import current_rank
 from ditlab.errors import RunFailed, UserError
 from support.trainings.workers import TINY, tiny, train_here
@@ -70,24 +68,22 @@ def test_an_mpi_launcher_around_a_run_is_not_its_own(monkeypatch, tmp_path, vari
     assert outcome.status == "finished"
 
 
-def test_the_doctor_shows_what_a_start_of_ray_fails_on(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+def test_a_start_that_fails_names_the_doctor_where_it_is(monkeypatch):
+    def fail():
+        raise OSError("no room in /dev/shm")
 
-    def fail(*_):
-        try:
-            raise OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes")
-        except OSError as error:
-            raise RunFailed("Ray cannot be started; `ditlab doctor` shows what is missing") from error
+    def said():
+        with pytest.raises(RunFailed) as caught:
+            start_with_patience(fail, lambda: None, pytest.fail)
+        return str(caught.value)
 
-    monkeypatch.setattr(session, "ray_session", fail)
-    (finding,) = machine.check_ray()
-    assert finding.verdict == "missing" and finding.found.startswith("validate_socket_filename failed")
-
-
-def test_the_doctor_looks_at_the_cluster_that_a_training_would_use(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    (finding,) = machine.check_ray()
-    assert finding.verdict == "missing" and finding.found.startswith("RAY_ADDRESS=127.0.0.1:9: no Ray cluster")
+    begin, end = (
+        "Ray cannot be started on this machine (no room in /dev/shm); ",
+        "`ditlab train --local` trains without Ray.",
+    )
+    assert said() == f"{begin}`ditlab doctor` shows what is missing, and {end}"
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    assert said() == begin + end
 
 
 UV_RUN = """

@@ -26,7 +26,7 @@ KEYS_ONLY = "docs/agents.md: $ "
 """Objects of trainings on a busy machine: their keys are compared, their numbers are of that machine."""
 NOT_COMPARED = {
     "docs/data.md: $ ditlab data import images --source pets": "7,390 photographs are needed",
-    "docs/cluster.md: $ ditlab doctor --cluster": "several nodes are needed; tests/ditlab/doctor tests each line",
+    "docs/cluster.md: $ ditlab doctor --cluster": "several nodes are needed; tests/ditlab_addons/doctor has them",
 }
 SHORT = (
     "training.steps=2", "schedule.warmup=0", "evaluation.samples=1", "evaluation.limit=8", "sampling.steps=1",

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from ditlab.cli.runs.commands import runs
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.mlflow_connection import store_fault
 from ditlab.tracking.tracker import RunTracker
+from ditlab_addons.doctor.machine import store_fault
 from support.served import PASSWORD, Served, account, guarded
 
 pytestmark = pytest.mark.slow  # a server of its own with accounts: 30 s

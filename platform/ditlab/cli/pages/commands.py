@@ -1,12 +1,8 @@
-"""Commands that show pages in a browser: `ditlab report`, `ditlab watch`, `ditlab ui`."""
+"""Commands that show pages in a browser: `ditlab report`, `ditlab ui`."""
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
-import threading
-import webbrowser
 from pathlib import Path
 
 import click
@@ -15,13 +11,6 @@ from ditlab.cli import options, output
 from ditlab.cli.terminal import PlainLines
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
-from ditlab.parts import command_options, load_part
-
-PORT = 8765
-_ELSEWHERE = (
-    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
-    "http://127.0.0.1:8080 here."
-)
 
 
 @click.command()
@@ -57,64 +46,6 @@ def report(run: str, out: Path | None, as_json: bool) -> None:
     output.emit({"run_id": found.record.run_id, "file": str(path), "bytes": path.stat().st_size}, as_json)
     is_live = not found.record.trials and found.record.status == "running"
     output.hint(as_json, "watch" if is_live else "runs show", found.record.run_id)
-
-
-@click.command()
-@options.run
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free."
-)
-@click.option(
-    "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
-)
-@options.added("watch")
-@options.as_json
-def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added: bool) -> None:
-    """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
-
-    RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
-    a cluster is watched on the machine that holds its DITLAB_HOME, through a tunnel:
-
-    \b
-    ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
-    """
-    from ditlab.runs.live_page import LivePage
-
-    home = Home.from_environment()
-    try:
-        found = options.find_noted(run)
-    except UserError as error:
-        raise UserError(f"{error} {_ELSEWHERE}") from None
-    if port is None:
-        with socket.socket() as probe:
-            port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
-    if found.record.trials:
-        kind, parts = ("group of seeds", "runs") if found.record.is_group else ("sweep", "trials")
-        raise UserError(
-            f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab runs show "
-            f"{found.folder.run_id}` counts and `ditlab runs` lists."
-        )
-    for name, option in command_options("watch").items():
-        if added[option.parameter]:
-            load_part("option", name, option.target)(found.folder, output.say)
-    with LivePage(home, found.folder, port, output.say) as page:
-        shown = f"run {found.record.run_id} ({found.record.name})"
-        output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)
-        is_remote = bool(os.environ.get("SSH_CONNECTION"))
-        if is_remote:
-            output.say(
-                f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} {socket.gethostname()}"
-            )
-        output.emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
-        if opens is None:  # a person at a terminal of this machine, with a desktop
-            has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-            opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote
-        if opens:
-            threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
-        try:
-            page.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            output.say("ended.")
 
 
 @click.command()

@@ -15,16 +15,6 @@ PARTS = Parts(
             position=110,
         ),
         Command(
-            name="watch",
-            summary="Show a run's page live in a browser, while it trains.",
-            target="ditlab.cli.pages.commands:watch",
-            examples=(
-                "ditlab watch digits-dit",
-                "ditlab watch 1a2b3c4d --port 0 --no-open",
-            ),
-            position=120,
-        ),
-        Command(
             name="ui",
             summary="Open the MLflow UI on the runs in DITLAB_HOME.",
             target="ditlab.cli.pages.commands:ui",

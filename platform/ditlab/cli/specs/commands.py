@@ -1,4 +1,4 @@
-"""Commands that read a spec and train nothing, and `ditlab new`, which writes one."""
+"""Commands that read a spec and train nothing."""
 
 from __future__ import annotations
 
@@ -24,34 +24,6 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("--like", metavar="EXPERIMENT", help="Experiment or sweep to begin with, such as digits/dit.")
-@click.option("--list", "is_list", is_flag=True, help="List the experiments and sweeps that come with DiTLab.")
-@options.as_json
-def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> None:
-    """Write NAME.yaml, a spec whose comments explain its fields; without NAME, list what it can begin with.
-
-    A file that exists is never overwritten.
-    """
-    from ditlab.spec.files import is_sweep
-    from ditlab.spec.starters import describe, shipped, write_commented
-
-    if name is None or is_list:
-        if like:
-            raise click.UsageError(f"--like {like} is what NAME begins with; give NAME, without --list.")
-        found = {each: describe(path) for each, path in shipped().items()}
-        output.console(as_json).print(terminal_table({"experiment": "id", "what it is": "text"}, found.items()))
-        output.emit({"experiments": found}, as_json)
-        output.hint(as_json, "new", "NAME", "--like", "digits/dit")
-        return
-    if like is None:
-        raise click.UsageError(f"NAME={name} has nothing to begin with; give --like digits/dit, or another of --list.")
-    path = write_commented(name, like)
-    output.emit({"files": [str(path)]}, as_json, [path])
-    output.hint(as_json, "tune" if is_sweep(path) else "train", path, "--quick")
-
-
-@click.command()
 @click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.overrides
 @options.as_json
@@ -60,30 +32,28 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 
     Columns, sizes and classes of the data are compared with the model's where the store is on this machine.
     """
-    from ditlab.api.specs import check_data, kind_of_sweep, load, load_of_kind, load_sweep
+    from ditlab.api.specs import kind_of_sweep, load_checked
     from ditlab.spec.files import is_sweep, spec_name
+    from ditlab.spec.sweep import Sweep
     from ditlab.spec.sweep_space import enumerate_trials
 
     mistakes, valid, hashes, not_compared = [], [], {}, {}
     for path in specs:
-        remark, absent = "", ""
+        remark = ""
         try:
             kind = kind_of_sweep(path)
+            spec, absent = load_checked(path, overrides, kind)
             if kind is not None:
-                remark = f" ({kind.noun}, {load_of_kind(kind, path, overrides).describe()})"
-            elif is_sweep(path):
-                sweep = load_sweep(path, overrides)
-                absent = check_data(sweep, path)
-                planned = enumerate_trials(sweep)
-                num = (sweep.trials or 0) if planned is None else len(planned)
+                remark = f" ({kind.noun}, {spec.describe()})"
+            elif isinstance(spec, Sweep):
+                planned = enumerate_trials(spec)
+                num = (spec.trials or 0) if planned is None else len(planned)
                 remark = f" (sweep, {num:,} trials)"
-                if sweep.num_seeds > 1:
-                    seeds = len(sweep.first_seeds)
+                if spec.num_seeds > 1:
+                    seeds = len(spec.first_seeds)
                     remark = f" (sweep, {num:,} arms under {seeds} seeds, {num * seeds:,} runs)"
             else:
-                experiment = load(path, overrides)
-                absent = check_data(experiment, path)
-                hashes[str(path)] = experiment.content_hash()
+                hashes[str(path)] = spec.content_hash()
         except UserError as error:
             mistakes.append(str(error))
         else:
@@ -105,21 +75,12 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
-    from ditlab.api.specs import check_data, kind_of_sweep, load, load_of_kind, load_sweep
-    from ditlab.spec.files import is_sweep
+    from ditlab.api.specs import kind_of_sweep, load_checked
+    from ditlab.spec.experiment import Experiment
 
-    hashes = {}
-    kind = kind_of_sweep(spec)
-    if kind is not None:
-        shown = load_of_kind(kind, spec, overrides).to_dict()
-    elif is_sweep(spec):
-        sweep = load_sweep(spec, overrides)
-        check_data(sweep, spec)
-        shown = sweep.to_dict()
-    else:
-        experiment = load(spec, overrides)
-        check_data(experiment, spec)
-        shown, hashes = experiment.to_dict(), {"spec_hash": experiment.content_hash()}
+    loaded, _ = load_checked(spec, overrides, kind_of_sweep(spec))
+    shown = loaded.to_dict()
+    hashes = {"spec_hash": loaded.content_hash()} if isinstance(loaded, Experiment) else {}
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)
     output.hint(as_json, "train" if hashes else "tune", *output.repeated_arguments("as_json"), "--dry-run")

@@ -15,17 +15,6 @@ PARTS = Parts(
             position=130,
         ),
         Command(
-            name="new",
-            summary="Write a commented spec to begin with.",
-            target="ditlab.cli.specs.commands:new",
-            examples=(
-                "ditlab new",
-                "ditlab new mine --like digits/dit",
-                "ditlab new rates --like digits/sweep_schedule",
-            ),
-            position=170,
-        ),
-        Command(
             name="validate",
             summary="Check specs without running them.",
             target="ditlab.cli.specs.commands:validate",

@@ -12,9 +12,6 @@ ParamsOutput = TypedDict("ParamsOutput", {
 })  # fmt: skip
 
 
-ExperimentsOutput = TypedDict("ExperimentsOutput", {"experiments": dict[str, str]})
-
-
 class ValidateOutput(TypedDict):
     """`ditlab validate`."""
 
@@ -30,7 +27,6 @@ ShowOutput = TypedDict("ShowOutput", {"spec": dict[str, Any], "spec_hash": NotRe
 
 RESULTS = {
     "params": ParamsOutput,
-    "new": FilesOutput | ExperimentsOutput,
     "validate": ValidateOutput,
     "show": ShowOutput,
     "schema": FilesOutput | dict[str, Any],

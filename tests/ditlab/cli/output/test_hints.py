@@ -12,9 +12,9 @@ import pytest
 from ditlab.cli import output
 from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
-from ditlab.doctor import machine
 from ditlab.home import Home
 from ditlab_addons.check import process_group
+from ditlab_addons.doctor import machine
 from support.sweeps import written_sweep
 from support.trainings.groups import warm_processes
 
@@ -159,6 +159,14 @@ def test_none_under_json(blank_pictures, run_id, with_run, ditlab, spec, tmp_pat
         said = with_run(*command, "--json")
         assert "next: " not in said.out + said.err, command
         assert said.out.count("\n") == 1, command
+
+
+def test_none_of_an_add_on_that_is_not_here(monkeypatch, capsys):
+    output.hint(False, "watch", "small")
+    assert capsys.readouterr().err.endswith(" watch small\n")
+    monkeypatch.setitem(sys.modules, "ditlab_addons", None)
+    output.hint(False, "watch", "small")
+    assert capsys.readouterr().err == ""
 
 
 def test_command_as_the_shell_finds_it(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import re
@@ -9,33 +10,37 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
-from ditlab.reports.page import Page, content_policy, digest_of, render_html, render_sections
+from ditlab.reports.page import Page, content_policy, environment, printable, render_html
 from ditlab.runs.page import RunContent, run_page
-from ditlab.runs.page_pictures import LinkedPictures, load_picture
+from ditlab.runs.page_pictures import load_picture
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.tracking.journal import JournalContent, read_lines
 
-INTERVAL = 2.0
-"""Seconds between a browser's questions for changes."""
+INTERVAL = 2000
+"""Milliseconds between a browser's questions for changes."""
 _LEAST_AGE = 1.0
 """Seconds for which a page is not made again, however many browsers ask."""
+TOP = "top"
+"""Key of a page's head among its sections."""
 HOST = "127.0.0.1"
 REQUEST_TIMEOUT = 30.0
 """Seconds that a connection may say nothing."""
+POLICY = content_policy("'self' data:") + "; connect-src 'self'; base-uri 'none'; form-action 'none'"
 HEADERS = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
 }  # fmt: skip
-TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True)
@@ -43,43 +48,36 @@ class Answer:
     """Answer to a request."""
 
     content: bytes
-    kind: str = TEXT
+    kind: str = "text/plain; charset=utf-8"
     """Its Content-Type."""
     status: HTTPStatus = HTTPStatus.OK
 
 
 FOREIGN_NAME = Answer(b"this server answers to names of loopback alone\n", status=HTTPStatus.FORBIDDEN)
+NOTHING = Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
 
 
-class LoopbackServer(ThreadingHTTPServer):
-    """HTTP server with a thread for each request, of which none keeps the process alive."""
+@dataclass
+class LinkedPictures:
+    """Pictures that a server sends on request."""
 
-    daemon_threads = True
-    allow_reuse_address = True
-    headers: ClassVar[Mapping[str, str]] = HEADERS
+    most_steps: int = 200
+    paths: dict[str, Path] = field(default_factory=dict)
+    """File of each address that was given out."""
 
-    def __init__(self, port: int, option: str) -> None:
-        """Listen on a port of loopback at once. Raises UserError, which names `option`, where that is impossible."""
-        try:
-            super().__init__((HOST, port), _LoopbackHandler)
-        except OSError as error:
-            raise UserError(
-                f"{option} {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
-            ) from error
-
-    def respond(self, path: str) -> Answer:
-        """Answer a path with its query; where it raises UserError or OSError, the answer is 503 with its sentence."""
-        raise NotImplementedError
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
+    def address(self, path: Path, share: int) -> str:
+        """Address by which the picture is asked for. Raises OSError where it is not there."""
+        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.stat().st_mtime_ns:x}{path.suffix}"
+        self.paths[name] = path
+        return name
 
 
 class _LoopbackHandler(BaseHTTPRequestHandler):
-    """Handler of GET and HEAD for a `LoopbackServer`."""
+    """Handler of GET and HEAD for a `LivePage`."""
 
-    server: LoopbackServer
-    server_version, sys_version = "ditlab", ""
+    server: LivePage
+    server_version = "ditlab"
+    sys_version = ""
     timeout = REQUEST_TIMEOUT
 
     def do_GET(self) -> None:
@@ -92,7 +90,7 @@ class _LoopbackHandler(BaseHTTPRequestHandler):
                 answer = Answer(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
         self.send_response(answer.status)
         own = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content))}
-        for name, value in {**self.server.headers, **own}.items():
+        for name, value in {**HEADERS, **own}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -110,45 +108,57 @@ def is_own_name(hosts: list[str]) -> bool:
     if len(hosts) != 1:
         return False
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@]+)(:[0-9]+)?", hosts[0].strip().lower())
-    return found is not None and is_loopback(found[1].strip("[]"))
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an interface."""
+    if found is None:
+        return False
+    host = found[1].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-class LivePage(LoopbackServer):
-    """Server of a run's page. `serve_forever` answers until it is interrupted; closing it frees the port."""
+class LivePage(ThreadingHTTPServer):
+    """Server of a run's page, with a thread for each request, of which none keeps the process alive.
 
-    headers: ClassVar[Mapping[str, str]] = {
-        **HEADERS,
-        "Content-Security-Policy": content_policy(is_live=True) + "; frame-ancestors 'none'",
-    }
+    `serve_forever` answers until it is interrupted; closing it frees the port.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
 
     def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
         """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
-        self._home, self._folder, self._warn = home, folder, warn
-        self._content, self._inode = JournalContent(), 0
+        self._home = home
+        self._folder = folder
+        self._warn = warn
+        self._content = JournalContent()
+        self._inode = 0
         self._pictures = LinkedPictures()
         self._experiment: Experiment | None = None
         self._lock = threading.Lock()
         self._page: Page | None = None
         self._rendered: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._made = 0.0
         self._fault = ""
-        super().__init__(port, "--port")
+        try:
+            super().__init__((HOST, port), _LoopbackHandler)
+        except OSError as error:
+            raise UserError(
+                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
+            ) from error
         self.url = f"http://{HOST}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
 
     def respond(self, path: str) -> Answer:
         """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""
         address = urlsplit(path)
         with self._lock:
             if address.path == "/":
-                html = render_html(self._refresh(), INTERVAL)
+                page = self._refresh()
+                html = render_html(page, POLICY, INTERVAL, self._digests)
                 return Answer(html.encode(), "text/html; charset=utf-8")
             if address.path == "/update":
                 pairs = parse_qs(address.query).get("have", [""])[0].split(",")
@@ -156,7 +166,7 @@ class LivePage(LoopbackServer):
                 return Answer(json.dumps(self._changes(have), allow_nan=False).encode(), "application/json")
             picture = self._pictures.paths.get(address.path.lstrip("/"))
         if picture is None:
-            return Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
+            return NOTHING
         content, kind = load_picture(picture)
         return Answer(content, f"image/{kind}")
 
@@ -170,7 +180,8 @@ class LivePage(LoopbackServer):
         with suppress(OSError):  # the page says why it cannot be read
             state = journal.stat()
             if state.st_ino != self._inode or state.st_size < self._content.end:
-                self._content, self._inode = JournalContent(), state.st_ino
+                self._content = JournalContent()
+                self._inode = state.st_ino
             for line in read_lines(journal, self._content.end):
                 self._content.add(line)
             content = self._content
@@ -182,13 +193,13 @@ class LivePage(LoopbackServer):
     def _changes(self, have: Mapping[str, str]) -> dict[str, Any]:
         """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
         page = self._refresh()
-        rendered = [{"key": key, "html": html, "digest": digest_of(html)} for key, html in self._rendered.items()]
+        changed = [key for key, digest in self._digests.items() if have.get(key) != digest]
         now = time.strftime("%H:%M:%S")
         state = f"live: training, as of {now}" if page.status == "running" else f"as of {now}: not training"
         return {
             "title": page.title,
-            "order": page.keys(),
-            "sections": [each for each in rendered if have.get(each["key"]) != each["digest"]],
+            "order": [key for key in self._rendered if key != TOP],
+            "sections": [{"key": key, "html": self._rendered[key], "digest": self._digests[key]} for key in changed],
             "state": f"as it was before: {self._fault}" if self._fault else state,
             "kind": "lost" if self._fault else page.status,
         }
@@ -199,7 +210,10 @@ class LivePage(LoopbackServer):
             return self._page
         try:
             page = self.current_page()
-            self._rendered, self._page, self._fault = render_sections(page), page, ""
+            self._rendered = _render_sections(page)
+            self._digests = {key: _digest(html) for key, html in self._rendered.items()}
+            self._page = page
+            self._fault = ""
         except Exception as error:  # the next look may find the files whole again
             fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
             if self._fault != fault:
@@ -209,3 +223,17 @@ class LivePage(LoopbackServer):
         if self._page is None:
             raise UserError(self._fault)
         return self._page
+
+
+def _render_sections(page: Page) -> dict[str, str]:
+    """Render the inside of a page's head and of each of its sections, by key."""
+    parts: Any = environment(html=True).get_template("parts.html.j2").make_module({"page": page})
+    rendered = {TOP: parts.render_head(page)}
+    for section in page.sections:
+        rendered[section.key] = parts.render_section(section, section.key)
+    return {key: printable(str(html)) for key, html in rendered.items()}
+
+
+def _digest(html: str) -> str:
+    """Short digest by which a browser says which version of a section it shows."""
+    return hashlib.sha256(html.encode()).hexdigest()[:16]

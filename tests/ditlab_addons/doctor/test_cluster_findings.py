@@ -1,21 +1,23 @@
 """The findings of `ditlab doctor --cluster`, from reports and measurements made by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ditlab.cluster.nodes import TaskResult
 from ditlab.cluster.survey import NodeReport, NodeRequirements
-from ditlab.doctor.findings import (
+from ditlab_addons.doctor.cluster import (
+    disk_findings,
     report_findings,
     speed_findings,
     token_finding,
     tracking_findings,
 )
-from ditlab.doctor.machine import Finding, last_sentence
+from ditlab_addons.doctor.machine import Finding, last_sentence
 
 OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
-GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN, home_free=50 << 30, cache_free=9 << 30)
+GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "s3://bucket/runs")
 
 
@@ -42,8 +44,6 @@ def test_a_cluster_that_agrees_is_ok_throughout():
         (replace(GOOD, skew=9.0), "clocks", "note"),
         (replace(GOOD, home="it is not there"), "DITLAB_HOME", "missing"),
         (replace(GOOD, storage="ACCESS_DENIED"), "checkpoint.storage", "missing"),
-        (replace(GOOD, home_free=1 << 30), "disk of DITLAB_HOME", "note"),
-        (replace(GOOD, cache_free=1 << 30), "disk of DITLAB_CACHE", "note"),
     ],
 )
 def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
@@ -64,10 +64,25 @@ def test_a_node_that_does_not_answer_is_missing():
     ]
 
 
-def result(node: str, value: float, problem: str = "") -> TaskResult:
+def result(node: str, value: Any, problem: str = "") -> TaskResult:
     return TaskResult(
         {"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56}, value, problem
     )
+
+
+@pytest.mark.parametrize(
+    ("home", "cache", "verdicts"), [(50, 9, ["ok", "ok"]), (1, 9, ["note", "ok"]), (50, 1, ["ok", "note"])]
+)
+def test_the_node_with_the_least_room_is_named(home, cache, verdicts):
+    roomy = result("a", {"DITLAB_HOME": 50 << 30, "DITLAB_CACHE": 9 << 30})
+    other = result("b", {"DITLAB_HOME": home << 30, "DITLAB_CACHE": cache << 30})
+    found = list(disk_findings([roomy, other]))
+    assert [each.what for each in found] == ["disk of DITLAB_HOME", "disk of DITLAB_CACHE"]
+    assert [each.verdict for each in found] == verdicts and all(each.found.endswith(", the least") for each in found)
+    for each in found:
+        assert (each.verdict == "note") == bool(each.remedy) == each.found.startswith("1.0 GiB free on b (")
+    (failed, *_) = disk_findings([result("c", None, "no answer in 120 s"), roomy])
+    assert failed.verdict == "missing" and "c (10.0.0.1/00000000): no answer in 120 s" in failed.found
 
 
 def test_speeds_are_in_megabytes_a_second_and_slow_ones_noted():

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ditlab.errors import RunFailed, UserError, first_line
@@ -90,7 +91,7 @@ def _rest() -> Iterator[Finding]:
     remedy = f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}" if missing else ""
     yield Finding("note" if missing else "ok", "C++ compiler", cpp_compiler() or "none", remedy)
     home = Home.from_environment()
-    existing = next(path for path in (home.root, *home.root.parents) if path.exists())
+    existing = existing_folder(home.root)
     free = shutil.disk_usage(existing).free
     if not os.access(existing, os.W_OK):
         remedy = "point DITLAB_HOME at a writable folder"
@@ -104,10 +105,15 @@ def _rest() -> Iterator[Finding]:
         yield Finding("missing", "model families", str(error), "fix or remove that family's folder")
 
 
+def existing_folder(path: Path) -> Path:
+    """Folder that is there, of a path and those above it: what is written to the path lies on its disk."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def check_tracking() -> Iterator[Finding]:
     """Findings on MLflow where runs launched here are tracked: its library, and the database or server."""
     from ditlab.tracking.access import access_fault, launch_address, redact, resolve_tracking_uri, sqlite_path
-    from ditlab.tracking.mlflow_connection import load_mlflow, store_fault
+    from ditlab.tracking.mlflow_connection import load_mlflow
 
     try:
         home = Home.from_environment()
@@ -122,6 +128,19 @@ def check_tracking() -> Iterator[Finding]:
     fault = "" if is_new else access_fault(uri, "start that server") or store_fault(uri, home)
     found, _, remedy = fault.rstrip(".").partition("; ")
     yield Finding("missing" if fault else "ok", "MLflow", found or redact(uri), remedy)
+
+
+def store_fault(uri: str, home: Home) -> str:
+    """Return a clause on what MLflow's client meets at an address that answers; empty where it may read there."""
+    from ditlab.tracking.access import redact, refusal_message
+    from ditlab.tracking.mlflow_connection import connect, denial, outage_reason
+
+    try:
+        connect(uri, home).search_experiments(max_results=1)
+    except Exception as error:
+        # MLflow's client and its database drivers raise errors of a dozen kinds.
+        return refusal_message(uri, *denial(error)) or f"{redact(uri)} cannot be read ({outage_reason(error)})"
+    return ""
 
 
 def check_ray() -> Iterator[Finding]:

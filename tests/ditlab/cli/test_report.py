@@ -1,12 +1,7 @@
-"""`ditlab report` and `ditlab watch`, and the page that a training leaves."""
+"""`ditlab report`, and the page that a training leaves."""
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -32,12 +27,10 @@ def test_mistakes_are_one_sentence(home, ditlab, tmp_path):
     circle.symlink_to(circle)
     for arguments, expected in (
         (("report", "nope"), "run 'nope' is unknown"),
-        (("watch", "nope"), "is watched there: ssh -t -L 8080:127.0.0.1:8080"),
         (("report", folder.run_id, "--out", tmp_path), "is a folder; name a file"),
         (("report", folder.run_id, "--out", pipe), "no plain file"),
         (("report", folder.run_id, "--out", circle), "no plain file"),
         (("report", folder.run_id, "--out", "/proc/none/x.html"), "cannot be written"),
-        (("watch", folder.run_id, "--port", "99999"), "99999"),
     ):
         said = ditlab(*arguments)
         assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
@@ -51,7 +44,6 @@ def test_a_sweep_has_the_page_that_it_wrote(home, ditlab):
     (sweep.path / "report").mkdir()
     (sweep.path / "report" / "report.html").write_text("page")
     assert ditlab("report", "sweep").out.strip().endswith("report/report.html")
-    assert "is a sweep; name one of its trials" in ditlab("watch", "sweep").err
 
 
 def test_from_python(home):
@@ -81,26 +73,3 @@ def test_a_page_that_cannot_be_made_costs_no_run(ditlab, spec, home, monkeypatch
     said = ditlab("train", spec, "--local", "--set", "training.steps=2")
     assert said.code == 0 and "the run's page could not be written (ZeroDivisionError" in said.err
     assert ditlab("runs", "--json").json["runs"][0]["status"] == "finished"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_watch_serves_until_it_is_interrupted(home, tmp_path, end):
-    folder = finished_run(home)
-    command = [sys.executable, "-m", "ditlab", "watch", folder.run_id, "--port", "0", "--json"]
-    environment = {**os.environ, "DITLAB_HOME": str(home)}
-    with Path(tmp_path / "errors").open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
-    try:
-        assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert told["run_id"] == folder.run_id and told["pid"] == process.pid
-        with urllib.request.urlopen(told["url"], timeout=20) as answer:
-            assert b"data-update" in answer.read()
-        process.send_signal(end)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait(20)
-    said = (tmp_path / "errors").read_text()
-    assert said.endswith("ended.\n") and "Traceback" not in said

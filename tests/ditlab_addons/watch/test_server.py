@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.runs import live_page
-from ditlab.runs.live_page import LivePage, is_own_name
 from ditlab.runs.locks import lock_run
+from ditlab_addons.watch import live_page
+from ditlab_addons.watch.live_page import LivePage, is_own_name
 from support.journaled import JournaledRun
 
 TIMED = {"result", "top", "timeline"}

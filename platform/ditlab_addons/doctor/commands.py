@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired
 
 import click
+from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.reports.formatting import terminal_table
 
 if TYPE_CHECKING:
-    from ditlab.doctor.machine import Finding
+    from ditlab_addons.doctor.machine import Finding
+
+
+class DoctorOutput(TypedDict):
+    """`ditlab doctor`; exit code 1 where something is missing."""
+
+    missing: list[str]
+    findings: list[dict[str, str]]
+    verdict: NotRequired[str]
+    """With `--cluster`."""
+
+
+RESULTS = {"doctor": DoctorOutput}
 
 
 @click.command()
@@ -26,7 +39,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     from rich.text import Text
 
     from ditlab.cli.progress import ProgressBars
-    from ditlab.doctor.machine import check_machine, last_sentence
+    from ditlab_addons.doctor.machine import check_machine, last_sentence
 
     if cluster:
         findings = _check_cluster(address, storage)
@@ -70,7 +83,7 @@ def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
     if where is None:
         raise UserError("--cluster needs a cluster; name one with --address HOST:PORT, or run this as a Ray job.")
     with ProgressBars(f"connecting to the cluster at {where}") as progress, ray_session(where, 0):
-        from ditlab.doctor.cluster import check_cluster
+        from ditlab_addons.doctor.cluster import check_cluster
 
         progress.stage("checking the cluster")
         return check_cluster(storage, progress.say)

@@ -4,9 +4,9 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep, load_experiment
-from ditlab.spec.starters import describe, shipped, write_commented
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab_addons.starters.starters import describe, shipped, write_commented
 from ditlab_models.dit.spec import DiTSpec
 
 
@@ -49,3 +49,15 @@ def test_mistakes_are_told_and_no_file_is_overwritten(tmp_path, name, like, said
         write_commented(str(tmp_path / name), like)
     assert said in str(error.value)
     assert [path.read_text() for path in tmp_path.rglob("*.yaml")] == ["mine"]
+
+
+def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = ditlab("new")
+    assert said.code == 0 and "digits/sweep_schedule " in said.out and said.err.endswith("new NAME --like digits/dit\n")
+    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {"digits/dit", "mnist/unet", "region/get"}
+    said = ditlab("new", "mine", "--like", "digits/dit")
+    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith("train mine.yaml --quick\n")
+    for arguments in (["mine", "--like", "digits/dit"], ["mine"], ["--like", "digits/dit"]):
+        said = ditlab("new", *arguments)
+        assert said.code == 2 and said.err.count("\n") == 1

@@ -1,13 +1,13 @@
-"""Commands of this folder, described without their code."""
+"""The command `doctor`, described without its code."""
 
 from ditlab.parts import Command, Parts
 
-PARTS = Parts(
+ADDON = Parts(
     commands=(
         Command(
             name="doctor",
             summary="Check this machine, or a cluster.",
-            target="ditlab.cli.machine.commands:doctor",
+            target="ditlab_addons.doctor.commands:doctor",
             examples=(
                 "ditlab doctor",
                 "ditlab doctor --cluster --address 10.0.0.5:6379",
@@ -16,5 +16,5 @@ PARTS = Parts(
             position=260,
         ),
     ),
-    results="ditlab.cli.machine.results:RESULTS",
+    results="ditlab_addons.doctor.commands:RESULTS",
 )

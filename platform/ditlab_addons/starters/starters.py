@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import indent, wrap
 from typing import Any
 
+import click
+
+import ditlab
+from ditlab.cli import output
+from ditlab.cli.options import as_json as json_option
 from ditlab.errors import UserError, nearest
+from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
 from ditlab.spec.overrides import chosen, merge, nested, options, values_of
@@ -22,9 +28,34 @@ FIRST = ("seed", "batch.size", "checkpoint.every", "evaluation.every", "resource
 """Fields that one would change first, written out where a spec leaves them at their defaults, too."""
 
 
+@click.command()
+@click.argument("name", required=False)
+@click.option("--like", metavar="EXPERIMENT", help="Experiment or sweep to begin with, such as digits/dit.")
+@click.option("--list", "is_list", is_flag=True, help="List the experiments and sweeps that come with DiTLab.")
+@json_option
+def new(name: str | None, like: str | None, is_list: bool, as_json: bool) -> None:
+    """Write NAME.yaml, a spec whose comments explain its fields; without NAME, list what it can begin with.
+
+    A file that exists is never overwritten.
+    """
+    if name is None or is_list:
+        if like:
+            raise click.UsageError(f"--like {like} is what NAME begins with; give NAME, without --list.")
+        found = {each: describe(path) for each, path in shipped().items()}
+        output.console(as_json).print(terminal_table({"experiment": "id", "what it is": "text"}, found.items()))
+        output.emit({"experiments": found}, as_json)
+        output.hint(as_json, "new", "NAME", "--like", "digits/dit")
+        return
+    if like is None:
+        raise click.UsageError(f"NAME={name} has nothing to begin with; give --like digits/dit, or another of --list.")
+    path = write_commented(name, like)
+    output.emit({"files": [str(path)]}, as_json, [path])
+    output.hint(as_json, "tune" if is_sweep(path) else "train", path, "--quick")
+
+
 def shipped() -> dict[str, Path]:
     """YAML files of experiments and sweeps by name, such as `digits/dit`: the wheel's, or else the checkout's."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(ditlab.__file__).resolve().parent
     folders = [folder for folder in (package, package.parents[1]) if (folder / "experiments").is_dir()]
     root = folders[0] / "experiments"
     return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.glob("*/*.yaml"))}
@@ -41,7 +72,8 @@ def write_commented(target: str, like: str) -> Path:
 
     Raises UserError for an unknown `like`, a name that no run can have, and a file that exists or cannot be written.
     """
-    known, path = shipped(), Path(re.sub(r"\.ya?ml$", "", target) + ".yaml")
+    known = shipped()
+    path = Path(re.sub(r"\.ya?ml$", "", target) + ".yaml")
     if like not in known:
         raise UserError(f"--like {like} is none of the experiments that come with DiTLab; {nearest(like, list(known))}")
     try:
@@ -64,7 +96,8 @@ def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]
     if isinstance(base := mapping.get("base"), str):
         mapping["base"] = read_with_parents(Path(base))
     if not is_sweep(mapping):
-        cls, whole = class_for(mapping), build_experiment(mapping, str(path)).to_dict()
+        cls = class_for(mapping)
+        whole = build_experiment(mapping, str(path)).to_dict()
         for field in FIRST:
             mapping = merge(nested(field.split("."), value_at(whole, field.split("."))), mapping)
     yield from _comment(f"Made by `ditlab new` from {about}")
@@ -85,15 +118,13 @@ def _fields(mapping: Mapping[str, Any], cls: type[Spec], is_top: bool = False) -
         if value and isinstance(value, Mapping) and below:
             yield from _nested(key, _fields(value, below))
         elif options(kind) and isinstance(value, Mapping):
-            yield f"{key}:"
-            for name, part in value.items():
-                lines = _nested(name, _fields(part, chosen(kind, part) or Spec))
-                yield from (indent(line, "  ") for line in lines)
+            parts = (_nested(name, _fields(part, chosen(kind, part) or Spec)) for name, part in value.items())
+            yield from _nested(key, chain.from_iterable(parts))
         else:
             yield from dump_yaml({key: value}).splitlines()
 
 
-def _nested(key: str, lines: Iterator[str]) -> Iterator[str]:
+def _nested(key: str, lines: Iterable[str]) -> Iterator[str]:
     yield f"{key}:"
     yield from (indent(line, "  ") for line in lines)
 

@@ -1,0 +1,1 @@
+"""Add-on: checks of a machine or a cluster, before it trains."""

@@ -1,0 +1,1 @@
+"""Add-on: commented specs to begin with, made of the experiments that come with DiTLab."""

@@ -1,0 +1,1 @@
+"""Add-on: the page of a run, served live while it trains."""

@@ -1,0 +1,68 @@
+"""`ditlab watch`: its mistakes, and how long it serves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ditlab import parts
+from support.journaled import JournaledRun, finished_run
+
+COMMANDS = "ditlab_addons.watch.commands"
+
+
+def test_mistakes_are_one_sentence(home, ditlab):
+    folder = finished_run(home)
+    JournaledRun(home, name="sweep", trials=2)
+    for arguments, expected in (
+        (("nope",), "is watched there: ssh -t -L 8080:127.0.0.1:8080"),
+        ((folder.run_id, "--port", "99999"), "99999"),
+        (("sweep",), "is a sweep; name one of its trials"),
+    ):
+        said = ditlab("watch", *arguments)
+        assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
+
+
+def test_a_flag_of_an_add_on_that_is_not_here_is_answered_by_its_name(ditlab, monkeypatch):
+    def others(name=None):
+        return [each for each in folders(name) if each.name != "notify"]
+
+    folders = parts.ADDONS._folders
+    group = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=others)
+    monkeypatch.setattr(parts, "ADDONS", group)
+    before = sys.modules.pop(COMMANDS, None)
+    try:
+        said = ditlab("watch", "small", "--notify")
+    finally:
+        sys.modules.pop(COMMANDS, None)
+        if before is not None:
+            sys.modules[COMMANDS] = before
+    assert said.code == 2 and "the option '--notify' is of the add-on notify, which is not here" in said.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_watch_serves_until_it_is_interrupted(home, tmp_path, end):
+    folder = finished_run(home)
+    command = [sys.executable, "-m", "ditlab", "watch", folder.run_id, "--port", "0", "--json"]
+    environment = {**os.environ, "DITLAB_HOME": str(home)}
+    with Path(tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["run_id"] == folder.run_id and told["pid"] == process.pid
+        with urllib.request.urlopen(told["url"], timeout=20) as answer:
+            assert b"data-update" in answer.read()
+        process.send_signal(end)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait(20)
+    said = (tmp_path / "errors").read_text()
+    assert said.endswith("ended.\n") and "Traceback" not in said
