@@ -22,11 +22,15 @@ from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in
 OF_ADDONS: dict[str, dict[str, str]] = {
     "command": {
         "ask": "ask",
+        "data inspect": "inspection",
+        "data rm": "housekeeping",
         "data statistics": "figures",
         "plan": "plan",
         "profile": "plan",
         "prove": "check",
         "replay": "check",
+        "runs rm": "housekeeping",
+        "runs sync": "housekeeping",
         "verify": "check",
         "weights": "interop",
     },
@@ -37,6 +41,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "harness_model": "figures",
         "plan_samples": "race",
         "prove": "check",
+        "remove_runs": "housekeeping",
         "replay": "check",
         "sweep_samples": "race",
         "verify": "check",

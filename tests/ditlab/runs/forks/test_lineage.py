@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from ditlab.analysis.comparison import open_groups, summarise
-from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.comparison import Comparison
@@ -17,6 +16,7 @@ from ditlab.runs.lineage import CHANGED_TAG, change_tags, lineage, lineage_lines
 from ditlab.runs.page import spec_changes
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.tracking.records import create_run, find_run, list_runs, read_record, update_record
+from ditlab_addons.housekeeping.removal import plan_removal, remove_runs
 from support.command import run_here
 from support.journaled import family_spec
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import ImportedFile, StoredColumn
+from ditlab.data.text.tokenizer import text_line
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.values import format_bytes
 from ditlab_models.contract import ANY
@@ -119,19 +120,6 @@ def _shape(column: Any) -> str:
 def _texts(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     """Make a table of texts by heading."""
     return terminal_table(dict.fromkeys(rows[0], "text"), (list(row.values()) for row in rows), title)
-
-
-def text_line(store: AnyStore) -> str:
-    """Documents, bytes and tokens of a text store in one line; empty for other stores."""
-    text = store.manifest.text
-    if text is None:
-        return ""
-    vocabulary = store.columns["tokens"].num_classes or 0
-    dropped = f"; the last {text.dropped:,} fill no row and are dropped" if text.dropped else ""
-    return (
-        f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} bytes, {text.tokens:,} tokens "
-        f"of tokeniser {text.tokenizer} (vocabulary {vocabulary:,}; {text.bytes_per_token:.4g} bytes a token){dropped}"
-    )
 
 
 def text_table(samples: Mapping[int, str]) -> Table:
