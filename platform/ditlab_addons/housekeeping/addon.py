@@ -8,6 +8,6 @@ ADDON = Parts(
         "runs rm": "ditlab_addons.housekeeping.commands:remove_runs",
         "runs sync": "ditlab_addons.housekeeping.sync:sync_command",
     },
-    results="ditlab_addons.housekeeping.results:RESULTS",
+    results="ditlab_addons.housekeeping.commands:RESULTS",
     functions={"remove_runs": "ditlab_addons.housekeeping.removal:remove_runs"},
 )

@@ -3,14 +3,65 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
+from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.values import format_bytes
+
+
+class DeletedOutput(TypedDict):
+    """A run that is deleted."""
+
+    run_id: str
+    name: str
+    status: str
+    bytes: int
+    unsent: int
+    tracking_uri: str
+    checkpoints: str | None
+
+
+class DeleteOutput(TypedDict):
+    """`ditlab runs rm`."""
+
+    dry_run: bool
+    bytes: int
+    runs: list[DeletedOutput]
+
+
+class RemovedOutput(TypedDict):
+    """`ditlab data rm`."""
+
+    removed: list[str]
+
+
+class SyncedOutput(TypedDict):
+    """A run whose records were sent."""
+
+    run_id: str
+    sent: int
+    left: int
+
+
+class SyncOutput(TypedDict):
+    """`ditlab runs sync`."""
+
+    synced: list[SyncedOutput]
+    refilled: dict[str, Any] | None
+
+
+RESULTS = {
+    "data rm": RemovedOutput,
+    "runs rm": DeleteOutput,
+    "runs sync": SyncOutput,
+}
+"""Type of the object of each command."""
 
 
 @click.command("rm", short_help="Delete runs, with their checkpoints and journals.")

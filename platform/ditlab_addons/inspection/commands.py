@@ -56,7 +56,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.remote.copies import describe_store
     from ditlab.spec.uris import is_uri
-    from ditlab_addons.inspection.store_tables import store_facts, store_tables
+    from ditlab_addons.inspection.contents import store_facts, store_tables
 
     home = Home.from_environment()
     remote = is_uri(path)
@@ -78,8 +78,7 @@ def _show_samples(
 ) -> tuple[dict[int, str], Path | None]:
     """Print rows of a store as text, and draw images, where it has some; return the texts and the picture."""
     from ditlab.analysis.plot import Plot
-    from ditlab.data.preview import sample_grid, sample_text
-    from ditlab_addons.inspection.store_tables import text_table
+    from ditlab_addons.inspection.contents import sample_grid, sample_text, text_table
 
     picture = None
     if texts := sample_text(store, num or 4):

@@ -18,7 +18,7 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData
-from ditlab_addons.inspection.store_tables import store_facts, store_tables
+from ditlab_addons.inspection.contents import store_facts, store_tables
 from support.damage import bit_flips, mutations
 from support.datasets.bucketed import bucketed
 from support.datasets.writing import StoreWriter
