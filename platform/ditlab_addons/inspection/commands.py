@@ -1,7 +1,5 @@
 """`ditlab data inspect`: tables, rows as text and a picture of a store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired
 
@@ -74,7 +72,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
 
 
 def _show_samples(
-    store: AnyStore, num: int | None, out: Path | None, home: Home, as_json: bool
+    store: "AnyStore", num: int | None, out: Path | None, home: Home, as_json: bool
 ) -> tuple[dict[int, str], Path | None]:
     """Print rows of a store as text, and draw images, where it has some; return the texts and the picture."""
     from ditlab.analysis.plot import Plot
