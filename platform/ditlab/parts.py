@@ -8,8 +8,9 @@ code as `module:attribute`, which is imported when it is used.
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -219,12 +220,17 @@ class Parts(NamedTuple):
     quality_figures: Mapping[str, str] = NONE
     """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
     `ditlab.quality.figures.QualityFigures` of each."""
+    displays: Mapping[str, str] = NONE
+    """What a notebook shows: functions that return the HTML of an `experiment`, a `sweep`, a `run`, a list of `runs` or
+    a training's `result`, and `progress`: a function that returns the bar of a training, with `stage`, `update` and
+    `close`, or None outside of a notebook."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
     begins or goes on. A hook that packs numbers is one of every worker."""
 
 
+_log = logging.getLogger("ditlab")
 PartT = TypeVar("PartT", Command, Importer, StartCheck, SweepKind, CommandOption, ExportFormat)
 
 
@@ -331,6 +337,22 @@ def load_part(noun: str, name: str, target: str) -> Any:
         raise UserError(
             f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or remove what brings it."
         ) from error
+
+
+def find_display(noun: str) -> Callable[..., Any] | None:
+    """Return the function that shows a thing in a notebook (`Parts.displays`); None where nothing does."""
+    target = named("displays").get(noun)
+    return load_part("display", noun, target) if target else None
+
+
+def display_html(noun: str, thing: object) -> str | None:
+    """Return a thing as HTML; None where nothing shows it, or that fails: a notebook then shows its `repr`."""
+    try:
+        show = find_display(noun)
+        return show(thing) if show else None
+    except Exception as error:  # a display must not break the cell that it follows
+        _log.debug("%s cannot be shown as HTML (%s: %s)", type(thing).__name__, type(error).__name__, error)
+        return None
 
 
 def absent_part(noun: str, name: str) -> str:
