@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from ditlab.errors import UserError, first_line
+from ditlab.progress import ignore
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
 OF_ADDONS: dict[str, dict[str, str]] = {
@@ -339,17 +340,19 @@ def load_part(noun: str, name: str, target: str) -> Any:
         ) from error
 
 
-def find_display(noun: str) -> Callable[..., Any] | None:
-    """Return the function that shows a thing in a notebook (`Parts.displays`); None where nothing does."""
+def find_display(noun: str) -> Callable[..., Any]:
+    """Return the function that shows a thing in a notebook (`Parts.displays`), one that gives None where there is none.
+
+    Raises UserError where its code cannot be used.
+    """
     target = named("displays").get(noun)
-    return load_part("display", noun, target) if target else None
+    return load_part("display", noun, target) if target else ignore
 
 
-def display_html(noun: str, thing: object) -> str | None:
+def display_html(thing: object, noun: str) -> str | None:
     """Return a thing as HTML; None where nothing shows it, or that fails: a notebook then shows its `repr`."""
     try:
-        show = find_display(noun)
-        return show(thing) if show else None
+        return find_display(noun)(thing)
     except Exception as error:  # a display must not break the cell that it follows
         _log.debug("%s cannot be shown as HTML (%s: %s)", type(thing).__name__, type(error).__name__, error)
         return None

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -252,8 +252,7 @@ class Run:
 
         return write_report(self.home, self.folder, path)
 
-    def _repr_html_(self) -> str | None:
-        return display_html("run", self)
+    _repr_html_ = partialmethod(display_html, "run")
 
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
@@ -309,5 +308,4 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
 class FoundRuns(list[Run]):
     """Runs, the newest first: a list, and a table in a notebook."""
 
-    def _repr_html_(self) -> str | None:
-        return display_html("runs", self)
+    _repr_html_ = partialmethod(display_html, "runs")

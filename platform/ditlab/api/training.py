@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,8 +66,7 @@ class TrainingResult:
         names = ("run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri")
         return {name: getattr(self, name) for name in names}
 
-    def _repr_html_(self) -> str | None:
-        return display_html("result", self)
+    _repr_html_ = partialmethod(display_html, "result")
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,7 @@ def train(
     check_start = _start_check(experiment, address, checks)
     say, warn = say or ignore, warn or _log.warning
     with ExitStack() as stack:
-        make_bar = find_display("progress")
-        bar = make_bar() if make_bar and on_progress is None and on_stage is None else None
-        if bar:
+        if on_progress is None and on_stage is None and (bar := find_display("progress")()):
             stack.callback(bar.close)
             on_progress, on_stage = bar.update, bar.stage
         on_progress, on_stage = on_progress or ignore, on_stage or ignore

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partialmethod
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
@@ -264,8 +264,7 @@ class Experiment(Spec):
         decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)
         return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
-    def _repr_html_(self) -> str | None:
-        return display_html("experiment", self)
+    _repr_html_ = partialmethod(display_html, "experiment")
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -304,8 +304,7 @@ class Sweep(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
-    def _repr_html_(self) -> str | None:
-        return display_html("sweep", self)
+    _repr_html_ = partialmethod(display_html, "sweep")
 
 
 def sweep_class(mapping: Any = None) -> type[Sweep]:

@@ -84,8 +84,9 @@ def remove_runs(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, 
     what = f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
     table = terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"})
     for each in plan.runs:
-        names = escape_line(each.folder.run_id), escape_line(each.name)
-        table.add_row(*names, status_text(each.status), format_bytes(each.size))
+        table.add_row(
+            escape_line(each.folder.run_id), escape_line(each.name), status_text(each.status), format_bytes(each.size)
+        )
     output.console(as_json).print(table)
     for each in plan.runs:
         if each.unsent:

@@ -88,13 +88,14 @@ class RemovalPlan:
         try:
             trash.mkdir(exist_ok=True)
             for run in self.runs:
-                renamed = trash / f"{run.folder.run_id}-{secrets.token_hex(4)}"
+                run_id = run.folder.run_id
+                renamed = trash / f"{run_id}-{secrets.token_hex(4)}"
                 with lock_run(run.folder):  # refused where it has come into use
                     run.folder.path.rename(renamed)
                     sync_folder(run.folder.path.parent)
                 shutil.rmtree(renamed)
-                if run.folder.run_id in records:
-                    _release_start(self.home, records[run.folder.run_id])
+                if run_id in records:
+                    _release_start(self.home, records[run_id])
             shutil.rmtree(trash)  # also what a killed process has left there
         except OSError as error:
             place = error.filename or trash

@@ -59,7 +59,7 @@ def sync_command(which: tuple[str, ...], tracking: str | None, as_json: bool) ->
     if not any(result.left for result in results):
         output.hint(as_json, "ui")
     synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
-    output.emit({"synced": synced, "refilled": asdict(filled) if filled else None}, as_json)
+    output.emit({"synced": synced, "refilled": filled and asdict(filled)}, as_json)
 
 
 def _records_of(home: Home, which: Sequence[str]) -> Sequence[RunRecord]:
@@ -77,7 +77,7 @@ def _records_of(home: Home, which: Sequence[str]) -> Sequence[RunRecord]:
     return records
 
 
-def _report_sent(results: Sequence[SyncResult], *, is_each: bool) -> None:
+def _report_sent(results: Sequence[SyncResult], is_each: bool) -> None:
     """Say what was sent and what is left, with `is_each` also where that is nothing. Raises UserError for a fault."""
     for result in results:
         if result.sent or result.left or is_each:
@@ -160,9 +160,9 @@ class Refill:
 
     reason: str
     """Why, as `is a copy of /data/runs`."""
-    database: str = ""
+    database: str
     """Name of the old database in the home; empty where there was none."""
-    artifacts: str = ""
+    artifacts: str
     """Name of the folder of the old database's files; empty where there was none."""
 
     def sentence(self) -> str:

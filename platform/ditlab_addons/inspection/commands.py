@@ -60,10 +60,13 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     remote = is_uri(path)
     if remote and (out or num):
         raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
-    store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
-    place = path if remote else str(store.path)
-    if not remote:
+    if remote:
+        place = path
+        store = describe_store("PATH", path)
+    else:
+        store = open_named_store("PATH", path, home)
         store.verify()
+        place = str(store.path)
     for table in store_tables(store, place):
         output.console(as_json).print(table)
     texts, picture = ({}, None) if remote else _show_samples(store, num, out, home, as_json)

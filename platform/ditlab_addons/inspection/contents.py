@@ -73,18 +73,14 @@ def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
 
 def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
     """A table of the rows of the first classes, with the classes' names, if any."""
-    columns: dict[str, Iterable[str]] = {
-        "class": map(str, range(CLASSES_SHOWN)),
-        "name": names,
-        "rows": [f"{count:,}" for count in counts],
-    }
     heads = {"class": "number", "name": "text", "rows": "number"}
+    columns: list[Iterable[str]] = [map(str, range(CLASSES_SHOWN)), names, [f"{count:,}" for count in counts]]
     if not names:
-        del columns["name"], heads["name"]
+        del heads["name"], columns[1]
     caption = None
     if len(counts) > CLASSES_SHOWN:
         caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
-    return terminal_table(heads, zip(*columns.values(), strict=False), f"{name}: rows by class", caption)
+    return terminal_table(heads, zip(*columns, strict=False), f"{name}: rows by class", caption)
 
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
@@ -186,9 +182,8 @@ def sample_text(store: AnyStore, num: int) -> dict[int, str]:
     if tokenizer is None:
         return {}
     rows = _spread(store, num)
-    return {
-        int(row): tokenizer.decode(ids) for row, ids in zip(rows, store.gather("tokens", rows).tolist(), strict=True)
-    }
+    texts = map(tokenizer.decode, store.gather("tokens", rows).tolist())
+    return dict(zip(rows.tolist(), texts, strict=True))
 
 
 def _spread(store: AnyStore, num: int) -> np.ndarray:

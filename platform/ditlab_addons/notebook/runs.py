@@ -59,7 +59,9 @@ def run_page(run: Run) -> str:
     if record.status == "running":
         state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
     begun = Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created))
-    parts = [paragraph(begun), *([paragraph(shown(record.message, 600))] if record.message else [])]
+    parts = [paragraph(begun)]
+    if record.message:
+        parts.append(paragraph(shown(record.message, 600)))
     if record.status in ("interrupted", "failed", "running") and not is_training:
         spec = run.folder.spec
         shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
