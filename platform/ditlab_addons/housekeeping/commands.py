@@ -16,8 +16,6 @@ from ditlab.spec.values import format_bytes
 
 
 class DeletedOutput(TypedDict):
-    """A run that is deleted."""
-
     run_id: str
     name: str
     status: str
@@ -28,30 +26,22 @@ class DeletedOutput(TypedDict):
 
 
 class DeleteOutput(TypedDict):
-    """`ditlab runs rm`."""
-
     dry_run: bool
     bytes: int
     runs: list[DeletedOutput]
 
 
 class RemovedOutput(TypedDict):
-    """`ditlab data rm`."""
-
     removed: list[str]
 
 
 class SyncedOutput(TypedDict):
-    """A run whose records were sent."""
-
     run_id: str
     sent: int
     left: int
 
 
 class SyncOutput(TypedDict):
-    """`ditlab runs sync`."""
-
     synced: list[SyncedOutput]
     refilled: dict[str, Any] | None
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class StoreOutput(TypedDict):
-    """`ditlab data inspect`."""
-
     path: str
     name: str
     description: str
