@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ditlab.api.analysis import evaluate_averages, figures, load_export
-    from ditlab.api.removal import remove_runs
     from ditlab.api.run import Run, find_runs, open_run
     from ditlab.api.specs import count_parameters, load, load_sweep, quick, trace_shapes
     from ditlab.api.sweeps import plan_sweep, tune
@@ -28,12 +27,11 @@ warnings.filterwarnings("ignore", "IProgress not found")
 __all__ = [
     "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__",
     "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep", "open_run",
-    "plan_sweep", "plan_training", "quick", "remove_runs", "trace_shapes", "train", "train_seeds", "tune",
+    "plan_sweep", "plan_training", "quick", "trace_shapes", "train", "train_seeds", "tune",
 ]  # fmt: skip
 
 _NAMES = {
     "ditlab.api.analysis": ("evaluate_averages", "figures", "load_export"),
-    "ditlab.api.removal": ("remove_runs",),
     "ditlab.api.run": ("Run", "find_runs", "open_run"),
     "ditlab.api.specs": ("count_parameters", "load", "load_sweep", "quick", "trace_shapes"),
     "ditlab.api.sweeps": ("plan_sweep", "tune"),

@@ -8,8 +8,9 @@ code as `module:attribute`, which is imported when it is used.
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from ditlab.errors import UserError, first_line
+from ditlab.progress import ignore
 from ditlab_models.plugins import Plugin, PluginGroup, PluginWarning, plugins_in_folders
 
 OF_ADDONS: dict[str, dict[str, str]] = {
@@ -24,6 +26,8 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "ask": "ask",
         "data encode": "encode",
         "compare": "compare",
+        "data inspect": "inspection",
+        "data rm": "housekeeping",
         "data statistics": "figures",
         "doctor": "doctor",
         "new": "starters",
@@ -32,6 +36,8 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "prove": "check",
         "replay": "check",
         "runs query": "query",
+        "runs rm": "housekeeping",
+        "runs sync": "housekeeping",
         "verify": "check",
         "watch": "watch",
         "weights": "interop",
@@ -44,6 +50,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "harness_model": "figures",
         "plan_samples": "race",
         "prove": "check",
+        "remove_runs": "housekeeping",
         "replay": "check",
         "sweep_samples": "race",
         "verify": "check",
@@ -221,12 +228,17 @@ class Parts(NamedTuple):
     quality_figures: Mapping[str, str] = NONE
     """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
     `ditlab.quality.figures.QualityFigures` of each."""
+    displays: Mapping[str, str] = NONE
+    """What a notebook shows: functions that return the HTML of an `experiment`, a `sweep`, a `run`, a list of `runs` or
+    a training's `result`, and `progress`: a function that returns the bar of a training, with `stage`, `update` and
+    `close`, or None outside of a notebook."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
     `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
     begins or goes on. A hook that packs numbers is one of every worker."""
 
 
+_log = logging.getLogger("ditlab")
 PartT = TypeVar("PartT", Command, Importer, StartCheck, SweepKind, CommandOption, ExportFormat)
 
 
@@ -333,6 +345,24 @@ def load_part(noun: str, name: str, target: str) -> Any:
         raise UserError(
             f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or remove what brings it."
         ) from error
+
+
+def find_display(noun: str) -> Callable[..., Any]:
+    """Return the function that shows a thing in a notebook (`Parts.displays`), one that gives None where there is none.
+
+    Raises UserError where its code cannot be used.
+    """
+    target = named("displays").get(noun)
+    return load_part("display", noun, target) if target else ignore
+
+
+def display_html(thing: object, noun: str) -> str | None:
+    """Return a thing as HTML; None where nothing shows it, or that fails: a notebook then shows its `repr`."""
+    try:
+        return find_display(noun)(thing)
+    except Exception as error:  # a display must not break the cell that it follows
+        _log.debug("%s cannot be shown as HTML (%s: %s)", type(thing).__name__, type(error).__name__, error)
+        return None
 
 
 def absent_part(noun: str, name: str) -> str:

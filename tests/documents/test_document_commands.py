@@ -18,7 +18,7 @@ OF_DITLAB = [command for command in COMMANDS if command.words[0] == "ditlab"]
 RUN_BY = {
     **dict.fromkeys(FOLLOWED, "documents/test_followed_pages.py"),
     "docs/own_family.md": "ditlab/test_own_family_page.py",
-    "docs/recovery.md": "ditlab/cli/runs/test_moved_home.py",
+    "docs/recovery.md": "ditlab_addons/housekeeping/test_moved_home.py",
 }
 """Pages whose commands a test runs; commands of the others are parsed, and their specs loaded."""
 OF_A_PACKAGE = "objective.weights.edges"

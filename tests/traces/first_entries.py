@@ -31,7 +31,7 @@ SHORT = (
 ROOMS = (
     "cli", "api", "sweeps analysis", "cluster", "runs", "training", "quality", "inputs",
     "engine data checkpoints tracking reports", "encoders weights", "spec", "receipts averages", "home", "storage",
-    "parts secrets errors numerics notebook_html progress",
+    "parts secrets errors numerics progress",
     "ditlab_models",
 )  # fmt: skip
 """Top to bottom; rooms of one line do not call each other."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import Progress, ignore_progress
 from ditlab.spec.uris import is_uri
-from ditlab.storage.files import folder_size, writing_into
+from ditlab.storage.files import folder_size
 from ditlab.tracking.records import scan_runs
 from ditlab_models.contract import Spec
 
@@ -118,13 +117,6 @@ class ListedStore:
         """The store in JSON's types, for `--json`."""
         return {"store": self.folder} | {key: value for key, value in asdict(self).items() if key != "path"}
 
-    def remove(self) -> None:
-        """Delete the store, and the name that means it first. Raises UserError where the disk refuses."""
-        with writing_into(self.path.parent):
-            if self.name and self.name != self.folder:
-                (self.path.parent / self.name).unlink(missing_ok=True)
-            shutil.rmtree(self.path)
-
 
 def list_stores() -> list[ListedStore]:
     """Stores of DITLAB_HOME, in the order of their names."""
@@ -151,25 +143,6 @@ def list_stores() -> list[ListedStore]:
         name, size = names.get(folder, "" if "@" in folder.name else folder.name), folder_size(folder)
         found.append(ListedStore(folder, name, rows, classes, size, users_of_store(home, folder), problem))
     return found
-
-
-def plan_store_removal(names: Sequence[str], needed: bool = False) -> list[ListedStore]:
-    """Find the stores of DITLAB_HOME that names name. Raises UserError for none, and for one that runs need."""
-    from ditlab.data.named_stores import pointed_folder
-
-    home, chosen = Home.from_environment(), {}
-    known = {each.path: each for each in list_stores()}
-    for name in names:
-        store = known.get(pointed_folder(home.stores / name))
-        if store is None:
-            raise UserError(f"STORE={name} is no store of {home.stores}; `ditlab data list` lists them.")
-        if store.runs and not needed:
-            raise UserError(
-                f"{store.folder} is needed by {', '.join(store.runs)}, trained on it; delete those first, or give "
-                "--needed."
-            )
-        chosen[store.path] = store
-    return [*chosen.values()]
 
 
 @contextmanager

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import logging
-import math
-import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
-from markupsafe import Markup
 
-from ditlab.errors import UserError, first_line, nearest
+from ditlab.errors import UserError, nearest
 from ditlab.home import Home, RunFolder
-from ditlab.notebook_html import card, code, fold, never_failing, paragraph, picture, shown, status, table
-from ditlab.parts import absent_part, load_part, named
+from ditlab.parts import absent_part, display_html, load_part, named
 from ditlab.progress import Progress, ignore_progress
 from ditlab.runs.cores import computing_beside_others, recorded_threads, sleep_at_barriers
 from ditlab.runs.description import run_time
-from ditlab.runs.listing import run_rows
-from ditlab.runs.locks import is_locked, lock_run
-from ditlab.spec.cards import differing_fields
+from ditlab.runs.locks import lock_run
 from ditlab.spec.experiment import Experiment, check_name
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.plugins import check_installed
-from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.history import NAME_TAG, Series, metric_history
-from ditlab.tracking.journal import JournalContent, read_content
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import FoundRun, RunRecord, find_training_run, list_runs, read_record, update_record
 from ditlab.tracking.review import renew_note
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
@@ -49,13 +41,6 @@ if TYPE_CHECKING:
     from ditlab.runs.events import RunEvent
 
 _log = logging.getLogger("ditlab")
-MOST_RUNS = 30
-"""Rows of a table of runs."""
-MOST_METRICS = 200
-_MOST_PICTURE = 8 * MIB
-_MOST_TEXT = 4000  # bytes
-_ELSEWHERE = ("system/", "time/", "perf/")
-"""Metrics of the machine, and those of the table of times."""
 
 
 @dataclass(frozen=True)
@@ -267,46 +252,7 @@ class Run:
 
         return write_report(self.home, self.folder, path)
 
-    @never_failing
-    def _repr_html_(self) -> str:
-        """Status, last metrics, last samples, how to go on, and the spec on request."""
-        notes: list[str] = []
-
-        @contextmanager
-        def noted(what: str) -> Iterator[None]:
-            try:
-                yield
-            except (UserError, OSError, ValueError) as error:
-                notes.append(f"{what} cannot be read ({first_line(error)}).")
-
-        record, content = self.record, JournalContent()
-        with noted("the run's record"):
-            record = read_record(self.folder)
-        with noted("the journal"), suppress(FileNotFoundError):  # of a run that has just been made
-            content = read_content(self.folder.journal)
-        if content.num_damaged:
-            notes.append(f"{self.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
-        is_training, state = is_locked(self.folder), status(record.status)
-        if record.status == "running":
-            state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
-        begun = Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created))
-        parts = [paragraph(begun), *([paragraph(shown(record.message, 600))] if record.message else [])]
-        if record.status in ("interrupted", "failed", "running") and not is_training:
-            spec = self.folder.spec
-            shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
-            command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
-            parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
-            parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
-        with noted("the last samples"):
-            parts += _last_samples(self.folder, content)
-        metrics = [[name, points.values[-1], points.steps[-1]]
-                   for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
-        if metrics:
-            parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
-        with noted("the spec"):
-            parts.append(fold("spec", differing_fields(self.spec)))
-        parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
-        return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
+    _repr_html_ = partialmethod(display_html, "run")
 
     def _history(self, names: Sequence[str]) -> dict[str, Series]:
         """The named metrics from the journal; without names, all. Raises UserError for an unknown name."""
@@ -362,45 +308,4 @@ def find_runs(*, name: str | None = None, status: str | None = None, family: str
 class FoundRuns(list[Run]):
     """Runs, the newest first: a list, and a table in a notebook."""
 
-    @never_failing
-    def _repr_html_(self) -> str:
-        """A row a run, the newest first: at most 30."""
-        rows: list[list[object]] = []
-        for run in self[:MOST_RUNS]:
-            record = run.record
-            (row,) = run_rows(run.home, [record]).rows
-            value = row["main_value"]
-            held_out = f"{row['main_metric'].removeprefix('eval/')} {value:.4g}" if value is not None else ""
-            loss = None if math.isnan(row["train_loss"]) else row["train_loss"]
-            rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
-                         loss, held_out, _moment(record.created)])  # fmt: skip
-        left = len(self) - len(rows)
-        caption = f"{len(self):,} run{'' if len(self) == 1 else 's'}"
-        caption += f", {left:,} older ones not shown" if left else ""
-        columns = ["name", "id", "family", "status", "step", "training loss", "held out", "created"]
-        return card("Runs", caption, [table(columns, rows)] if rows else [])
-
-
-def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
-    """The newest picture that the journal names, or the text beside it."""
-    images = (event for event in content.events if event["kind"] == "image" and event["key"] == "samples")
-    if (newest := max(images, key=lambda event: event["step"], default=None)) is None:
-        return []
-    path, step = run.path / newest["path"], newest["step"]
-    if not is_relative(newest["path"]) or not stays_below(run.path, path):
-        raise ValueError("their path leads out of the run's folder")
-    if (text := path.with_suffix(".txt")).exists():
-        found = code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])
-    else:
-        if not (png := read_plain(path, _MOST_PICTURE)).startswith(b"\x89PNG\r\n\x1a\n"):
-            raise ValueError(f"{path.name} is no PNG")
-        found = picture(png, f"samples of run {run.run_id} at step {step}")
-    return [paragraph(f"Samples at step {step:,}:"), found]
-
-
-def _steps(record: RunRecord) -> str:
-    return f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
-
-
-def _moment(iso: str) -> str:
-    return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M}"
+    _repr_html_ = partialmethod(display_html, "runs")

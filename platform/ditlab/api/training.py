@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,8 +12,7 @@ from ditlab.api.run import Run, open_run
 from ditlab.cluster.session import cluster_address, is_connected
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home
-from ditlab.notebook_html import never_failing, notebook_bar
-from ditlab.parts import absent_part, load_part, start_checks
+from ditlab.parts import absent_part, display_html, find_display, load_part, start_checks
 from ditlab.progress import ignore
 from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_threads
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
@@ -66,9 +66,7 @@ class TrainingResult:
         names = ("run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri")
         return {name: getattr(self, name) for name in names}
 
-    @never_failing
-    def _repr_html_(self) -> str | None:
-        return self.run._repr_html_()
+    _repr_html_ = partialmethod(display_html, "result")
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ def train(
     check_start = _start_check(experiment, address, checks)
     say, warn = say or ignore, warn or _log.warning
     with ExitStack() as stack:
-        if on_progress is None and on_stage is None and (bar := notebook_bar()):
+        if on_progress is None and on_stage is None and (bar := find_display("progress")()):
             stack.callback(bar.close)
             on_progress, on_stage = bar.update, bar.stage
         on_progress, on_stage = on_progress or ignore, on_stage or ignore

@@ -1,7 +1,6 @@
 """Forks: runs that go on from another run's checkpoint. Their start, and the checks of it before the fork exists."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -16,7 +15,7 @@ from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recorded_dataset
-from ditlab.tracking.records import RunRecord, find_training_run, list_runs
+from ditlab.tracking.records import find_training_run, list_runs
 from ditlab.training.state import named_tensors
 from ditlab_models.layers.lora import A, B
 from ditlab_models.parameters import MetaModel
@@ -68,16 +67,6 @@ def requested_start(text: str | None, weights_only: bool, resume: str | None, ho
 def hold_start(start: Start, home: Home, run_id: str) -> None:
     """Keep the parent's checkpoint for a fork. Raises UserError where the checkpoint is gone, or cannot be marked."""
     recorded_checkpoints(home.run(start.run)).hold(start.step, run_id)
-
-
-def release_start(home: Home, fork: RunRecord) -> None:
-    """Take back the hold of a fork, and of its sweep, on its parent's checkpoint; for forks that were deleted."""
-    if fork.start:
-        with suppress(UserError):  # a parent that is gone, or cannot be reached: the mark costs a checkpoint's room
-            named = parse_start(fork.start)
-            store = recorded_checkpoints(home.run(named.run))
-            for run_id in filter(None, (fork.run_id, fork.parent)):
-                store.release(named.step or 0, run_id)
 
 
 def check_start(

@@ -31,9 +31,9 @@ from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
 from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, read_shown, samples_of
 from ditlab.secrets import hide
-from ditlab.spec.cards import spec_fields
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
+from ditlab.spec.overrides import spec_fields
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of

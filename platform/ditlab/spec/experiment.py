@@ -9,15 +9,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partialmethod
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import card, never_failing
-from ditlab.spec.cards import differing_fields
+from ditlab.parts import display_html
 from ditlab.spec.data import DigitsData, check_order
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
@@ -265,11 +264,7 @@ class Experiment(Spec):
         decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)
         return hashlib.sha256(decisive.encode()).hexdigest()[:16]
 
-    @never_failing
-    def _repr_html_(self) -> str:
-        length = f"{self.training.steps:,} steps" if self.training.steps else f"{self.training.epochs} epochs"
-        about = f"family {self.model.family}, {length} of {self.batch.size:,} samples, content {self.content_hash()}"
-        return card(self.name, about, [differing_fields(self)])
+    _repr_html_ = partialmethod(display_html, "experiment")
 
 
 @cache

@@ -13,8 +13,9 @@ from difflib import get_close_matches
 from itertools import product
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from ditlab.errors import UserError, nearest
 from ditlab.spec.mixture import in_part
@@ -321,3 +322,23 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
     wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
     return f"{path}={value} must be {wording}{off}." if wording != detail["msg"] else f"{path}={value}: {wording}."
+
+
+def spec_fields(spec: BaseModel, default: Any = PydanticUndefined, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """List path, value and default of a spec's fields, in its order, parts within parts included.
+
+    A default is what a field has where nothing sets it, `PydanticUndefined` where something must. `default` is the part
+    that stands where nothing sets it, `prefix` the path above the fields.
+    """
+    found: list[tuple[str, Any, Any]] = []
+    for name, info in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        if default is None:
+            standard = None  # the whole part is left out
+        elif type(default) is type(spec) or name in ("kind", "family"):  # whose own default says nothing
+            standard = getattr(default, name, PydanticUndefined)
+        else:
+            standard = info.get_default(call_default_factory=True, validated_data={})
+        is_part = isinstance(value, BaseModel)
+        found += spec_fields(value, standard, f"{prefix}{name}.") if is_part else [(f"{prefix}{name}", value, standard)]
+    return found

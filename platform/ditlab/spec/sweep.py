@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -19,9 +19,7 @@ from pydantic import (
 )
 
 from ditlab.errors import UserError, nearest
-from ditlab.notebook_html import card, never_failing
-from ditlab.parts import OF_ADDONS, SweepKind, absent_part, named, sweep_kinds
-from ditlab.spec.cards import differing_fields
+from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, named, sweep_kinds
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
@@ -306,10 +304,7 @@ class Sweep(Spec):
         """Every field in JSON's types, defaults included."""
         return self.model_dump(mode="json", serialize_as_any=True)
 
-    @never_failing
-    def _repr_html_(self) -> str:
-        """Fields that differ from the defaults, the axes among them."""
-        return card(self.name, f"sweep over {len(self.space)} axes", [differing_fields(self, ("name", "base"))])
+    _repr_html_ = partialmethod(display_html, "sweep")
 
 
 def sweep_class(mapping: Any = None) -> type[Sweep]:

@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.tracking.access import access_fault, artifact_address, is_server, redact
+from ditlab.tracking.access import artifact_address, is_server
 from ditlab.tracking.backend import RunGoneError
-from ditlab.tracking.mlflow_connection import connect, error_code
+from ditlab.tracking.mlflow_connection import error_code
 from ditlab.tracking.names import VIEW, safe_folder
 
 RUN_TAG = "ditlab.run"
@@ -125,27 +124,3 @@ def _view_value(metric: str) -> str:
         "compareRunCharts": cards, "compareRunSections": [{**section, "deleted": False, "isGenerated": True}],
     }  # fmt: skip
     return json.dumps({"name": "DiTLab", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
-
-
-def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
-    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where the address does not
-    answer, or refuses."""
-    if fault := access_fault(address, f"start that server, or delete run {run_id} without --mlflow"):
-        if address.startswith("sqlite:"):
-            return False
-        raise UserError(fault)
-    try:
-        client = connect(address, home)
-        mlflow_run_id = find_mlflow_run(client, run_id)
-        if mlflow_run_id is None:
-            return False
-        for model in search_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id):
-            client.delete_logged_model(model.model_id)
-        client.delete_run(mlflow_run_id)
-    except Exception as error:
-        # MLflow's client and its database drivers raise errors of a dozen kinds.
-        raise UserError(
-            f"tracking.uri={redact(address)} does not delete run {run_id} ({first_line(error)}); delete it in MLflow's "
-            "UI, and the run without --mlflow."
-        ) from error
-    return True

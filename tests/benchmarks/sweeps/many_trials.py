@@ -56,7 +56,7 @@ from ditlab.tracking.journal import encode_record
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import flatten
 from ditlab.tracking.records import FORMAT, RunRecord
-from ditlab.tracking.upload import sync
+from ditlab_addons.housekeeping.sync import sync
 from support.chromium import chromium, visit
 from support.served import served
 

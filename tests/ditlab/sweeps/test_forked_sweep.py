@@ -2,13 +2,13 @@
 
 import pytest
 
-from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.api.sweeps import tune
 from ditlab.api.training import train
 from ditlab.errors import UserError
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.spec.sweep import build_sweep
 from ditlab.tracking.records import list_runs, read_record
+from ditlab_addons.housekeeping.removal import plan_removal, remove_runs
 from support.sweeps import prepared, small_sweep, started, sweep_of
 from support.trainings.workers import newest, same_state, tiny
 

@@ -10,7 +10,8 @@ from ditlab.home import Home
 from ditlab.tracking.backend import TrackingBackend
 from ditlab.tracking.records import create_run, read_record
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import num_unsent, sync_runs
+from ditlab.tracking.upload import num_unsent
+from ditlab_addons.housekeeping.sync import sync_runs
 from support.command import run_inside
 from support.journals import read_records
 

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from ditlab.analysis.drawing import open_export
-from ditlab.api.removal import check_unneeded
 from ditlab.averages import PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.data.named_stores import store_folder
@@ -36,8 +35,10 @@ from ditlab.tracking.journal import read_content, read_lines
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import database_damage
 from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
-from ditlab.tracking.upload import CursorFile, journal_fault, num_unsent
+from ditlab.tracking.upload import CursorFile, num_unsent
 from ditlab_addons.compare.functions import summarise
+from ditlab_addons.housekeeping.removal import check_unneeded
+from ditlab_addons.housekeeping.sync import journal_fault
 from support.damaged.home import FIELDS, OTHER, DamagedHome
 from support.opened import open_training_run
 

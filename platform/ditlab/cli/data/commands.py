@@ -1,8 +1,7 @@
-"""`ditlab data`: imports, with a command for each importer; inspection and upload of stores."""
+"""`ditlab data`: imports, with a command for each importer; the list and upload of stores."""
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -153,7 +152,7 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
         if store.manifest.source.note:
             output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
-            from ditlab.analysis.store_tables import text_line  # imports torch
+            from ditlab.data.text.tokenizer import text_line  # imports torch
 
             output.say(f"  text: {text_line(store)}")
         receipt = store.manifest.receipt
@@ -242,76 +241,3 @@ def list_(as_json: bool) -> None:
         output.hint(as_json, "data inspect", whole[0])
     else:
         output.hint(as_json, "data import", "--help")
-
-
-@data.command("rm")
-@click.argument("stores", nargs=-1, required=True, metavar="STORE ...")
-@click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--needed", is_flag=True, help="Also those that runs were trained on, which then cannot be evaluated.")
-@options.as_json
-def remove(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> None:
-    """Remove stores of DITLAB_HOME by name or NAME@FINGERPRINT. What a run needs stays without --needed."""
-    from ditlab.api.imports import plan_store_removal
-
-    plan = plan_store_removal(stores, needed)
-    for each in plan:
-        output.say(f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, {', '.join(each.runs) or 'no run'}")
-    if not yes and (not sys.stdin.isatty() or not click.confirm("Remove?", err=True)):
-        raise UserError("nothing was removed; give --yes to remove without the question.")
-    for each in plan:
-        each.remove()
-    output.emit({"removed": [each.folder for each in plan]}, as_json)
-    output.hint(as_json, "data list")
-
-
-@data.command()
-@click.argument("path")
-@click.option(
-    "--out",
-    type=options.NewPath(path_type=Path, dir_okay=False),
-    help="The picture [DITLAB_HOME/caches/inspect/NAME.png].",
-)
-@click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
-@options.as_json
-def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
-    """Show what a store holds, and draw a few of its samples or read them as text.
-
-    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
-    """
-    from ditlab.analysis.store_tables import store_facts, store_tables
-    from ditlab.data.named_stores import open_named_store
-    from ditlab.data.remote.copies import describe_store
-    from ditlab.spec.uris import is_uri
-
-    home = Home.from_environment()
-    remote = is_uri(path)
-    if remote and (out or num):
-        raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
-    store = describe_store("PATH", path) if remote else open_named_store("PATH", path, home)
-    place = path if remote else str(store.path)
-    if not remote:
-        store.verify()
-    for table in store_tables(store, place):
-        output.console(as_json).print(table)
-    texts, picture = ({}, None) if remote else _show_samples(store, num, out, home, as_json)
-    output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
-    output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
-
-
-def _show_samples(
-    store: AnyStore, num: int | None, out: Path | None, home: Home, as_json: bool
-) -> tuple[dict[int, str], Path | None]:
-    """Print rows of a store as text, and draw images, where it has some; return the texts and the picture."""
-    from ditlab.analysis.plot import Plot
-    from ditlab.analysis.store_tables import text_table
-    from ditlab.data.preview import sample_grid, sample_text
-
-    picture = None
-    if texts := sample_text(store, num or 4):
-        output.console(as_json).print(text_table(texts))
-    if figure := sample_grid(store, num or 32):
-        picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
-        output.say(f"picture: {picture}")
-    elif not texts:
-        output.say(f"{store.name} holds no column of images: no picture.")
-    return texts, picture

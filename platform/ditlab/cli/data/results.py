@@ -58,34 +58,10 @@ ListedStoreOutput = TypedDict(
 
 StoresOutput = TypedDict("StoresOutput", {"stores": list[ListedStoreOutput]})
 
-RemovedOutput = TypedDict("RemovedOutput", {"removed": list[str]})
-
-StoreOutput = TypedDict(
-    "StoreOutput",
-    {
-        "path": str,
-        "name": str,
-        "description": str,
-        "source": dict[str, Any],
-        "receipt": dict[str, Any] | None,
-        "rows": int,
-        "columns": dict[str, dict[str, Any]],
-        "text": dict[str, Any] | None,
-        "attachments": dict[str, Any],
-        "fingerprint": str,
-        "shards": int,
-        "picture": str | None,
-        "texts": dict[str, Any],
-        "buckets": NotRequired[Any],
-    },
-)
-
 
 RESULTS = {
     "data import": ImportOutput,
     "data upload": UploadOutput,
     "data list": StoresOutput,
-    "data rm": RemovedOutput,
-    "data inspect": StoreOutput,
 }
 """Type of the object of each command; `data import` stands for each kind of data."""

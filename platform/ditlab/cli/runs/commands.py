@@ -1,12 +1,10 @@
-"""`ditlab runs`: recent runs; one run and its events; deletion, upload to MLflow."""
+"""`ditlab runs`: recent runs; one run and its events; another name; SQL over all."""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
     from ditlab.tracking.records import RunRecord
-    from ditlab.tracking.upload import SyncResult
 
 _MOST_METRICS = 24
 _ELSEWHERE = ("system/", "time/", "perf/")
@@ -154,66 +151,6 @@ def rename(run: str, name: str, as_json: bool) -> None:
     output.print_line(f"run {renamed.id}: {before} is now {renamed.name}", as_json)
     output.emit({"run_id": renamed.id, "name": renamed.name, "before": before}, as_json)
     output.hint(as_json, "runs show", renamed.id)
-
-
-@runs.command()
-@click.argument("which", metavar="[RUN]...", nargs=-1)
-@click.option("--tracking", metavar="URI", help="MLflow address to send to instead of the run's own.")
-@options.as_json
-def sync(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
-    """Send records that MLflow has not received, of the runs named or of all.
-
-    A DITLAB_HOME that was moved or copied, or whose MLflow database is damaged, gets a new database, filled from all
-    runs' journals. The old one, with notes and tags that people wrote there, is kept under another name.
-    """
-    from ditlab.cli.progress import ProgressBars
-    from ditlab.tracking.refill import refill, refill_reason
-    from ditlab.tracking.upload import sync_runs
-
-    home = Home.from_environment()
-    filled = None
-    reason = "" if tracking else refill_reason(home)
-    records = _records_of(home, () if reason else which)
-    num = f"{len(records):,} run{'s' if len(records) > 1 else ''}"
-    with ProgressBars(f"sending what MLflow has missed of {num}") as progress:
-        if reason:
-            filled, results = refill(home, records, reason, progress.say)
-        else:
-            results = sync_runs(records, home, tracking, warn=progress.say)
-    if filled:
-        output.print_line(escape_line(filled.sentence()), as_json)
-    _report_sent(results, is_each=bool(which))
-    if not any(result.left for result in results):
-        output.hint(as_json, "ui")
-    synced = [{"run_id": r.run_id, "sent": r.sent, "left": r.left} for r in results]
-    output.emit({"synced": synced, "refilled": asdict(filled) if filled else None}, as_json)
-
-
-def _records_of(home: Home, which: Sequence[str]) -> Sequence[RunRecord]:
-    """Records of the runs named, or of all."""
-    from ditlab.tracking.records import find_run, record_remarks, scan_runs
-
-    if which:
-        found = [find_run(home, text) for text in which]
-        remarks = [one.note for one in found if one.note]
-        records = [one.record for one in found]
-    else:
-        scanned = scan_runs(home)
-        remarks = record_remarks(scanned)
-        records = scanned.records
-    for remark in remarks:
-        output.say(remark)
-    return records
-
-
-def _report_sent(results: Sequence[SyncResult], *, is_each: bool) -> None:
-    """Say what was sent and what is left, with `is_each` also where that is nothing. Raises UserError for a fault."""
-    for result in results:
-        if result.sent or result.left or is_each:
-            output.say(f"{result.run_id}: records sent: {result.sent:,}, left: {result.left:,}")
-    faults = dict.fromkeys(result.fault for result in results if result.fault)
-    if faults:
-        raise UserError("\n".join(faults))
 
 
 @click.command(short_help="Show one run.")
@@ -357,55 +294,5 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
     output.hint(as_json, "runs show", found.record.run_id)
 
 
-@click.command(short_help="Delete runs, with their checkpoints and journals.")
-@click.argument("which", metavar="RUN...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
-@click.option("--mlflow", is_flag=True, help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.")
-@options.as_json
-def rm(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> int:
-    """Delete runs with their checkpoints, journals and pictures; a sweep with its trials.
-
-    RUN is an id, a unique prefix of one, or a name that one run has. A run that a process trains stays, and so does
-    one that a sweep, a best.yaml, another run or a store needs.
-    """
-    from ditlab.api.removal import plan_removal
-    from ditlab.cli.progress import status_text
-    from ditlab.tracking.access import redact
-
-    plan = plan_removal(which)
-    what = f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
-    table = terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"})
-    for each in plan.runs:
-        names = escape_line(each.folder.run_id), escape_line(each.name)
-        table.add_row(*names, status_text(each.status), format_bytes(each.size))
-    output.console(as_json).print(table)
-    for each in plan.runs:
-        if each.unsent:
-            output.say(f"run {each.folder.run_id}: records that MLflow lacks are lost with it: {each.unsent:,}")
-        if each.checkpoints:
-            output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
-    for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
-        output.say(f"{address} keeps what it has received; --mlflow deletes that as well.")
-    if not (dry_run or yes or _is_confirmed(what)):
-        output.say("nothing was deleted.")
-        return 130
-    if not dry_run:
-        plan.remove(mlflow=mlflow)
-        output.say(f"deleted {what}, {format_bytes(plan.size)}")
-    output.emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
-    if dry_run:
-        output.hint(as_json, "runs rm", *output.repeated_arguments("dry_run", "as_json"))
-    else:
-        output.hint(as_json, "runs")
-    return 0
-
-
-def _is_confirmed(what: str) -> bool:
-    if not sys.stdin.isatty():
-        raise UserError(f"nobody can be asked whether to delete {what}; add --yes, or --dry-run.")
-    return click.confirm(f"Delete {what}?", err=True)
-
-
-for _command in (show, log, rm):
+for _command in (show, log):
     runs.add_command(_command)

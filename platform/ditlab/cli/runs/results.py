@@ -78,20 +78,10 @@ class RunOutput(TypedDict):
 
 RenameOutput = TypedDict("RenameOutput", {"run_id": str, "name": str, "before": str})
 
-SyncedOutput = TypedDict("SyncedOutput", {"run_id": str, "sent": int, "left": int})
-
-SyncOutput = TypedDict("SyncOutput", {"synced": list[SyncedOutput], "refilled": dict[str, Any] | None})
 
 EventOutput = TypedDict("EventOutput", {"time": str, "kind": str, "text": str})
 
 LogOutput = TypedDict("LogOutput", {"run_id": str, "events": list[EventOutput]})
-
-DeletedOutput = TypedDict("DeletedOutput", {
-    "run_id": str, "name": str, "status": str, "bytes": int, "unsent": int, "tracking_uri": str,
-    "checkpoints": str | None,
-})  # fmt: skip
-
-DeleteOutput = TypedDict("DeleteOutput", {"dry_run": bool, "bytes": int, "runs": list[DeletedOutput]})
 
 
 RESULTS = {
@@ -99,7 +89,5 @@ RESULTS = {
     "runs show": RunOutput,
     "runs log": LogOutput,
     "runs rename": RenameOutput,
-    "runs rm": DeleteOutput,
-    "runs sync": SyncOutput,
 }
 """Type of the object of each command."""

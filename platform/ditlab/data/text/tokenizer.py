@@ -217,6 +217,19 @@ def store_codec(store: AnyStore) -> TextCodec | None:
     return None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
 
 
+def text_line(store: AnyStore) -> str:
+    """Return documents, bytes and tokens of a text store in one line; empty for other stores."""
+    text = store.manifest.text
+    if text is None:
+        return ""
+    vocabulary = store.columns["tokens"].num_classes or 0
+    dropped = f"; the last {text.dropped:,} fill no row and are dropped" if text.dropped else ""
+    return (
+        f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} bytes, {text.tokens:,} tokens "
+        f"of tokeniser {text.tokenizer} (vocabulary {vocabulary:,}; {text.bytes_per_token:.4g} bytes a token){dropped}"
+    )
+
+
 def packed(text: TextCodec | None, packing: Packing, origin: str) -> TextCodec | None:
     """Return the codec under a packing. Raises UserError for `masked` without one, as it names the end token."""
     if text is None and packing == "masked":

@@ -7,7 +7,8 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking.records import read_record
-from ditlab.tracking.upload import JournalTransfer, sync_runs
+from ditlab.tracking.upload import JournalTransfer
+from ditlab_addons.housekeeping.sync import sync_runs
 from support import databases
 from support.command import run_here
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from ditlab import notebook_html
 from ditlab.api.training import train
 from ditlab.training.reporting import TrainingProgress
 from ditlab_addons.check.prove.findings import Proof, ProofComparison
 from ditlab_addons.check.report import COLUMNS
+from ditlab_addons.notebook import html
 from support.command import run_inside
 from support.documents import CHECKOUT
 from support.trainings.workers import tiny
@@ -32,7 +32,7 @@ def test_a_notebook_shows_one_bar_that_is_renewed(tmp_path, monkeypatch):
         shown.append(page)
         return handle
 
-    monkeypatch.setattr("ditlab.api.training.notebook_bar", lambda: notebook_html.NotebookBar(display))
+    monkeypatch.setattr("ditlab_addons.notebook.html.notebook_bar", lambda: html.NotebookBar(display))
     train(tiny(training__steps=3), local=True)
     assert shown[0]["text/plain"] == "preparing data ..." and "<progress" not in shown[0]["text/html"]
     assert "<progress value='3' max='3'" in shown[-1]["text/html"] and shown[-1]["text/plain"].startswith("step 3/3")
@@ -43,12 +43,12 @@ def test_only_a_notebook_has_a_bar(shell, found, monkeypatch):
     import IPython.display  # noqa: F401
 
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert (notebook_html.notebook_bar() is not None) == found
+    assert (html.notebook_bar() is not None) == found
 
 
 def test_a_secret_is_in_neither_form_of_a_bar(monkeypatch):
     pages = []
-    bar = notebook_html.NotebookBar(lambda page, **_: pages.append(page))
+    bar = html.NotebookBar(lambda page, **_: pages.append(page))
     bar.stage("connecting to http://ann:s3cret@host:5000 <b>")
     assert "s3cret" not in str(pages) and "<b>" not in pages[0]["text/html"].replace("<b>:", "")
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ditlab.analysis.store_tables import store_facts, store_tables
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, open_store
 from ditlab.data.stores.manifest import Column, Source, TextFacts
@@ -19,6 +18,7 @@ from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData
+from ditlab_addons.inspection.contents import store_facts, store_tables
 from support.damage import bit_flips, mutations
 from support.datasets.bucketed import bucketed
 from support.datasets.writing import StoreWriter

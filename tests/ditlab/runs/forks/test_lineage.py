@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from ditlab.api.removal import plan_removal, remove_runs
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.page import Table
@@ -17,6 +16,7 @@ from ditlab.tracking.records import create_run, find_run, list_runs, read_record
 from ditlab_addons.compare.comparison import Comparison
 from ditlab_addons.compare.functions import open_groups, summarise
 from ditlab_addons.compare.page import summary_text
+from ditlab_addons.housekeeping.removal import plan_removal, remove_runs
 from support.command import run_here
 from support.journaled import family_spec
 

@@ -10,7 +10,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
-from ditlab.tracking.upload import sync_runs
+from ditlab_addons.housekeeping.sync import sync_runs
 
 NewRun = Callable[..., RunFolder]
 

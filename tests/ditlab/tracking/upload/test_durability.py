@@ -11,7 +11,7 @@ import pytest
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import sync
+from ditlab_addons.housekeeping.sync import sync
 
 NewRun = Callable[..., RunFolder]
 pytestmark = pytest.mark.usefixtures("store")

@@ -21,7 +21,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import sync
+from ditlab_addons.housekeeping.sync import sync
 from support.forked import Forked
 from support.proxy import Fault, Proxy
 

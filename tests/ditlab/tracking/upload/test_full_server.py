@@ -11,7 +11,7 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.mlflow_connection import outage_reason
 from ditlab.tracking.records import read_record
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import sync_runs
+from ditlab_addons.housekeeping.sync import sync_runs
 from support.disk import small_disk
 
 DROPPED = RuntimeError("Max retries exceeded (Caused by ResponseError('too many 503 error responses'))")

@@ -15,7 +15,7 @@ from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG
 from ditlab.tracking.journal import current_time
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_backend import NOTE_TAG, OWN_TAG, weights_step
-from ditlab.tracking.mlflow_runs import VIEW_TAG, delete_mlflow_run
+from ditlab.tracking.mlflow_runs import VIEW_TAG
 from ditlab.tracking.review import (
     end_run,
     log_model,
@@ -24,7 +24,9 @@ from ditlab.tracking.review import (
     renew_review,
 )
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import CursorFile, sync
+from ditlab.tracking.upload import CursorFile
+from ditlab_addons.housekeeping.removal import delete_mlflow_run
+from ditlab_addons.housekeeping.sync import sync
 from support.journals import log_dataset
 
 NewRun = Callable[..., RunFolder]

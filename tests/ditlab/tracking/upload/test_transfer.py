@@ -17,7 +17,8 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import CursorFile, sync
+from ditlab.tracking.upload import CursorFile
+from ditlab_addons.housekeeping.sync import sync
 from support.forked import Forked
 from support.journals import log_dataset
 

@@ -4,17 +4,19 @@ import numpy as np
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.preview import sample_grid
+from ditlab.home import Home
 from ditlab.spec.importing import ImagesOptions
+from ditlab_addons.inspection.contents import sample_grid
 from ditlab_models.figures import ImageGrid
 from support.datasets.photographs import captioned_folder, smooth
 
 
 @pytest.fixture
-def store(home, tmp_path):
+def store(tmp_path):
     """Nine images of 32 x 32 and one of 32 x 640."""
     files = {f"{n}.png": (smooth(32, 32, n), f"square {n}") for n in range(9)} | {"w.png": (smooth(32, 640), "a line")}
     options = ImagesOptions(source=captioned_folder(tmp_path / "in", files), resolution=256, max_side=640, step=32)
+    home = Home(tmp_path / "home")
     (imported,) = run_import("images", ImportRequest(home.stores, home.caches, options))
     return imported.store
 

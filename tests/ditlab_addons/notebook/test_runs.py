@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ditlab
-from ditlab.api.run import MOST_RUNS
+from ditlab_addons.notebook.runs import MOST_RUNS
 from support.homes import settled
 from support.plain_html import PlainHtml
 

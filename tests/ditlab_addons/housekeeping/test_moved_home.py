@@ -103,7 +103,7 @@ def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd
 
 @pytest.mark.parametrize("place", [pytest.param("rename", marks=pytest.mark.slow), "sync_runs"])
 def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch, place):
-    from ditlab.tracking import refill
+    from ditlab_addons.housekeeping import sync
 
     old = stored(copied / "mlflow.db", POINTS)
 
@@ -111,7 +111,7 @@ def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path if place == "rename" else refill, place, cut)
+        patch.setattr(Path if place == "rename" else sync, place, cut)
         assert run_here(capfd, patch, "runs", "sync").code == 130
     said = run_here(capfd, monkeypatch, "evaluate", "small")
     assert said.code == 2 and "run `ditlab runs sync` once" in said.err

@@ -8,8 +8,9 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 import ditlab
-from ditlab.notebook_html import never_failing, shown
-from ditlab.spec.cards import spec_fields, value_text
+from ditlab.spec.overrides import spec_fields
+from ditlab_addons.notebook.html import shown
+from ditlab_addons.notebook.specs import value_text
 from support.plain_html import PlainHtml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
@@ -93,10 +94,14 @@ def test_a_sweep_is_shown():
         PlainHtml(ditlab.load_sweep(file)._repr_html_())
 
 
-def test_a_display_never_fails():
-    class Broken:
-        @never_failing
-        def _repr_html_(self) -> str:
-            raise OSError("the disk is gone")
+def test_a_display_never_fails(monkeypatch):
+    spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
 
-    assert Broken()._repr_html_() is None
+    def broken(*_: object) -> str:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ditlab_addons.notebook.specs.card", broken)
+        assert spec._repr_html_() is None
+    monkeypatch.setattr("ditlab.parts.named", lambda field: {})  # without the add-on
+    assert spec._repr_html_() is None

@@ -12,9 +12,29 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking.mlflow_connection import connect
 from ditlab.tracking.mlflow_runs import find_mlflow_run
 from ditlab.tracking.records import create_run, scan_runs
-from ditlab.tracking.refill import refill, refill_reason
 from ditlab.tracking.review import renew_note
 from ditlab.tracking.tracker import RunTracker
+from ditlab_addons.housekeeping.sync import refill, refill_reason
+from support import databases
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A DITLAB_HOME that holds no run."""
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    return Home.from_environment().ensure()
+
+
+@pytest.fixture
+def store(home: Home, mlflow_template: Path) -> None:
+    """Give the home a database without runs."""
+    databases.seed(home.root, mlflow_template)
+
+
+@pytest.fixture
+def new_run(home: Home) -> Callable[..., RunFolder]:
+    """`new_run(name)` makes a run in the home."""
+    return lambda name="digits-dit", **facts: create_run(home, name, family="dit", spec_hash="abc", **facts)
 
 
 def logged(home: Home, folder: RunFolder, **start: Any) -> str:

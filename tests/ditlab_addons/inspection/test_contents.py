@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ditlab.analysis.store_tables import store_tables, text_table
 from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
 from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
+from ditlab_addons.inspection.contents import store_tables, text_table
 from support.datasets.bucketed import write
 from support.datasets.writing import StoreWriter
 

@@ -1,4 +1,4 @@
-"""Deletion of runs: never one that trains, or that another needs."""
+"""Deletion of runs and stores: never of one that is in use, or that another needs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.api.imports import ListedStore, list_stores
+from ditlab.data.named_stores import pointed_folder
+from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.description import flat_spec, storage_of
-from ditlab.runs.forks import release_start
+from ditlab.runs.launch import recorded_checkpoints
 from ditlab.runs.lineage import forks_by_parent
 from ditlab.runs.locks import is_locked, lock_run
 from ditlab.spec.start import parse_start
-from ditlab.storage.files import folder_size, sync_folder
+from ditlab.storage.files import folder_size, sync_folder, writing_into
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.sweeps.folder import SweepFolder
-from ditlab.tracking.access import redact, resolve_tracking_uri
+from ditlab.tracking.access import access_fault, redact, resolve_tracking_uri
+from ditlab.tracking.mlflow_connection import connect
+from ditlab.tracking.mlflow_runs import find_mlflow_run, search_models
 from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
 from ditlab.tracking.upload import num_unsent
 
@@ -49,9 +53,14 @@ class RunToDelete:
     def to_dict(self) -> dict[str, Any]:
         """The run in JSON's types, for `--json`."""
         return {
-            "run_id": self.folder.run_id, "name": self.name, "status": self.status, "bytes": self.size,
-            "unsent": self.unsent, "tracking_uri": redact(self.address), "checkpoints": self.checkpoints or None,
-        }  # fmt: skip
+            "run_id": self.folder.run_id,
+            "name": self.name,
+            "status": self.status,
+            "bytes": self.size,
+            "unsent": self.unsent,
+            "tracking_uri": redact(self.address),
+            "checkpoints": self.checkpoints or None,
+        }
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class RemovalPlan:
     """Runs that may be deleted together; nothing is deleted yet."""
 
     home: Home
-    runs: list[RunToDelete] = field(default_factory=list)
+    runs: list[RunToDelete]
 
     @property
     def size(self) -> int:
@@ -72,21 +81,21 @@ class RemovalPlan:
         known = scan_runs(self.home)
         check_unneeded(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
-            from ditlab.tracking.mlflow_runs import delete_mlflow_run
-
             for run in self.runs:
                 delete_mlflow_run(run.folder.run_id, run.address, self.home)
+        records = {record.run_id: record for record in known.records}
         trash = self.home.runs / _REMOVED
         try:
             trash.mkdir(exist_ok=True)
             for run in self.runs:
-                renamed = trash / f"{run.folder.run_id}-{secrets.token_hex(4)}"
+                run_id = run.folder.run_id
+                renamed = trash / f"{run_id}-{secrets.token_hex(4)}"
                 with lock_run(run.folder):  # refused where it has come into use
                     run.folder.path.rename(renamed)
                     sync_folder(run.folder.path.parent)
                 shutil.rmtree(renamed)
-                for record in (each for each in known.records if each.run_id == run.folder.run_id):
-                    release_start(self.home, record)
+                if run_id in records:
+                    _release_start(self.home, records[run_id])
             shutil.rmtree(trash)  # also what a killed process has left there
         except OSError as error:
             place = error.filename or trash
@@ -95,13 +104,13 @@ class RemovalPlan:
             ) from error
 
 
-def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
+def plan_removal(names: Sequence[str]) -> RemovalPlan:
     """Find the runs that `names` name, a sweep with its trials, and check that each may be deleted.
 
     A name must be one run's alone. Raises UserError for a run that is unknown, that a process trains, or that a sweep,
     another run or a store needs.
     """
-    home = home or Home.from_environment()
+    home = Home.from_environment()
     known = scan_runs(home)
     chosen = list(dict.fromkeys(run_id for name in names for run_id in _with_trials(home, known, name)))
     for run_id in chosen:
@@ -111,17 +120,23 @@ def plan_removal(names: Sequence[str], home: Home | None = None) -> RemovalPlan:
         if is_locked(folder):
             raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
     check_unneeded(home, known, chosen)
-    records, runs = {record.run_id: record for record in known.records}, []
-    for run_id in chosen:
-        folder, record, unsent = home.run(run_id), records.get(run_id), 0
-        address = resolve_tracking_uri((record and record.tracking_uri) or None, home)
-        with suppress(OSError):
-            unsent = num_unsent(folder, address, home)
-        storage = storage_of(flat_spec(folder.spec, []))
-        checkpoints = f"{storage.rstrip('/')}/{run_id}" if storage else ""
-        name, state = (record.name, record.status) if record else ("?", "unreadable")
-        runs.append(RunToDelete(folder, name, state, folder_size(folder.path), unsent, address, checkpoints))
-    return RemovalPlan(home, runs)
+    records = {record.run_id: record for record in known.records}
+    return RemovalPlan(home, [_run_to_delete(home, run_id, records.get(run_id)) for run_id in chosen])
+
+
+def _run_to_delete(home: Home, run_id: str, record: RunRecord | None) -> RunToDelete:
+    """Describe a run; `record` is None where it cannot be read."""
+    folder = home.run(run_id)
+    name, status, uri = "?", "unreadable", None
+    if record:
+        name, status, uri = record.name, record.status, record.tracking_uri or None
+    address = resolve_tracking_uri(uri, home)
+    unsent = 0
+    with suppress(OSError):
+        unsent = num_unsent(folder, address, home)
+    storage = storage_of(flat_spec(folder.spec, []))
+    checkpoints = f"{storage.rstrip('/')}/{run_id}" if storage else ""
+    return RunToDelete(folder, name, status, folder_size(folder.path), unsent, address, checkpoints)
 
 
 def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
@@ -136,7 +151,8 @@ def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
     """Id of the run that a name names, and those of its trials. Raises UserError for a name of several runs."""
     if name in known.unreadable:
         return [name]
-    if len(named := [record.run_id for record in known.records if record.name == name]) > 1:
+    named = [record.run_id for record in known.records if record.name == name]
+    if len(named) > 1:
         raise UserError(f"{len(named)} runs are named '{name}' ({', '.join(named[:8])}); name one by its id.")
     record = find_run(home, name).record
     if not record.trials:
@@ -207,3 +223,63 @@ def _user_of(run_id: str, texts: Sequence[tuple[str, bytes]]) -> str | None:
     # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
     named = re.compile(rf"^(?!\W*(?:name|run_id)\W).*(?<!\w){run_id}(?!\w)".encode(), re.MULTILINE)
     return next((user for user, text in texts if named.search(text)), None)
+
+
+def _release_start(home: Home, fork: RunRecord) -> None:
+    """Take back the hold of a fork, and of its sweep, on its parent's checkpoint; for forks that were deleted."""
+    if fork.start:
+        with suppress(UserError):  # a parent that is gone, or cannot be reached: the mark costs a checkpoint's room
+            named = parse_start(fork.start)
+            store = recorded_checkpoints(home.run(named.run))
+            for run_id in filter(None, (fork.run_id, fork.parent)):
+                store.release(named.step or 0, run_id)
+
+
+def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
+    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where the address does not
+    answer, or refuses."""
+    if fault := access_fault(address, f"start that server, or delete run {run_id} without --mlflow"):
+        if address.startswith("sqlite:"):
+            return False
+        raise UserError(fault)
+    try:
+        client = connect(address, home)
+        mlflow_run_id = find_mlflow_run(client, run_id)
+        if mlflow_run_id is None:
+            return False
+        for model in search_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id):
+            client.delete_logged_model(model.model_id)
+        client.delete_run(mlflow_run_id)
+    except Exception as error:
+        # MLflow's client and its database drivers raise errors of a dozen kinds.
+        raise UserError(
+            f"tracking.uri={redact(address)} does not delete run {run_id} ({first_line(error)}); delete it in MLflow's "
+            "UI, and the run without --mlflow."
+        ) from error
+    return True
+
+
+def plan_store_removal(names: Sequence[str], needed: bool = False) -> list[ListedStore]:
+    """Find the stores of DITLAB_HOME that names name. Raises UserError for none, and for one that runs need."""
+    home = Home.from_environment()
+    chosen = {}
+    known = {each.path: each for each in list_stores()}
+    for name in names:
+        store = known.get(pointed_folder(home.stores / name))
+        if store is None:
+            raise UserError(f"STORE={name} is no store of {home.stores}; `ditlab data list` lists them.")
+        if store.runs and not needed:
+            raise UserError(
+                f"{store.folder} is needed by {', '.join(store.runs)}, trained on it; delete those first, or give "
+                "--needed."
+            )
+        chosen[store.path] = store
+    return [*chosen.values()]
+
+
+def remove_store(store: ListedStore) -> None:
+    """Delete a store, and the name that means it first. Raises UserError where the disk refuses."""
+    with writing_into(store.path.parent):
+        if store.name and store.name != store.folder:
+            (store.path.parent / store.name).unlink(missing_ok=True)
+        shutil.rmtree(store.path)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import logging
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,10 +16,6 @@ from ditlab.secrets import hide
 LONGEST = 300
 """Characters of a text in a table."""
 
-OwnerT = TypeVar("OwnerT")
-
-_log = logging.getLogger("ditlab")
-
 # Notebooks are light or dark: texts inherit their colour, lines are half transparent, and colour never stands alone.
 _ROW = "background:none;border-bottom:1px solid rgba(128,128,128,.35)"
 _CELL = "text-align:left;vertical-align:top;padding:2px 9px 2px 0"  # notebooks align cells to the right
@@ -29,20 +23,6 @@ _NUMBER = "text-align:right;vertical-align:top;padding:2px 9px 2px 0;font-varian
 _DOTS = {
     "finished": "#2e9e5b", "running": "#3b82f6", "failed": "#dc4c45", "interrupted": "#d08700", "stopped": "#d08700",
 }  # fmt: skip
-
-
-def never_failing(make: Callable[[OwnerT], str | None]) -> Callable[[OwnerT], str | None]:
-    """Make a `_repr_html_` that returns None where it fails: a notebook then shows the object's `repr`."""
-
-    @wraps(make)
-    def made(owner: OwnerT) -> str | None:
-        try:
-            return make(owner)
-        except Exception as error:  # a display must not break the cell that it follows
-            _log.debug("%s cannot be shown as HTML (%s: %s)", type(owner).__name__, type(error).__name__, error)
-            return None
-
-    return made
 
 
 def shown(text: object, longest: int = LONGEST) -> Markup:

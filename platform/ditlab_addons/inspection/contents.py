@@ -1,4 +1,4 @@
-"""Tables of a store for a terminal, and its facts as JSON."""
+"""Contents of a store: tables for a terminal, facts as JSON, a few samples as a figure or as text."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import ImportedFile, StoredColumn
+from ditlab.data.stores.row_changes import CAPTION
+from ditlab.data.text.tokenizer import store_tokenizer, text_line
 from ditlab.reports.formatting import facts_table, terminal_table
 from ditlab.spec.values import format_bytes
 from ditlab_models.contract import ANY
+from ditlab_models.figures import Figure, ImageGrid
 
 TEXT_SHOWN = 600
 """Characters of a row of text in a table."""
 CLASSES_SHOWN = 30
 """Classes of a table: as many as fit a tall terminal."""
+LONGEST_SIDE = 160
+"""Pixels of a shown image's longer side: larger images are shrunk to less than twice as many."""
+BUCKETS_BELOW = 8
+"""Sizes shown below each other; more sizes take another column."""
 
 
 def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
@@ -58,23 +67,20 @@ def _bucket_table(store: BucketedStore) -> Table:
 
 def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
     limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
-    return {"column": name, "shape": _shape(column), "type": column.dtype, "range": limits, "unit": column.unit}
+    shape = str(column.shape).replace(str(ANY), "any")
+    return {"column": name, "shape": shape, "type": column.dtype, "range": limits, "unit": column.unit}
 
 
 def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
     """A table of the rows of the first classes, with the classes' names, if any."""
-    columns: dict[str, Iterable[str]] = {
-        "class": map(str, range(CLASSES_SHOWN)),
-        "name": names,
-        "rows": [f"{count:,}" for count in counts],
-    }
     heads = {"class": "number", "name": "text", "rows": "number"}
+    columns: list[Iterable[str]] = [map(str, range(CLASSES_SHOWN)), names, [f"{count:,}" for count in counts]]
     if not names:
-        del columns["name"], heads["name"]
+        del heads["name"], columns[1]
     caption = None
     if len(counts) > CLASSES_SHOWN:
         caption = f"the first {CLASSES_SHOWN} of {len(counts):,} classes; --json gives all"
-    return terminal_table(heads, zip(*columns.values(), strict=False), f"{name}: rows by class", caption)
+    return terminal_table(heads, zip(*columns, strict=False), f"{name}: rows by class", caption)
 
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
@@ -112,26 +118,9 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
     }
 
 
-def _shape(column: Any) -> str:
-    return str(column.shape).replace(str(ANY), "any")
-
-
 def _texts(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     """Make a table of texts by heading."""
     return terminal_table(dict.fromkeys(rows[0], "text"), (list(row.values()) for row in rows), title)
-
-
-def text_line(store: AnyStore) -> str:
-    """Documents, bytes and tokens of a text store in one line; empty for other stores."""
-    text = store.manifest.text
-    if text is None:
-        return ""
-    vocabulary = store.columns["tokens"].num_classes or 0
-    dropped = f"; the last {text.dropped:,} fill no row and are dropped" if text.dropped else ""
-    return (
-        f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} bytes, {text.tokens:,} tokens "
-        f"of tokeniser {text.tokenizer} (vocabulary {vocabulary:,}; {text.bytes_per_token:.4g} bytes a token){dropped}"
-    )
 
 
 def text_table(samples: Mapping[int, str]) -> Table:
@@ -141,3 +130,61 @@ def text_table(samples: Mapping[int, str]) -> Table:
         for row, text in samples.items()
     )
     return terminal_table({"row": "number", "text": "text"}, rows, "rows as text", "--json gives all")
+
+
+def sample_grid(store: AnyStore, num: int) -> Figure | None:
+    """Make a figure of about `num` samples with captions or classes; None where no column holds images.
+
+    Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of its own.
+    """
+    image = _image_column(store.columns)
+    if image is None:
+        return None
+    parts = store.parts
+    grids = []
+    for part in parts:
+        rows = _spread(part, max(1, num // len(parts)))
+        pictures = _pictures(part.gather(image, rows).numpy(), part.columns[image])
+        caption = f"{part.name}: {len(rows)} of {len(part):,}"
+        captions: Sequence[str] = ()
+        label = next((name for name, column in part.columns.items() if column.num_classes and not column.shape), None)
+        if CAPTION in part.columns:
+            captions = decode_captions(part.gather(CAPTION, rows).numpy())
+        elif label is not None:
+            numbers = part.gather(label, rows).tolist()
+            names = part.columns[label].names
+            captions = [names[number] if names else str(number) for number in numbers]
+        grids.append(ImageGrid(pictures, captions=captions, title=caption))
+    title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
+    return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
+
+
+def _image_column(columns: Mapping[str, StoredColumn]) -> str | None:
+    """Return the first column of grey or coloured images with a value range."""
+    images = (name for name, each in columns.items() if each.value_range and each.shape[:-2] in ((1,), (3,)))
+    return next(images, None)
+
+
+def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
+    """Return images in [0, 1], (num, height, width) if grey, else with 3 channels; large ones averaged over squares."""
+    low, high = column.value_range or (0.0, 1.0)
+    factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
+    height, width = (side // factor for side in images.shape[2:])
+    whole = images[:, :, : height * factor, : width * factor].astype(np.float64)
+    small = whole.reshape(*images.shape[:2], height, factor, width, factor).mean(axis=(3, 5))
+    values = (small - low) / (high - low)
+    return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
+
+
+def sample_text(store: AnyStore, num: int) -> dict[int, str]:
+    """Decode `num` rows spread over a store of tokens, by row number; {} without. Raises as `open_tokenizer` does."""
+    tokenizer = store_tokenizer(store)
+    if tokenizer is None:
+        return {}
+    rows = _spread(store, num)
+    texts = map(tokenizer.decode, store.gather("tokens", rows).tolist())
+    return dict(zip(rows.tolist(), texts, strict=True))
+
+
+def _spread(store: AnyStore, num: int) -> np.ndarray:
+    return np.unique(np.linspace(0, len(store) - 1, num=num).round().astype(np.int64))

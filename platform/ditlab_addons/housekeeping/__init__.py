@@ -1,0 +1,1 @@
+"""Add-on: what is deleted, and what MLflow missed is sent."""

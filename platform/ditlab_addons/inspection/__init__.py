@@ -1,0 +1,1 @@
+"""Add-on: what a store holds."""

@@ -1,0 +1,1 @@
+"""Add-on: what notebooks show."""

@@ -1,0 +1,14 @@
+"""What notebooks show of specs, runs and their progress, described without its code."""
+
+from ditlab.parts import Parts
+
+ADDON = Parts(
+    displays={
+        "experiment": "ditlab_addons.notebook.specs:experiment_page",
+        "progress": "ditlab_addons.notebook.html:notebook_bar",
+        "result": "ditlab_addons.notebook.runs:result_page",
+        "run": "ditlab_addons.notebook.runs:run_page",
+        "runs": "ditlab_addons.notebook.runs:runs_page",
+        "sweep": "ditlab_addons.notebook.specs:sweep_page",
+    }
+)
