@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from ditlab.errors import UserError, nearest
 from ditlab.notebook_html import card, never_failing
 from ditlab.spec.cards import differing_fields
-from ditlab.spec.data import DigitsData, check_order
+from ditlab.spec.data import DigitsData, order_of
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, packing_of, with_sources
@@ -149,7 +149,7 @@ class Experiment(Spec):
                 other = f", or batch.micro to a divisor of {size // workers}"
             sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
             raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
-        check_order(self.data, size, workers)
+        order_of(self.data).check_batch(size, workers)
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
@@ -286,9 +286,8 @@ def experiment_class(
         "objective": (objective, Field(default=default(), description="The loss.")),
         "sampling": (sampling, Field(default=sampling(), description="Defaults of sampling.")),
     }
-    if added.sources:
-        data = Field(default=DigitsData(), description="Where samples come from.")
-        fields["data"] = (with_sources(added.sources), data)
+    if added.sources or added.orders:
+        fields["data"] = (with_sources(added.sources, added.orders), Experiment.model_fields["data"])
     if added.schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
         fields["schedule"] = (with_kinds(ScheduleSpec, added.schedules), schedule)

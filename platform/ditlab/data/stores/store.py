@@ -194,9 +194,14 @@ class Store:
                 ) from error
         return found
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of all columns."""
+        return sum(column.row_bytes for column in self.columns.values())
+
     @cached_property
     def _piece_rows(self) -> int:
-        return piece_rows(sum(column.row_bytes for column in self.columns.values()))
+        return piece_rows(self.row_bytes)
 
     @cached_property
     def _verified(self) -> np.ndarray:

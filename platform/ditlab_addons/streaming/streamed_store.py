@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import socket
 import threading
@@ -13,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.remote.block_fetching import BlockCache, BlockFetcher, BlockRequest
-from ditlab.data.remote.copies import Notify, copy_of, fetch_copy, open_root
-from ditlab.data.stores.block_index import BlockEntry, verify_entries
+from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, fetch_copy, open_root
+from ditlab.data.stores.block_index import verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, StoreManifest, read_manifest
 from ditlab.data.stores.store import Store, StoredBlock
+from ditlab.errors import Unreachable
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size
+from ditlab_addons.streaming.block_fetching import BlockCache, BlockFetcher, BlockRequest
 
 LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""
@@ -32,31 +34,34 @@ BLOCKS, MANIFESTS = "blocks", "streamed"
 """Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
 FREE_SHARE = 0.05
 """Share of the disk that the cache of blocks leaves free."""
+COPY_SHARE = 0.8
+"""Share of a disk's free room up to which `data.access=auto` copies a store."""
+KNOB = "data.path"
+"""Setting that names the store, in messages."""
 
 
 class StreamedStore(Store):
     """Store behind a URI, whose rows are fetched block by block, each verified whenever it is loaded."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, fetcher: BlockFetcher, folder: str = ""):
+    def __init__(self, path: Path, manifest: StoreManifest, fetcher: BlockFetcher, folder: str):
         """Make a store of its manifest.
 
-        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket. The fetcher is
-        shared by the buckets of a store.
+        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket, or "". The fetcher
+        is shared by the buckets of a store.
         """
         super().__init__(path, manifest)
         self._fetcher = fetcher
-        self._folder = folder
+        self._place = f"{folder}/" if folder else ""
         self._loaded: OrderedDict[int, StoredBlock] = OrderedDict()
         self._lock = threading.Lock()
 
     def expect(self, blocks: np.ndarray) -> None:
         """Begin to fetch blocks (int64) in their order, in place of those announced before. Raises as `gather` does."""
-        numbers = blocks.tolist()
-        entries = self._index.of_blocks(blocks)
+        requests = self._requests(blocks)
         with self._lock:
-            for number in self._loaded.keys() - set(numbers):
+            for number in self._loaded.keys() - requests.keys():
                 del self._loaded[number]  # mapped, it would take the room of what is read ahead
-        self._fetcher.expect(self._folder, [self._request(number, entries[number]) for number in numbers])
+        self._fetcher.expect(self._place, [requests[number] for number in blocks.tolist()])
 
     def close(self) -> None:
         """End the threads that fetch. Closing twice is fine."""
@@ -81,53 +86,73 @@ class StreamedStore(Store):
         missing = np.array([number for number in blocks.tolist() if number not in found], np.int64)
         if not len(missing):
             return found
-        entries = self._index.of_blocks(missing)
-        requests = {number: self._request(number, entries[number]) for number in missing.tolist()}
+        requests = self._requests(missing)
         contents = self._fetcher.fetch(list(requests.values()))
-        for number, request in requests.items():
-            found[number] = self._read_block(number, contents[request.key])
+        fetched = {number: self._read_block(number, contents[request.key]) for number, request in requests.items()}
         with self._lock:
-            self._loaded.update((number, found[number]) for number in missing.tolist())
+            self._loaded.update(fetched)
             most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._fetcher.cache.limit_bytes))
-            size = self.layout.block_rows * sum(column.row_bytes for column in self.columns.values())
-            while len(self._loaded) > max(1, most // size):
+            while len(self._loaded) > max(1, most // (self.layout.block_rows * self.row_bytes)):
                 self._loaded.popitem(last=False)
-        return found
+        return found | fetched
 
     def _read_block(self, block: int, content: pa.Buffer) -> StoredBlock:
         return self._read(content, int(self.layout.rows_of(np.array([block]))[0]))
 
-    def _request(self, block: int, entry: BlockEntry) -> BlockRequest:
-        shard = self.manifest.shards[int(self.layout.shard_of(np.array([block]))[0])]
+    def _verify_block(self, content: memoryview, block: int, expected: tuple[bytes, ...]) -> None:
+        if digests(self._read_block(block, pa.py_buffer(content))) != expected:
+            raise ValueError("it differs from its SHA-256")
 
-        def verify(content: memoryview) -> None:
-            if digests(self._read_block(block, pa.py_buffer(content))) != entry.digests:
-                raise ValueError("it differs from its SHA-256")
-
-        return BlockRequest(entry.key, self._folder, shard.file, entry.offset, entry.length, verify)
+    def _requests(self, blocks: np.ndarray) -> dict[int, BlockRequest]:
+        """Return the requests of blocks by number. Raises as `gather` does."""
+        shards = self.layout.shard_of(blocks)
+        entries = self._index.of_shards(np.unique(shards).tolist())
+        found = {}
+        for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True):
+            entry = entries[shard][block - int(self.layout.first_blocks[shard])]
+            key = hashlib.sha256(b"".join(entry.digests)).hexdigest()  # the same for equal rows, in whatever store
+            path = f"{self._place}{self.manifest.shards[shard].file}"
+            verify = partial(self._verify_block, block=block, expected=entry.digests)
+            found[block] = BlockRequest(key, path, entry.offset, entry.length, verify)
+        return found
 
     def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
         """Fetch the shards' parts of the index file together; they are kept as blocks are."""
+        path = f"{self._place}{self.manifest.index.file}"
         requests = {}
         for shard, (first, length) in places.items():
             digest = self.manifest.shards[shard].blocks
-            verify = partial(verify_entries, sha256=digest)
-            requests[shard] = BlockRequest(digest, self._folder, self.manifest.index.file, first, length, verify)
+            requests[shard] = BlockRequest(digest, path, first, length, partial(verify_entries, sha256=digest))
         contents = self._fetcher.fetch(list(requests.values()))
         return {shard: bytes(contents[request.key]) for shard, request in requests.items()}
 
 
-def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:
+def fits_disk(uri: str, home: Home) -> bool:
+    """Return True where the store at a URI is copied: it takes at most COPY_SHARE of the free room, or a copy was
+    begun.
+
+    Raises UserError for a place without a store or with an altered one.
+    """
+    try:
+        store = describe_store(KNOB, uri)
+    except Unreachable:  # there may be a copy
+        return True
+    if copy_of(home.node_cache / STORES, store.manifest).exists():
+        return True
+    home.node_cache.mkdir(parents=True, exist_ok=True)
+    return store.size <= COPY_SHARE * shutil.disk_usage(home.node_cache).free
+
+
+def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:
     """Open the store at a URI; its rows are fetched block by block, and kept in `cache_bytes` of this node's disk.
 
-    Raises UserError, naming the setting, for a place without a store or with an altered one; Unreachable where the
-    place does not answer.
+    Raises UserError for a place without a store or with an altered one; Unreachable where the place does not answer.
     """
-    files, top = open_root(knob, uri)
+    files, top = open_root(KNOB, uri)
     is_new = not copy_of(home.node_cache / MANIFESTS, top.manifest).exists()
     folder = fetch_copy(
         home.node_cache / MANIFESTS,
-        knob,
+        KNOB,
         uri,
         notify=lambda message: None,  # copied manifests are no news
         is_copied=lambda file: file.size is None and bool(file.sha256),  # what the columns need: the tokeniser
@@ -139,7 +164,7 @@ def open_streamed_store(knob: str, uri: str, home: Home, cache_bytes: int, notif
     cache = BlockCache(home.node_cache / BLOCKS, cache_bytes)
     if is_new:
         notify(
-            f"{knob}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
+            f"{KNOB}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
     fetcher = BlockFetcher(files, cache)
