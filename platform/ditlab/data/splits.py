@@ -157,7 +157,7 @@ def open_data(
         case MnistData():
             return _mnist(spec, home, verify)
         case ArrowData():
-            named = spec.order.open_streamed(spec, home, notify) if is_uri(spec.path) else None
+            named = spec.order.open_streamed(spec, home, notify)
             if named is None:
                 named = open_named_store("data.path", spec.path, home, verify, notify)
             splits = _split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order)

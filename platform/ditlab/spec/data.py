@@ -58,7 +58,7 @@ class OrderSpec(Spec):
         """Raise ValueError where it does not fit a batch of this size, or so many workers at most."""
 
     def open_streamed(self, data: Any, home: Any, notify: Any) -> Any:
-        """Return the store at a URI, `data.path`, whose rows are fetched when they are needed; None: a copy is read.
+        """Return the store that `data.path` names, where its rows are fetched when they are needed; None: as a whole.
 
         `data`: an `ArrowData`; `home`: `ditlab.home.Home`; `notify`: function that shows a message to people. Raises
         UserError for a place without a store, or that does not answer.

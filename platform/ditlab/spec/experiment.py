@@ -284,10 +284,9 @@ def experiment_class(
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
+        "data": (with_sources(added.sources, added.orders), Experiment.model_fields["data"]),
         "sampling": (sampling, Field(default=sampling(), description="Defaults of sampling.")),
     }
-    if added.sources or added.orders:
-        fields["data"] = (with_sources(added.sources, added.orders), Experiment.model_fields["data"])
     if added.schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
         fields["schedule"] = (with_kinds(ScheduleSpec, added.schedules), schedule)

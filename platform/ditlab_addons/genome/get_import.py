@@ -34,7 +34,7 @@ from ditlab.data.region_windows import (
 )
 from ditlab.data.source_files import SourceFile, source_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
-from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.manifest import Column, Source, bytes_of_row, folder_name
 from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
@@ -95,7 +95,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         columns = region_columns(options.regions, names, (*divisors, 1.0), source.chromosomes)
         if options.takes_atpm:
             columns[PEAK_NAME] = PEAK_COLUMN
-        row_bytes = sum(column.row_bytes for column in columns.values())
+        row_bytes = bytes_of_row(columns)
         # a small store is one block, so that it is read at once
         rows_per_block = num if num * row_bytes <= WHOLE_BYTES else block_rows(row_bytes)
         rules = WindowRules(options.source, columns, rows_per_block)

@@ -91,8 +91,7 @@ class BlockCache:
                     write_whole(self._folder / key, content)
         except OSError:
             self.is_full = True
-        mapped = self.get(key)
-        return pa.py_buffer(content) if mapped is None else mapped
+        return self.get(key) or pa.py_buffer(content)
 
     def _evict(self) -> None:
         """Delete the blocks that were used longest ago, beyond the limit less what is written until the next look."""
@@ -186,7 +185,7 @@ class BlockFetcher:
         They are fetched in the background, as far as the cache has room. An empty one releases all.
         """
         with self._lock:
-            before = self._hints.pop(folder, {})
+            self._hints.pop(folder, None)
             room = AHEAD_SHARE * self.cache.limit_bytes - sum(sum(hint.values()) for hint in self._hints.values())
             hint: dict[str, int] = {}
             self._hints[folder] = hint
@@ -198,11 +197,10 @@ class BlockFetcher:
                 if request.key not in self._expected:
                     under_way = self._wanted.get(request.key)
                     self._expected[request.key] = under_way or self._ahead.submit(self._load, request)
-            for key in before:
-                if not any(key in each for each in self._hints.values()):
-                    forgotten = self._expected.pop(key, None)
-                    if forgotten is not None and key not in self._wanted:
-                        forgotten.cancel()
+            for key in self._expected.keys() - set().union(*self._hints.values()):
+                forgotten = self._expected.pop(key)
+                if key not in self._wanted:
+                    forgotten.cancel()
 
     def close(self) -> None:
         """End the threads once their requests end; callers that still wait get an error. Closing twice is fine."""
@@ -293,12 +291,12 @@ class BlockFetcher:
     def _use(self, files: RemoteFiles) -> None:
         self._files = files
         self._opened = time.monotonic()
-        self._filesystem = with_timeouts(files.filesystem, SILENCE)
+        self._filesystem = with_timeouts(files.filesystem)
         self._open = lru_cache(OPEN_FILES)(self._filesystem.open_input_file)
 
 
-def with_timeouts(filesystem: Any, silence: float) -> Any:
-    """Return the file system with requests that end after `silence` seconds without a byte, and are not repeated.
+def with_timeouts(filesystem: Any) -> Any:
+    """Return the file system with requests that end after SILENCE seconds without a byte, and are not repeated.
 
     Only pyarrow's client of S3 has such settings; another is returned as it is.
     """
@@ -307,5 +305,5 @@ def with_timeouts(filesystem: Any, silence: float) -> Any:
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
     settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
-    settings |= {"request_timeout": silence, "connect_timeout": silence}
+    settings |= {"request_timeout": SILENCE, "connect_timeout": SILENCE}
     return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from ditlab.spec.data import HoldOutClasses, OrderSpec
+from ditlab.spec.uris import is_uri
 from ditlab.spec.values import num_bytes
 
 
@@ -47,7 +48,9 @@ class LanesOrderSpec(OrderSpec):
     def open_streamed(self, data: Any, home: Any, notify: Any) -> Any:
         from ditlab_addons.streaming.streamed_store import fits_disk, open_streamed_store
 
-        if data.access == "copy" or (data.access == "auto" and fits_disk(data.path, home)):
+        if not is_uri(data.path) or data.access == "copy":
+            return None
+        if data.access == "auto" and fits_disk(data.path, home):
             return None
         return open_streamed_store(data.path, home, num_bytes(data.cache), notify)
 

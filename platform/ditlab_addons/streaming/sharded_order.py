@@ -13,6 +13,7 @@ from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, check_fi
 from ditlab.data.permutations import WindowedShuffle, blocks_of_unit, interleaved, ranks
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.manifest import bytes_of_row
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.spec.values import num_bytes
@@ -178,7 +179,8 @@ class ShardedOrder(Order):
             part = store.parts[bucket.part]
             if isinstance(part, StreamedStore):
                 windows = 1 + -(-2 * self._slice // bucket.window_rows)
-                need += lanes * min(windows * bucket.window_rows, len(bucket) // self.lanes) * part.row_bytes
+                rows = min(windows * bucket.window_rows, len(bucket) // self.lanes)
+                need += lanes * rows * bytes_of_row(part.columns)
         if not need or num_bytes(data.cache) >= need:
             return
         mib = -(-need // MIB)

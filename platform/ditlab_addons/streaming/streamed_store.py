@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,14 @@ from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, f
 from ditlab.data.stores.block_index import verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, StoreManifest, read_manifest
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    BucketsManifest,
+    StoreManifest,
+    bytes_of_row,
+    read_manifest,
+)
 from ditlab.data.stores.store import Store, StoredBlock
 from ditlab.errors import Unreachable
 from ditlab.home import Home
@@ -43,15 +51,15 @@ KNOB = "data.path"
 class StreamedStore(Store):
     """Store behind a URI, whose rows are fetched block by block, each verified whenever it is loaded."""
 
-    def __init__(self, path: Path, manifest: StoreManifest, fetcher: BlockFetcher, folder: str):
-        """Make a store of its manifest.
+    def __init__(self, path: Path, fetcher: BlockFetcher, place: str = ""):
+        """Make a store of the manifest in a local folder, where its attachments lie too.
 
-        `path`: local folder of its attachments; `folder`: its place below the URI, that of a bucket, or "". The fetcher
-        is shared by the buckets of a store.
+        `place`: path of its files below the URI, `BUCKET/` for a bucket. The fetcher is shared by the buckets of a
+        store. Raises UserError for an altered manifest.
         """
-        super().__init__(path, manifest)
+        super().__init__(path, read_manifest(path / MANIFEST_NAME, StoreManifest))
         self._fetcher = fetcher
-        self._place = f"{folder}/" if folder else ""
+        self._place = place
         self._loaded: OrderedDict[int, StoredBlock] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -77,22 +85,20 @@ class StreamedStore(Store):
 
         Raises UserError for a block that was altered, Unreachable where the place does not answer for long.
         """
-        found: dict[int, StoredBlock] = {}
         with self._lock:
-            for number in blocks.tolist():
-                if number in self._loaded:
-                    self._loaded.move_to_end(number)
-                    found[number] = self._loaded[number]
-        missing = np.array([number for number in blocks.tolist() if number not in found], np.int64)
-        if not len(missing):
+            found = {number: self._loaded[number] for number in blocks.tolist() if number in self._loaded}
+            for number in found:
+                self._loaded.move_to_end(number)
+        if len(found) == len(blocks):
             return found
-        requests = self._requests(missing)
+        requests = self._requests(np.setdiff1d(blocks, np.fromiter(found, np.int64)))
         contents = self._fetcher.fetch(list(requests.values()))
         fetched = {number: self._read_block(number, contents[request.key]) for number, request in requests.items()}
         with self._lock:
             self._loaded.update(fetched)
             most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._fetcher.cache.limit_bytes))
-            while len(self._loaded) > max(1, most // (self.layout.block_rows * self.row_bytes)):
+            size = self.layout.block_rows * bytes_of_row(self.columns)
+            while len(self._loaded) > max(1, most // size):
                 self._loaded.popitem(last=False)
         return found | fetched
 
@@ -133,14 +139,12 @@ def fits_disk(uri: str, home: Home) -> bool:
 
     Raises UserError for a place without a store or with an altered one.
     """
-    try:
+    with suppress(Unreachable):  # there may be a copy
         store = describe_store(KNOB, uri)
-    except Unreachable:  # there may be a copy
-        return True
-    if copy_of(home.node_cache / STORES, store.manifest).exists():
-        return True
-    home.node_cache.mkdir(parents=True, exist_ok=True)
-    return store.size <= COPY_SHARE * shutil.disk_usage(home.node_cache).free
+        if not copy_of(home.node_cache / STORES, store.manifest).exists():
+            home.node_cache.mkdir(parents=True, exist_ok=True)
+            return store.size <= COPY_SHARE * shutil.disk_usage(home.node_cache).free
+    return True
 
 
 def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:
@@ -168,11 +172,8 @@ def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) 
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
     fetcher = BlockFetcher(files, cache)
-
-    def opened(name: str) -> StreamedStore:
-        return StreamedStore(folder / name, read_manifest(folder / name / MANIFEST_NAME, StoreManifest), fetcher, name)
-
     if not (folder / BUCKETS_NAME).exists():
-        return opened("")
+        return StreamedStore(folder, fetcher)
     root = read_manifest(folder / BUCKETS_NAME, BucketsManifest)
-    return BucketedStore(folder, root, [opened(bucket.folder) for bucket in root.buckets])
+    buckets = [each.folder for each in root.buckets]
+    return BucketedStore(folder, root, [StreamedStore(folder / name, fetcher, f"{name}/") for name in buckets])

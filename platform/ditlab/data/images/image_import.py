@@ -41,7 +41,7 @@ from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import source_name
 from ditlab.data.stores.block_index import block_rows
-from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.manifest import Column, Source, bytes_of_row, folder_name
 from ditlab.data.stores.receipt import (
     DAMAGED,
     NO_RECORD,
@@ -230,7 +230,7 @@ class ImageRules:
                     columns = self.columns(image.size)
                     part = folder / "{}x{}".format(*image.size)
                     part.mkdir(parents=True, exist_ok=True)
-                    rows_per_block = block_rows(sum(column.row_bytes for column in columns.values()))
+                    rows_per_block = block_rows(bytes_of_row(columns))
                     series[image.size] = ShardSeries(part, block.prefix, columns, rows_per_block)
                 series[image.size].append(self.row(image))
                 counts[CUT] += image.caption_was_cut

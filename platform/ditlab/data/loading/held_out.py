@@ -183,7 +183,6 @@ class ComputedRows(RowSequence):
         self.parts = tuple(parts)
         self.bucket_counts = np.array([part.sizes.sum() for part in parts])
         self.key = "; ".join(part.key for part in parts)
-        self._ends = np.cumsum(self.bucket_counts)
         lengths = [part.layout.rows for part in parts]
         self.store_first = np.cumsum(lengths) - lengths
         """Number in the store of each bucket's first row."""
@@ -195,7 +194,7 @@ class ComputedRows(RowSequence):
         """Place of the first row of each block."""
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.bucket_counts.sum())
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         blocks = np.searchsorted(self._starts, places, side="right") - 1

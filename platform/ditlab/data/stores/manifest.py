@@ -106,6 +106,11 @@ class Column(ManifestRecord):
         return self.row_elements * self.stored_dtype.itemsize
 
 
+def bytes_of_row(columns: Mapping[str, Column]) -> int:
+    """Return the bytes of a row of all columns on disk."""
+    return sum(column.row_bytes for column in columns.values())
+
+
 class ColumnStatistics(ManifestRecord):
     """Statistics of all elements of a column, over all rows."""
 

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, piece_rows
 from ditlab.data.stores.blocks import PIECE_DIGEST_BYTES, arrow_schema, digests, piece_digest, read_block
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest
+from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, bytes_of_row, read_manifest
 from ditlab.errors import UserError, first_line
 
 if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds to import
@@ -194,14 +194,9 @@ class Store:
                 ) from error
         return found
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row of all columns."""
-        return sum(column.row_bytes for column in self.columns.values())
-
     @cached_property
     def _piece_rows(self) -> int:
-        return piece_rows(self.row_bytes)
+        return piece_rows(bytes_of_row(self.columns))
 
     @cached_property
     def _verified(self) -> np.ndarray:

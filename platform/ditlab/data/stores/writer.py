@@ -30,6 +30,7 @@ from ditlab.data.stores.manifest import (
     StoreManifest,
     StoreShard,
     TextFacts,
+    bytes_of_row,
     format_manifest,
 )
 from ditlab.data.stores.receipt import ManifestRecord, SourceReceipt, plain_name
@@ -77,7 +78,7 @@ class ShardSeries:
         self._num_held = 0
         self._files: dict[Path, str] = {}
         """Name that each file under a temporary one will have; none for the open shard."""
-        self._piece_rows = piece_rows(sum(column.row_bytes for column in columns.values()))
+        self._piece_rows = piece_rows(bytes_of_row(columns))
         self._written: list[WrittenShard] = []
         self._sink: pa.OSFile | None = None
 
@@ -198,7 +199,7 @@ def write_shards(
     `block_index.block_rows` has it), one of which is held in memory. Equal rows give equal files; none is left where
     `batches` raises. Raises UserError for values that a column cannot hold, and for a folder that cannot be written.
     """
-    rows = rows_per_block or block_rows(sum(column.row_bytes for column in columns.values()))
+    rows = rows_per_block or block_rows(bytes_of_row(columns))
     series = ShardSeries(folder, prefix, columns, rows)
     with writing_into(folder):
         try:
@@ -299,7 +300,7 @@ def _first_batches(columns: Columns, batches: Iterator[Mapping[str, Any]]) -> tu
         rows += len(next(iter(arrays.values())))
         num_bytes += sum(values.nbytes for values in arrays.values())
         if num_bytes > WHOLE_BYTES:
-            return held, block_rows(sum(column.row_bytes for column in columns.values()))
+            return held, block_rows(bytes_of_row(columns))
     return held, max(1, rows)
 
 
