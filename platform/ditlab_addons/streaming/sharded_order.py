@@ -222,6 +222,6 @@ def blocks_of_ranges(rows: ComputedRows, ranges: np.ndarray) -> Iterator[tuple[i
         last = layout.blocks_of(rows[own[:, 1] - 1] - store_first)
         counts = last + 1 - first
         blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        begins = layout.first_row(blocks) + store_first
-        ends = layout.first_row(blocks + 1) + store_first
-        yield part, blocks[rows.num_before(ends) > rows.num_before(begins)]
+        edges = layout.first_row(np.stack([blocks, blocks + 1])) + store_first
+        before, after = rows.num_before(edges)
+        yield part, blocks[after > before]

@@ -153,22 +153,23 @@ def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) 
     Raises UserError for a place without a store or with an altered one; Unreachable where the place does not answer.
     """
     files, top = open_root(KNOB, uri)
-    is_new = not copy_of(home.node_cache / MANIFESTS, top.manifest).exists()
+    node_cache = home.node_cache
+    is_new = not copy_of(node_cache / MANIFESTS, top.manifest).exists()
     folder = fetch_copy(
-        home.node_cache / MANIFESTS,
+        node_cache / MANIFESTS,
         KNOB,
         uri,
         notify=lambda message: None,  # copied manifests are no news
         is_copied=lambda file: file.size is None and bool(file.sha256),  # what the columns need: the tokeniser
     )
-    disk = shutil.disk_usage(home.node_cache)
+    disk = shutil.disk_usage(node_cache)
     room = int(disk.free - FREE_SHARE * disk.total)
     if room < cache_bytes:  # what the cache has already is room, too
-        cache_bytes = max(1, min(cache_bytes, room + folder_size(home.node_cache / BLOCKS)))
-    cache = BlockCache(home.node_cache / BLOCKS, cache_bytes)
+        cache_bytes = max(1, min(cache_bytes, room + folder_size(node_cache / BLOCKS)))
+    cache = BlockCache(node_cache / BLOCKS, cache_bytes)
     if is_new:
         notify(
-            f"{KNOB}={uri}: rows are fetched when they are needed, and kept in {home.node_cache / BLOCKS} on "
+            f"{KNOB}={uri}: rows are fetched when they are needed, and kept in {node_cache / BLOCKS} on "
             f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
         )
     fetcher = BlockFetcher(files, cache)
