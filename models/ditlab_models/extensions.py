@@ -165,8 +165,11 @@ def kinds_of(annotation: Any) -> dict[str, type[Spec]]:
 
 
 def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
-    """Return the annotation of a union with further classes."""
-    kinds: Any = Union[(*kinds_of(annotation).values(), *specs)]
+    """Return the annotation of a union with further classes; one of a kind that is there takes that one's place."""
+    found = kinds_of(annotation)
+    for spec in specs:
+        found |= kinds_of(spec)
+    kinds: Any = Union[(*found.values(),)]
     return Annotated[kinds, Field(discriminator="kind")]
 
 

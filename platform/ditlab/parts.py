@@ -58,6 +58,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "method": {"ask": "ask"},
     "optimizer": {"muon": "optimizers", "schedule_free_adamw": "optimizers"},
     "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
+    "order": {"lanes": "streaming"},
     "schedule": {"inverse_sqrt": "optimizers"},
     "scheduler": {"race": "race"},
     "section": {"notify": "notify"},
@@ -203,6 +204,8 @@ class Parts(NamedTuple):
     export_formats: tuple[ExportFormat, ...] = ()
     schedules: Mapping[str, str] = NONE
     """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
+    orders: Mapping[str, str] = NONE
+    """Kinds of `data.order`, which samples come when, with the `ditlab.spec.data.OrderSpec` of each."""
     sections: Mapping[str, str] = NONE
     """Sections of an experiment by name, with the `ditlab_models.contract.Spec` that has the section as its one field.
     A section decides nothing of the trained weights: it is no part of a spec's hash."""
@@ -329,7 +332,7 @@ def export_formats() -> dict[str, ExportFormat]:
 
 
 def find_kind(section: str, kind: str) -> Plugin | None:
-    """Return what brings a kind of `schedule` or `optimizer`, or a `solver`; None where nothing does."""
+    """Return what brings a kind of `schedule`, `optimizer` or `order`, or a `solver`; None where nothing does."""
     names = (name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s"))
     return next(map(ADDONS.find, names), None)
 

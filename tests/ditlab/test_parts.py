@@ -458,6 +458,9 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         "weight format": weight_format,
         "scheduler": scheduler,
         "optimizer": lambda name: ditlab("train", spec, "--local", "--set", f"optimizer.kind={name}").err,
+        "order": lambda name: (
+            ditlab("train", spec, "--local", "--set", f"data={{kind: arrow, order: {{kind: {name}}}}}").err
+        ),
         "schedule": lambda name: ditlab("train", spec, "--local", "--set", f"schedule.kind={name}").err,
         "tracker": lambda name: ditlab("train", spec, "--local", "--set", f"tracking.uri={name}:lab").err,
     }
@@ -487,6 +490,7 @@ def test_the_table_of_add_ons_names_every_part_of_each():
         found["method"] |= dict.fromkeys(addon.run_methods, name)
         found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
         found["optimizer"] |= dict.fromkeys(addon.optimizers, name)
+        found["order"] |= dict.fromkeys(addon.orders, name)
         found["schedule"] |= dict.fromkeys(addon.schedules, name)
         found["scheduler"] |= dict.fromkeys(addon.schedulers, name)
         found["tracker"] |= dict.fromkeys(addon.trackers, name)

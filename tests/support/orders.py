@@ -1,8 +1,18 @@
-"""Whole epochs of an order."""
+"""Whole epochs of an order, and data whose order may be by lanes."""
+
+from typing import Any
 
 import numpy as np
 
 from ditlab.data.loading.order import Order
+from ditlab.spec.mixture import with_sources
+from ditlab_addons.streaming.lanes import LanesOrderSpec
+from ditlab_models.extensions import kinds_of
+
+
+def arrow_data(**fields: Any) -> Any:
+    """Return an `ArrowData` whose order may be by lanes, as the class of an experiment has it."""
+    return kinds_of(with_sources((), (LanesOrderSpec,)))["arrow"](**fields)
 
 
 def epoch_batches(order: Order, epoch: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Stores by name: a folder's name has its fingerprint, `pets@1a2b3c4d5e6f`; a name is a small file that points to one.
 
-A user names a store by a URI (copied to the node, or its rows fetched), a folder's path, NAME or NAME@fingerprint.
+A user names a store by a URI (copied to the node), a folder's path, NAME or NAME@fingerprint.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, open_remote_store, write_to_stderr
+from ditlab.data.remote.copies import Notify, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.receipt import ManifestRecord, PlainName
 from ditlab.data.stores.writing import WrittenStore
-from ditlab.errors import Unreachable, UserError, first_line, shortened
+from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size, sync_folder, write_durably, writing_into
 
-COPY_SHARE = 0.8
-"""Share of a disk's free room up to which `auto` copies a store."""
 SHOWN = 12
 """Digits of a fingerprint in the name of a store's folder."""
 AT = "@"
@@ -52,15 +50,11 @@ def open_named_store(
     home: Home,
     verify: bool = True,
     notify: Notify = write_to_stderr,
-    access: Literal["copy", "stream", "auto"] = "copy",
-    cache_bytes: int = 0,
 ) -> AnyStore:
     """Open the store that a user names by a URI, a folder's path, a plain name or NAME@fingerprint.
 
-    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`; `access` and
-    `cache_bytes`, the most bytes of fetched rows that a node keeps, are for URIs alone, of which `auto` copies a store
-    that fits COPY_SHARE of the free room. Raises UserError for a store that is missing (with the command that makes it)
-    or altered, and as `copies.open_remote_store` and `streamed_store.open_streamed_store` do.
+    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`. Raises UserError
+    for a store that is missing (with the command that makes it) or altered, and as `copies.open_remote_store` does.
     """
     if not is_uri(name):
         folder = store_folder(name, home)
@@ -73,17 +67,6 @@ def open_named_store(
                 "with `ditlab data import`."
             )
         return open_store(folder, verify)
-    is_streamed = access == "stream"
-    if access == "auto":  # one that does not fit the disk, and of which no copy was begun
-        with suppress(Unreachable):  # there may be a copy
-            store = describe_store(option, name)
-            if not copy_of(home.node_cache / STORES, store.manifest).exists():
-                home.node_cache.mkdir(parents=True, exist_ok=True)
-                is_streamed = store.size > COPY_SHARE * shutil.disk_usage(home.node_cache).free
-    if is_streamed:
-        from ditlab.data.remote.streamed_store import open_streamed_store
-
-        return open_streamed_store(option, name, home, cache_bytes, notify)
     return open_remote_store(option, name, home, verify, notify)
 
 

@@ -150,6 +150,15 @@ def in_turns(lengths: Sequence[int]) -> np.ndarray:
     return found
 
 
+def blocks_of_unit(num: int) -> int:
+    """Return how many of `num` blocks make a unit of a shuffle: the least power of two that gives MOST_UNITS or
+    fewer."""
+    blocks = 1
+    while -(-num // blocks) > MOST_UNITS:
+        blocks *= 2
+    return blocks
+
+
 class WindowedShuffle:
     """A permutation of a line of rows, cut into lanes, each of which is read in windows.
 
@@ -193,15 +202,3 @@ class WindowedShuffle:
         """Return the first place of each window; for the number of windows: the lane's rows."""
         found: np.ndarray = windows * self.lane_rows // self.windows
         return found
-
-    def ranges(self, lane: int, window: int) -> np.ndarray:
-        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2), by unit."""
-        first, stop = (lane * self.lane_rows + int(self.window_start(np.array(w))) for w in (window, window + 1))
-        if first == stop:
-            return np.zeros((0, 2), np.int64)
-        begin, last = np.searchsorted(self._ends, [first, stop - 1], side="right")
-        units = np.arange(begin, last + 1)
-        begins = np.append(0, self._ends)[units]
-        found = np.stack([np.maximum(begins, first), np.minimum(self._ends[units], stop)], axis=1)
-        found += self._shift[units, None]
-        return found[found[:, 0] < found[:, 1]]

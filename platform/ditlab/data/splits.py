@@ -42,7 +42,6 @@ from ditlab.spec.data import (
     FullOrderSpec,
     GaussianMixtureData,
     HoldOutClasses,
-    LanesOrderSpec,
     MarkovChainData,
     MnistData,
     MotifsData,
@@ -55,7 +54,6 @@ from ditlab.spec.encoders import LATENTS
 from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 from ditlab.spec.plugins import DATA_SOURCES, DataSource
 from ditlab.spec.uris import is_uri
-from ditlab.spec.values import num_bytes
 from ditlab_models.contract import TextCodec
 
 _FULL = FullOrderSpec()
@@ -145,9 +143,9 @@ def open_data(
         case MnistData():
             return _mnist(spec, home, verify)
         case ArrowData():
-            # the full order takes each batch from everywhere, which needs a copy
-            kind = spec.access if isinstance(spec.order, LanesOrderSpec) else "copy"
-            named = open_named_store("data.path", spec.path, home, verify, notify, kind, num_bytes(spec.cache))
+            named = spec.order.open_streamed(spec, home, notify)
+            if named is None:
+                named = open_named_store("data.path", spec.path, home, verify, notify)
             splits = _split(named, spec.hold_out, f"data.path={spec.path}", order=spec.order)
             return _changed(_packed(splits, spec.packing), spec)
         case MixtureData():
@@ -236,7 +234,7 @@ def _split(
         for each in classes:
             left_out[each.column] = (*left_out.get(each.column, ()), *map(str, each.values))
     notes = []
-    by_large_blocks = isinstance(order, LanesOrderSpec) and len(store) > MOST_OVERLAPPING
+    by_large_blocks = order.holds_out_blocks and len(store) > MOST_OVERLAPPING
     if not len(held_out):
         notes.append(f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation.")
     elif not by_large_blocks and not left_out and windows_overlap(store):
@@ -262,7 +260,7 @@ def _split(
 
 def _hold_out_share(store: AnyStore, share: float, group: int, order: OrderSpec) -> tuple[RowNumbers, RowNumbers]:
     """Return the rows of training and those of a share that is held out, as the store and the order need it."""
-    if isinstance(order, LanesOrderSpec):
+    if order.holds_out_blocks:
         return hold_out_blocks(store, share)
     if store.manifest.text:
         return hold_out_runs(len(store), share)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from functools import partial
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ditlab.parts import absent_part
 from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import SizeText
 from ditlab_models.contract import Spec
@@ -39,50 +40,48 @@ HeldOutClasses = Annotated[tuple[HoldOutClasses, ...], Field(strict=False, min_l
 """Classes of several columns: some chromosomes, and some cell types on all chromosomes."""
 
 
-class FullOrderSpec(Spec):
+class OrderSpec(Spec):
+    """Base of the orders in which samples are trained on (`data.order`), each a function of seed, epoch and its fields.
+
+    Subclasses add `kind: Literal[NAME] = NAME`.
+    """
+
+    kind: str
+    holds_out_blocks: ClassVar[bool] = False
+    """True for an order of a store's blocks: a share is held out by whole blocks, and rows are computed (`ComputedRows`
+    of `ditlab.data.loading.held_out`)."""
+
+    def check_source(self, data: Any) -> None:
+        """Raise ValueError where it does not fit the other fields of `data`, an `ArrowData`."""
+
+    def check_batch(self, batch_size: int, workers: int) -> None:
+        """Raise ValueError where it does not fit a batch of this size, or so many workers at most."""
+
+    def open_streamed(self, data: Any, home: Any, notify: Any) -> Any:
+        """Return the store that `data.path` names, where its rows are fetched when they are needed; None: as a whole.
+
+        `data`: an `ArrowData`; `home`: `ditlab.home.Home`; `notify`: function that shows a message to people. Raises
+        UserError for a place without a store, or that does not answer.
+        """
+        return None
+
+    def sample_order(self, view: Any, batch_size: int, seed: int) -> Any:
+        """Return the `ditlab.data.loading.order.Order` of the samples of a `View`. Raises UserError where they fill no
+        batch."""
+        raise NotImplementedError
+
+
+class FullOrderSpec(OrderSpec):
     """One permutation of all samples, sorted anew for each epoch: time and memory grow with the samples."""
 
     kind: Literal["full"] = "full"
     """All samples in one random order."""
 
 
-class LanesOrderSpec(Spec):
-    """Lanes, each mixed within a window: computed batch by batch, whatever the number of samples."""
-
-    kind: Literal["lanes"] = "lanes"
-    """Equal lanes, each of which fills a slice of the batch."""
-    lanes: Annotated[int, Field(ge=1, le=2**16)]
-    """Lanes, which divide batch.size: at least as many as workers at most. A worker reads the lanes of its samples
-    alone, so that a node of n reads about an n-th of the data. Another number gives another order."""
-    window: Annotated[int, Field(ge=1, le=2**16)] = 16
-    """Blocks of a lane that are mixed: each epoch draws which blocks follow each other, and rows are permuted within
-    so many. A block holds about 4 MiB of rows; in a store of over 1 TiB, several neighbours count as one."""
-
-
-OrderSpec = Annotated[FullOrderSpec | LanesOrderSpec, Field(discriminator="kind")]
-"""Order in which samples are trained on: a function of seed, epoch and these fields."""
-
-
-def order_of(data: Spec) -> FullOrderSpec | LanesOrderSpec:
+def order_of(data: Spec) -> OrderSpec:
     """Return the order of an experiment's data; `full` where they have no such field."""
-    order: FullOrderSpec | LanesOrderSpec = getattr(data, "order", FullOrderSpec())
+    order: OrderSpec = getattr(data, "order", FullOrderSpec())
     return order
-
-
-def check_order(data: Spec, batch_size: int, workers: int) -> None:
-    """Raise ValueError where the lanes of the data divide no batch of this size, or are fewer than the workers."""
-    order = order_of(data)
-    lanes, size = getattr(order, "lanes", workers), batch_size
-    if isinstance(order, LanesOrderSpec) and size % lanes:
-        raise ValueError(
-            f"data.order.lanes={lanes} does not divide batch.size={size}, of which each lane fills an equal slice; set "
-            "data.order.lanes to a divisor, or change batch.size."
-        )
-    if lanes < workers:
-        raise ValueError(
-            f"data.order.lanes={lanes} is fewer than the {workers} workers that resources.workers allows; set "
-            f"data.order.lanes to {workers} or more, or lower resources.workers."
-        )
 
 
 def _check_size(sizes: Mapping[str, int], most: int = _MOST_AT_ONCE) -> None:
@@ -124,7 +123,7 @@ class MnistData(Spec):
     """The idx files to train on: 60,000 (train) or 10,000 (test) digits."""
     hold_out: HoldOut | None = None
     """Share kept out of training. Null: none of `train`, whose evaluation uses `test`; a tenth of `test`."""
-    order: OrderSpec = FullOrderSpec()
+    order: FullOrderSpec = FullOrderSpec()
     """Order of the training samples; under `lanes`, a share is held out by whole blocks."""
 
 
@@ -150,7 +149,7 @@ class ArrowData(Spec):
     all samples of some classes, `{column: chromosome, values: [chr10, chr11]}`; of a list of such, the samples of any
     of them. Under data.order.kind=lanes, a share is one of whole blocks of neighbouring samples, spread evenly over the
     store, and classes are refused."""
-    order: OrderSpec = FullOrderSpec()
+    order: FullOrderSpec = FullOrderSpec()
     """Order of the training samples: `full`, or `{kind: lanes, lanes: 64, window: 16}` for stores that do not fit a
     node's disk or whose samples do not fit its memory as numbers."""
     packing: Packing = "joined"
@@ -164,18 +163,16 @@ class ArrowData(Spec):
     by seed, step and sample; in evaluation the first."""
 
     @model_validator(mode="after")
-    def _lanes_fit(self) -> "ArrowData":
+    def _order_fits(self) -> "ArrowData":
         if self.access == "stream" and isinstance(self.order, FullOrderSpec):
+            absent = absent_part("order", "lanes")
+            if absent:
+                raise ValueError(f"data.access=stream needs data.order.kind=lanes, and {absent}")
             raise ValueError(
                 "data.access=stream needs data.order.kind=lanes, as the full order takes each batch from everywhere; "
                 "set data.order to {kind: lanes, lanes: 64}, or data.access to copy."
             )
-        if isinstance(self.order, LanesOrderSpec) and not isinstance(self.hold_out, float | int):
-            classes = self.hold_out if isinstance(self.hold_out, HoldOutClasses) else self.hold_out[0]
-            raise ValueError(
-                f"data.hold_out.column={classes.column} would read every sample of the store, which "
-                "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."
-            )
+        self.order.check_source(self)
         return self
 
 

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from ditlab.errors import UserError, nearest
 from ditlab.parts import display_html
-from ditlab.spec.data import DigitsData, check_order
+from ditlab.spec.data import DigitsData, order_of
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.engine import Checkpoint, DeepSpeedEngine, Evaluation, Tracking
 from ditlab.spec.mixture import DataSpec, MixtureData, packing_of, with_sources
@@ -148,7 +148,7 @@ class Experiment(Spec):
                 other = f", or batch.micro to a divisor of {size // workers}"
             sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
             raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
-        check_order(self.data, size, workers)
+        order_of(self.data).check_batch(size, workers)
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
@@ -279,11 +279,9 @@ def experiment_class(
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
+        "data": (with_sources(added.sources, added.orders), Experiment.model_fields["data"]),
         "sampling": (sampling, Field(default=sampling(), description="Defaults of sampling.")),
     }
-    if added.sources:
-        data = Field(default=DigitsData(), description="Where samples come from.")
-        fields["data"] = (with_sources(added.sources), data)
     if added.schedules:
         schedule = Field(default=ConstantSchedule(), description="Learning rate over time.")
         fields["schedule"] = (with_kinds(ScheduleSpec, added.schedules), schedule)

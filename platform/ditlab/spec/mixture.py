@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from ditlab.spec.data import ArrowData, Packing, SourceSpec, TextData, order_of
+from ditlab.spec.data import ArrowData, FullOrderSpec, OrderSpec, Packing, SourceSpec, TextData, order_of
 from ditlab.spec.optimization import Schedule, SteppedCosineRestartSchedule, Training
-from ditlab.spec.values import format_value
+from ditlab.spec.values import format_value, value_at
 from ditlab_models.contract import Spec
-from ditlab_models.extensions import with_kinds
+from ditlab_models.extensions import kinds_of, with_kinds
 
 PART_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
@@ -54,9 +55,10 @@ class MixtureData(Spec):
                     f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric, or "
                     "is a field's; begin with a letter, then letters, digits, '-' and '_' (at most 40)."
                 )
-            if order_of(parts[name]).kind != "full":
+            kind = order_of(parts[name]).kind
+            if kind != "full":
                 raise ValueError(
-                    f"data.parts.{name}.order.kind=lanes is of a single source; leave it out, or train on that source."
+                    f"data.parts.{name}.order.kind={kind} is of a single source; leave it out, or train on that source."
                 )
         return parts
 
@@ -103,21 +105,32 @@ class MixtureData(Spec):
 DataSpec = Annotated[SourceSpec | MixtureData, Field(discriminator="kind")]
 
 
-def with_sources(sources: Collection[type[Spec]]) -> Any:
-    """Return the annotation of `data` with sources of other packages, as the data themselves and as parts."""
+@cache
+def with_sources(sources: tuple[type[Spec], ...], orders: tuple[type[OrderSpec], ...]) -> Any:
+    """Return the annotation of `data` with further sources, as the data themselves and as parts, and further orders of
+    all that have one."""
+    kinds = [_with_orders(source, orders) for source in (*kinds_of(SourceSpec).values(), *sources)]
     field = Field(description=MixtureData.model_fields["parts"].description)
-    parts: Any = (dict[str, with_kinds(SourceSpec, sources)], field)  # type: ignore[misc]
+    parts: Any = (dict[str, with_kinds(SourceSpec, kinds)], field)  # type: ignore[misc]
     mixture = create_model("MixtureData", __base__=MixtureData, __doc__=MixtureData.__doc__, parts=parts)
-    return with_kinds(SourceSpec, [*sources, mixture])
+    return with_kinds(SourceSpec, [*kinds, mixture])
 
 
-def source_kinds(data: Any) -> list[str]:
+def _with_orders(source: type[Spec], orders: tuple[type[OrderSpec], ...]) -> type[Spec]:
+    field = source.model_fields.get("order")
+    if field is None or not orders:
+        return source
+    order: Any = (with_kinds(FullOrderSpec, orders), Field(default=field.default, description=field.description))
+    return create_model(source.__name__, __base__=source, __doc__=source.__doc__, order=order)
+
+
+def source_kinds(data: Any, *keys: str) -> list[str]:
     """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that are no text are left
-    out."""
+    out. With keys those of a field, such as `order`."""
     own = data if isinstance(data, Mapping) else {}
     parts = own.get("parts") if own.get("kind") == "mixture" else {"": own}
     listed = parts.values() if isinstance(parts, Mapping) else ()
-    kinds = (part.get("kind") for part in listed if isinstance(part, Mapping))
+    kinds = (value_at(part, [*keys, "kind"]) for part in listed)
     return sorted({kind for kind in kinds if isinstance(kind, str)})
 
 

@@ -16,7 +16,7 @@ from pydantic import create_model
 
 from ditlab.errors import UserError
 from ditlab.parts import ADDONS, OF_ADDONS, absent_part, find_kind, load_part, named
-from ditlab.spec.data import HoldOut, HoldOutClasses
+from ditlab.spec.data import FullOrderSpec, HoldOut, HoldOutClasses, OrderSpec
 from ditlab.spec.mixture import DataSpec, source_kinds
 from ditlab.spec.optimization import Optimizer, OptimizerSpec, Schedule, ScheduleSpec
 from ditlab.spec.values import value_at
@@ -68,6 +68,7 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
         kind = spec[section]["kind"]
         if kind not in kinds_of(own):
             plugins.append(find_kind(section, kind))
+    plugins += [find_kind("order", kind) for kind in source_kinds(spec["data"], "order")]
     plugins.append(find_kind("solver", spec["sampling"].get("solver", "")))
     return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
 
@@ -76,6 +77,7 @@ class AddedParts(NamedTuple):
     """Parts of add-ons and other packages that the class of an experiment is made with."""
 
     sources: tuple[type[DataSource], ...] = ()
+    orders: tuple[type[OrderSpec], ...] = ()
     schedules: tuple[type[Schedule], ...] = ()
     optimizers: tuple[type[Optimizer], ...] = ()
     sections: tuple[type[Spec], ...] = ()
@@ -86,9 +88,11 @@ class AddedParts(NamedTuple):
 def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
     """Return the parts that the mapping of an experiment names. Raises UserError for those that cannot be used."""
     kinds = [kind for kind in source_kinds(mapping.get("data")) if kind not in kinds_of(DataSpec)]
+    own_orders = [kind for kind in OF_ADDONS["order"] if not absent_part("order", kind)]  # they stand in every spec
     solver = value_at(mapping, ["sampling", "solver"])
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
+        orders=_added("order", [*own_orders, *source_kinds(mapping.get("data"), "order")], FullOrderSpec, OrderSpec),
         schedules=_added_to(mapping, "schedule", ScheduleSpec, Schedule),
         optimizers=_added_to(mapping, "optimizer", OptimizerSpec, Optimizer),
         sections=section_classes(mapping),
@@ -100,11 +104,22 @@ def all_added_parts() -> AddedParts:
     """Return all that can be used. Warns of others."""
     return AddedParts(
         sources=tuple(DATA_SOURCES.load_all().values()),
-        schedules=added_kinds("schedule", named("schedules"), Schedule),
-        optimizers=added_kinds("optimizer", named("optimizers"), Optimizer),
+        orders=added_kinds("order", OrderSpec),
+        schedules=added_kinds("schedule", Schedule),
+        optimizers=added_kinds("optimizer", Optimizer),
         sections=section_classes(),
         solvers=tuple(named("solvers").items()),
     )
+
+
+def _added(noun: str, kinds: Iterable[Any], own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
+    """Return the classes of kinds that are no own ones: all for one that nobody has, so that a message can list
+    them."""
+    found: dict[type[SpecT], None] = {}
+    for kind in kinds:
+        if isinstance(kind, str) and kind not in kinds_of(own):
+            found |= dict.fromkeys(added_kinds(noun, base, kind))
+    return tuple(found)
 
 
 def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
@@ -117,20 +132,20 @@ def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[Spe
     kind = content.get("kind", next(iter(kinds)))
     if not isinstance(kind, str):
         kind = ""
-    found = () if kind in kinds else added_kinds(section, named(f"{section}s"), base, kind)
+    found = () if kind in kinds else added_kinds(section, base, kind)
     kinds |= {each.model_fields["kind"].default: each for each in found}
     is_whole = kind not in kinds or content.keys() <= kinds[kind].model_fields.keys()
-    return found if is_whole else added_kinds(section, named(f"{section}s"), base)
+    return found if is_whole else added_kinds(section, base)
 
 
-def added_kinds(noun: str, known: Mapping[str, str], base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
+def added_kinds(noun: str, base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
     """Return the class of a kind that an add-on brings; for one that nobody has all that can be used.
 
-    `known` has the place of each by kind. Raises UserError where the code of the kind cannot be used or its add-on is
-    not here, and warns of others.
+    Raises UserError where the code of the kind cannot be used or its add-on is not here, and warns of others.
     """
     if reason := absent_part(noun, kind):
         raise UserError(reason)
+    known = named(f"{noun}s")
     if kind in known:
         return (_kind_class(noun, kind, known[kind], base),)
     found = []

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from ditlab.errors import UserError, nearest
-from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, named, sweep_kinds
+from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, sweep_kinds
 from ditlab.spec.experiment import Experiment, check_name, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
@@ -326,7 +326,7 @@ def kinds_with_seed_range() -> list[str]:
 
 def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
     """Return the class of a kind; for one that nobody has all that can be used."""
-    return added_kinds("scheduler", named("schedulers"), Scheduler, kind)
+    return added_kinds("scheduler", Scheduler, kind)
 
 
 @cache

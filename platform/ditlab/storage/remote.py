@@ -215,20 +215,6 @@ class RemoteFiles:
             raise Unreachable(f"{self.knob}={self.location} {problem} ({first_line(error)}); {remedy}.") from error
 
 
-def with_timeouts(filesystem: Any, silence: float) -> Any:
-    """Return the file system with requests that end after `silence` seconds without a byte, and are not repeated.
-
-    Only pyarrow's client of S3 has such settings; another is returned as it is.
-    """
-    if filesystem.type_name != "s3":
-        return filesystem
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
-    settings |= {"request_timeout": silence, "connect_timeout": silence}
-    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
-
-
 class NotFetched(Exception):
     """The hub does not give a repository; the message is the reason, in a line without a full stop."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.orders import check_cache_room, training_order
+from ditlab.data.orders import training_order
 from ditlab.data.splits import DataSplits
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
@@ -66,7 +66,7 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     windows, and where the warm-up is as long as the run or its decay has no place in it.
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
-    check_cache_room(experiment.data, data, order, experiment.resources.max_workers)
+    order.check_room(experiment.data, data.train.store, experiment.resources.max_workers)
     epoch_steps = 0 if data.mixture else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps

@@ -235,7 +235,7 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     for name, part in sorted(spec.get("parts", {"": spec}).items()):
         order = part.pop("order", {"kind": "full"})["kind"]
         hold_out = part.pop("hold_out", None)
-        held_out[name] = f"{hold_out}{', by blocks' if order == 'lanes' else ''}"
+        held_out[name] = f"{hold_out}{'' if order == 'full' else ', by blocks'}"
     return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
 
 

@@ -34,7 +34,7 @@ from ditlab.data.region_windows import (
 )
 from ditlab.data.source_files import SourceFile, source_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
-from ditlab.data.stores.manifest import Column, Source, folder_name
+from ditlab.data.stores.manifest import Column, Source, folder_name, row_bytes
 from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
@@ -95,11 +95,11 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         columns = region_columns(options.regions, names, (*divisors, 1.0), source.chromosomes)
         if options.takes_atpm:
             columns[PEAK_NAME] = PEAK_COLUMN
-        row_bytes = sum(column.row_bytes for column in columns.values())
+        num_bytes = row_bytes(columns)
         # a small store is one block, so that it is read at once
-        rows_per_block = num if num * row_bytes <= WHOLE_BYTES else block_rows(row_bytes)
+        rows_per_block = num if num * num_bytes <= WHOLE_BYTES else block_rows(num_bytes)
         rules = WindowRules(options.source, columns, rows_per_block)
-        blocks = window_blocks(source, kept, windows, row_bytes, rows_per_block)
+        blocks = window_blocks(source, kept, windows, num_bytes, rows_per_block)
         described["divisors"] = divisors
         with imported_blocks(path, "get", blocks, described, rules, executor, progress, "writing") as (
             folder,
@@ -186,13 +186,13 @@ def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]
 
 
 def window_blocks(
-    source: GetZarrStore, kept: np.ndarray, windows: Windows, row_bytes: int, rows_per_block: int
+    source: GetZarrStore, kept: np.ndarray, windows: Windows, num_bytes: int, rows_per_block: int
 ) -> Sequence[InputBlock]:
-    """Cut windows of `row_bytes` bytes into blocks of about `block_bytes`: whole blocks of the store."""
+    """Cut windows of `num_bytes` bytes into blocks of about `block_bytes`: whole blocks of the store."""
     first, size = windows.first, windows.size
     step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
     chunk = source.data.file_shape[0] * len(kept) / len(source.peaks)
-    num = max(block_bytes(len(first) * row_bytes) // row_bytes, int(CHUNKS_A_BLOCK * chunk / step))
+    num = max(block_bytes(len(first) * num_bytes) // num_bytes, int(CHUNKS_A_BLOCK * chunk / step))
     num = max(1, -(-num // rows_per_block)) * rows_per_block
     blocks: list[InputBlock] = []
     for begin in range(0, len(first), num):
@@ -230,8 +230,9 @@ def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -
 
 def end_of_part(data: ZarrArray, start: int, stop: int) -> int:
     """Return the end of the rows to be read together from `start` on: whole chunks, so that none is read twice."""
-    chunk, row_bytes = data.file_shape[0], data.shape[1] * max(4, data.dtype.itemsize)
-    return min(stop, (start // chunk + max(1, READ_BYTES // (chunk * row_bytes))) * chunk)
+    chunk = data.file_shape[0]
+    peak_bytes = data.shape[1] * max(4, data.dtype.itemsize)
+    return min(stop, (start // chunk + max(1, READ_BYTES // (chunk * peak_bytes))) * chunk)
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,10 @@ def start_up(store: Path, resumes: bool) -> dict[str, float]:
     from ditlab.data.orders import open_order
     from ditlab.data.splits import open_data
     from ditlab.home import Home
-    from ditlab.spec.data import ArrowData, LanesOrderSpec
+    from support.orders import arrow_data
 
     torch.zeros(1)
-    spec = ArrowData(path=str(store), order=LanesOrderSpec(lanes=LANES, window=WINDOW))
+    spec = arrow_data(path=str(store), order={"kind": "lanes", "lanes": LANES, "window": WINDOW})
     home = Home(store.parent / "home")
     own, pages = memory()
     begin = time.process_time()

@@ -40,8 +40,10 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, FullOrderSpec, LanesOrderSpec, OrderSpec
+from ditlab.spec.data import FullOrderSpec, OrderSpec
+from ditlab_addons.streaming.lanes import LanesOrderSpec
 from ditlab_models.contract import BatchField
+from support.orders import arrow_data
 
 SHAPE, BATCH = (1, 28, 28), 128
 FIELD = BatchField("image", SHAPE, "float32", value_range=(-1, 1))
@@ -142,7 +144,7 @@ class Ours:
     """A store of ours, hashed piece by piece as a run reads it."""
 
     def __init__(self, path: Path, order: OrderSpec) -> None:
-        spec = ArrowData(path=str(path), order=order, hold_out=0)
+        spec = arrow_data(path=str(path), order=order, hold_out=0)
         self._data = open_data(spec, Home(path.parent / "home"))
         self._order = open_order(order, self._data.train, BATCH, 0)
 

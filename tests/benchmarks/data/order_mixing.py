@@ -27,9 +27,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 from benchmarks.rounds import report
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.loading.order import FullOrder, Order
-from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
+from ditlab_addons.streaming.sharded_order import ShardedOrder
 
 CLASSES = 100
 

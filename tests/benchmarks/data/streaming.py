@@ -34,8 +34,9 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, LanesOrderSpec
 from ditlab.storage.files import folder_size
+from ditlab_addons.streaming.lanes import LanesOrderSpec
+from support.orders import arrow_data
 
 SHAPE, ROW = (3, 64, 64), 3 * 64 * 64
 LATENCY, BANDWIDTH = 0.05, 200e6
@@ -119,7 +120,7 @@ def read_epoch(
     window = max(1, int(WINDOWS * cache / 2 / BLOCK / LANES))
     order = LanesOrderSpec(lanes=LANES, window=window)
     access = "stream" if "://" in path else "auto"
-    spec = ArrowData(path=path, access=access, cache=f"{cache}B", hold_out=0.0, order=order)
+    spec = arrow_data(path=path, access=access, cache=f"{cache}B", hold_out=0.0, order=order)
     batch = LANES * max(1, int(arguments.link * BANDWIDTH * arguments.step / ROW / LANES))
     data = open_data(spec, Home(Path(home)), verify=False, notify=lambda message: None)
     order_of_samples = open_order(order, data.train, batch, seed=0)

@@ -25,9 +25,10 @@ from ditlab.quality.eligibility import find_basis
 from ditlab.quality.evaluator import QualityReference
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.receipts.records import TAG_PREFIX, Measurement
-from ditlab.spec.data import ArrowData, DigitsData, LanesOrderSpec
+from ditlab.spec.data import ArrowData, DigitsData
 from support import special_files
 from support.command import run_here
+from support.orders import arrow_data
 from support.trainings.workers import tiny, train_here, train_workers
 
 CPU = torch.device("cpu")
@@ -121,7 +122,7 @@ def test_the_reference_is_unknown_to_the_classifier(data):
 
 def test_computed_rows_are_split_in_the_same_way(tmp_path):
     splits = open_data(
-        ArrowData(hold_out=0.25, order=LanesOrderSpec(lanes=2), **store(tmp_path / "store")), Home(tmp_path)
+        arrow_data(hold_out=0.25, order={"kind": "lanes", "lanes": 2}, **store(tmp_path / "store")), Home(tmp_path)
     )
     real = real_images(splits)
     listed = splits.train.rows[np.arange(len(splits.train))].tolist()

@@ -60,7 +60,7 @@ NOT_READ: tuple[tuple[str, str], ...] = (
     (r"comparisons/.*", "for people"),
     (r"caches/device_hours\.json", "made again where it is damaged: tracking/journal/test_device_hours"),
     (r"caches/features/.*", "verified, or made again, when it is loaded: tests of quality"),
-    (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of data/remote"),
+    (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of the add-on streaming"),
     (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
     (r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)", "the MLflow server's own: test_locks_and_keys, its tests"),
     (r"(mlflow\.db|artifacts)\.before-[\d-]+.*|.*\.damaged", "put aside, and not read again"),

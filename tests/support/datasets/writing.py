@@ -1,11 +1,17 @@
 """Stores that a test writes batch by batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ditlab.data.stores.manifest import Column, StoreManifest, TextFacts
+import numpy as np
+import pytest
+
+from ditlab.data.stores.manifest import Column, Source, StoreManifest, TextFacts
+from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_batches
+
+MakeStore = Callable[..., Store]
 
 
 class StoreWriter:
@@ -26,3 +32,26 @@ class StoreWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.manifest = write_batches(self._path, self._columns, self._batches, text=self.text, **self._options)
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> MakeStore:
+    """Writes a store of random 3x4 images and classes 0 to 4; the same rows whenever `seed` is the same."""
+
+    def make(rows: int = 100, name: str = "random", seed: int = 0, batch: int = 17, **options: int) -> Store:
+        generator = np.random.default_rng(seed)
+        images = generator.integers(0, 256, (rows, 1, 3, 4), dtype=np.uint8)
+        labels = generator.integers(0, 5, rows)
+        columns = {
+            "image": Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255)),
+            "label": Column(dtype="int64", num_classes=5),
+        }
+        with StoreWriter(
+            tmp_path / name, columns, name=Path(name).name, source=Source(kind="test"), **options
+        ) as writer:
+            for start in range(0, rows, batch):
+                part = slice(start, start + batch)
+                writer.append({"image": images[part], "label": labels[part]})
+        return Store.open(tmp_path / name)
+
+    return make

@@ -6,15 +6,15 @@ same samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ditlab.data.permutations import (
-    MOST_UNITS,
     WindowedShuffle,
+    blocks_of_unit,
     hashed_keys,
     interleaved,
     key_of,
@@ -183,7 +183,6 @@ class ComputedRows(RowSequence):
         self.parts = tuple(parts)
         self.bucket_counts = np.array([part.sizes.sum() for part in parts])
         self.key = "; ".join(part.key for part in parts)
-        self._ends = np.cumsum(self.bucket_counts)
         lengths = [part.layout.rows for part in parts]
         self.store_first = np.cumsum(lengths) - lengths
         """Number in the store of each bucket's first row."""
@@ -195,7 +194,7 @@ class ComputedRows(RowSequence):
         """Place of the first row of each block."""
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.bucket_counts.sum())
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         blocks = np.searchsorted(self._starts, places, side="right") - 1
@@ -213,21 +212,6 @@ class ComputedRows(RowSequence):
 
     def shuffled(self, text: str) -> ShuffledRows:
         return ShuffledRows(self, text)
-
-    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (bucket, its blocks that rows of ranges lie in, in order); a range lies in one bucket."""
-        part_of_range = np.searchsorted(self._ends, ranges[:, 0], side="right")
-        for part in np.unique(part_of_range).tolist():
-            layout = self.parts[part].layout
-            store_first = self.store_first[part]
-            own = ranges[part_of_range == part]
-            first = layout.blocks_of(self[own[:, 0]] - store_first)
-            last = layout.blocks_of(self[own[:, 1] - 1] - store_first)
-            counts = last + 1 - first
-            blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-            begins = layout.first_row(blocks) + store_first
-            ends = layout.first_row(blocks + 1) + store_first
-            yield part, blocks[self.num_before(ends) > self.num_before(begins)]
 
 
 class ShuffledRows(RowSequence):
@@ -280,9 +264,7 @@ class ShuffledRows(RowSequence):
         shuffles = []
         for number, part in zip(self._numbers, self._rows.parts, strict=True):
             num = len(part.sizes)
-            blocks = 1
-            while -(-num // blocks) > MOST_UNITS:
-                blocks *= 2
+            blocks = blocks_of_unit(num)
             ends = np.append(0, np.cumsum(part.sizes))
             starts = ends[np.append(np.arange(0, num, blocks), num)]
             window_rows = WINDOW_BLOCKS * blocks * max(1, int(ends[-1]) // max(1, num))

@@ -180,9 +180,8 @@ class Loader:
         """Announce coming rows, once all of the last announcement are gathered: earlier, the store would drop these."""
         with self._lock:
             if self._announced <= self._gathered < self._stop:
-                upcoming = self._batches.order.upcoming(self._gathered, self._batches.places)
-                self._batches.view.expect(upcoming.ranges)
-                self._announced = upcoming.until
+                batches = self._batches
+                self._announced = batches.order.announce(batches.view, self._gathered, batches.places)
 
 
 @dataclass(frozen=True, eq=False)

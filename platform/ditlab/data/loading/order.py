@@ -6,28 +6,18 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ditlab.data.permutations import keyed_permutation
 from ditlab.data.stores.block_index import group_places
+from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 
 CHUNK_BATCHES = 4
 """Consecutive batches of one image size: memory is set up again for another size."""
-
-
-@dataclass(frozen=True)
-class UpcomingRows:
-    """Rows that a worker needs soon, for a store that fetches them ahead."""
-
-    ranges: np.ndarray
-    """Ranges (first, stop) of view indices, int64 (ranges, 2), in the order of need."""
-    until: int
-    """First batch for which others are needed."""
 
 
 class Order(ABC):
@@ -67,13 +57,18 @@ class Order(ABC):
         if epoch * self.batches_per_epoch < stop:
             self.prepare_epoch(epoch)
 
-    def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows that these columns of coming batches take, as far as they lie together; else none."""
-        return UpcomingRows(np.zeros((0, 2), np.int64), sys.maxsize)
+    def announce(self, view: View, batch: int, columns: np.ndarray) -> int:
+        """Announce the rows of a view that these columns of coming batches take to stores that fetch them ahead.
 
-    def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
-        """Return the most rows that `upcoming` announces for these columns, by number in the store's `parts`."""
-        return {}
+        Return the first batch for which others are needed. Most orders take rows from everywhere, and announce none.
+        """
+        return sys.maxsize
+
+    def check_room(self, data: Any, store: AnyStore, workers: int) -> None:  # noqa: B027
+        """Raise UserError where a node's room for fetched rows (`data.cache`) is less than a worker needs.
+
+        `data`: the spec's `data`; `store`: that of the training view; `workers`: most workers of the run.
+        """
 
     def batch_number(self, position: int) -> int:
         """Return the number of batches taken before a position. Raises ValueError for a position inside a batch."""

@@ -94,11 +94,6 @@ class BlockEntry:
     digests: tuple[bytes, ...]
     """SHA-256 of each column, sorted by the columns' names."""
 
-    @property
-    def key(self) -> str:
-        """Name of its content: the same for equal rows of equal columns, in whatever store."""
-        return hashlib.sha256(b"".join(self.digests)).hexdigest()
-
     def pack(self) -> bytes:
         """Return the entry as it is in the index file."""
         return struct.pack("<QQ", self.offset, self.length) + b"".join(self.digests)
@@ -161,12 +156,3 @@ class BlockIndex:
             while len(self._kept) > KEPT_SHARDS:
                 self._kept.popitem(last=False)
         return found
-
-    def of_blocks(self, blocks: np.ndarray) -> dict[int, BlockEntry]:
-        """Return the entries of blocks by number. Raises as `of_shards` does."""
-        shards = self._layout.shard_of(blocks)
-        of_shard = self.of_shards(np.unique(shards).tolist())
-        return {
-            block: of_shard[shard][block - int(self._layout.first_blocks[shard])]
-            for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True)
-        }

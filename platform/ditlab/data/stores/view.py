@@ -41,10 +41,6 @@ class RowSequence(ABC):
     def shuffled(self, text: str) -> RowSequence:
         """Return the same rows in an order that belongs to a text, whose first few lie in few blocks."""
 
-    def blocks(self, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (number in the store's `parts`, blocks) that rows of view ranges (first, stop) lie in, where known."""
-        return iter(())
-
 
 RowNumbers = np.ndarray | RowSequence
 """Row numbers of a store: an int64 array, or numbers that are computed when they are read."""
@@ -116,12 +112,6 @@ class View:
             return replace(self, store=part, rows=self.rows.in_part(number), changes=changes)
         rows = self.rows[np.flatnonzero(self.buckets == number)] - first
         return replace(self, store=part, rows=rows, changes=changes)
-
-    def expect(self, ranges: np.ndarray) -> None:
-        """Announce view indices that are needed soon, int64 (ranges, 2) of (first, stop), to stores that fetch rows."""
-        if isinstance(self.rows, RowSequence):
-            for part, blocks in self.rows.blocks(ranges):
-                self.store.parts[part].expect(blocks)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
         """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the store's dtype.

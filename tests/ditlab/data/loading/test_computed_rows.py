@@ -101,14 +101,3 @@ def test_buckets_have_their_share_of_the_first_held_out_rows():
     assert abs(np.count_nonzero(first >= 30_000) - 900) < 60
     again = held_out.in_part(1)[np.arange(10)] + 30_000
     assert first[first >= 30_000][:10].tolist() == again.tolist(), "a bucket alone has them in the same order"
-
-
-def test_blocks_of_ranges_leave_out_those_held_out():
-    layout = BlockLayout([1000, 970], 10)
-    train, _ = hold_out_blocks(store_of(layout, BlockLayout([400], 10)), 0.2)
-    ((part, blocks),) = train.blocks(np.array([[0, 300], [300, train.bucket_counts[0]]]))
-    kept = layout.blocks_of(train[np.arange(train.bucket_counts[0])])
-    assert part == 0 and set(blocks.tolist()) == set(kept.tolist())
-    at = int(train.bucket_counts[0])
-    ((part, blocks),) = train.blocks(np.array([[at + 3, at + 4]]))
-    assert part == 1 and blocks.tolist() == [(train[np.array([at + 3])][0] - layout.rows) // 10]

@@ -19,8 +19,9 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.view import View
 from ditlab.errors import StorageOutage, UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, LanesOrderSpec
+from ditlab_addons.streaming.lanes import LanesOrderSpec
 from support.object_store.server import ObjectServer, Request, object_server
+from support.orders import arrow_data
 
 ORDER = LanesOrderSpec(lanes=2, window=4)
 BATCH, STEPS = 16, 120  # an epoch has 56 steps
@@ -39,7 +40,7 @@ def server(make_store, tmp_path, monkeypatch) -> Iterator[ObjectServer]:
 
 def view_of(path: str, tmp_path: Path) -> View:
     access = "stream" if "://" in path else "auto"
-    spec = ArrowData(path=path, access=access, cache="1MiB", hold_out=0.1, order=ORDER)
+    spec = arrow_data(path=path, access=access, cache="1MiB", hold_out=0.1, order=ORDER)
     return open_data(spec, Home(tmp_path / "home"), verify=False, notify=lambda message: None).train
 
 
@@ -82,7 +83,7 @@ def test_faults_at_random_alter_no_batch(server, streamed, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FAULTS, "away", "hang"])
 def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.block_fetching.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.SILENCE", 1.0)
     numbers = iter(range(10**6))
     every = 100 if kind == "hang" else 5
     server.fault = lambda asked: kind if kind != "away" and next(numbers) % every == 2 else None

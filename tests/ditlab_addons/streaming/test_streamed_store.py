@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.remote.streamed_store import open_streamed_store
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab_addons.streaming.streamed_store import open_streamed_store
 from support.datasets.bucketed import bucketed
 
 MakeStore = Callable[..., Store]
@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Home:
 
 def stream(path: Path, home: Home, cache_bytes: int = 100 * MIB) -> Store:
     said: list[str] = []
-    store = open_streamed_store("data.path", path.as_uri(), home, cache_bytes, said.append)
+    store = open_streamed_store(path.as_uri(), home, cache_bytes, said.append)
     assert all("rows are fetched when they are needed, and kept in" in line for line in said) and len(said) <= 1
     return store
 

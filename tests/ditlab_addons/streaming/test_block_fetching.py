@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.data.remote.block_fetching import BlockCache, BlockFetcher, BlockRequest
 from ditlab.errors import StorageOutage, UserError
 from ditlab.storage.remote import RemoteFiles
+from ditlab_addons.streaming.block_fetching import BlockCache, BlockFetcher, BlockRequest
 from support.object_store.server import CREDENTIALS, ObjectServer, Request, object_server
 
 BLOCK, FILES, BLOCKS = 40_000, 3, 12
@@ -45,18 +45,18 @@ def server(running) -> Iterator[ObjectServer]:
 
 
 @pytest.fixture
-def open_fetcher(server, tmp_path) -> Iterator[Callable[..., BlockFetcher]]:
+def open_fetcher(server, tmp_path, monkeypatch) -> Iterator[Callable[..., BlockFetcher]]:
     """Return fetchers of the store, through one cache of 40 blocks; `wait` is the patience in seconds."""
     opened = []
 
-    def open_one(blocks: int = 40, wait: float = 20.0, uri: str = "") -> BlockFetcher:
+    def open_one(blocks: int = 40, wait: float | None = 20.0, uri: str = "") -> BlockFetcher:
+        if wait is not None:
+            monkeypatch.setenv("DITLAB_STORAGE_WAIT", str(wait))
         files = RemoteFiles.open("data.path", uri or f"s3://bucket/store?{server.query}")
         cache = BlockCache(tmp_path / "blocks", (blocks + 2) * BLOCK)
-        opened.append(BlockFetcher(files, cache, wait=wait, notify=notices.append))
+        opened.append(BlockFetcher(files, cache))
         return opened[-1]
 
-    notices: list[str] = []
-    open_one.notices = notices  # type: ignore[attr-defined]
     yield open_one
     for fetcher in opened:
         fetcher.close()
@@ -71,7 +71,7 @@ def request(number: int) -> BlockRequest:
     file, block = divmod(number, BLOCKS)
     content = random.Random(file).randbytes(BLOCK * BLOCKS)[block * BLOCK :][:BLOCK]
     digest = hashlib.sha256(content).hexdigest()
-    return BlockRequest(digest, "", f"{file}.arrow", block * BLOCK, BLOCK, partial(check, digest))
+    return BlockRequest(digest, f"{file}.arrow", block * BLOCK, BLOCK, partial(check, digest))
 
 
 REQUESTS = [request(number) for number in ALL]
@@ -155,7 +155,7 @@ def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
 
 @pytest.mark.slow
 def test_a_server_that_hangs_is_left_and_asked_again(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.block_fetching.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.SILENCE", 1.0)
     left = [3]
 
     def hang_three_times(asked: Request) -> str | None:
@@ -257,7 +257,7 @@ def test_a_hint_to_a_server_that_is_away_raises_nothing(server, open_fetcher):
 
 @pytest.mark.slow
 def test_credentials_are_renewed_from_the_environment(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab.data.remote.block_fetching.RENEWAL_INTERVAL", 0.0)
+    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.RENEWAL_INTERVAL", 0.0)
     fetcher = open_fetcher()
     fetch(fetcher, range(2))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")

@@ -8,9 +8,9 @@ import pytest
 from ditlab.data.loading import loader
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.loading.loader import Loader, WorkerBatches
-from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
+from ditlab_addons.streaming.sharded_order import ShardedOrder
 from support.datasets.bucketed import bucketed
 
 BATCH, MICRO, LANES = 8, 2, 4

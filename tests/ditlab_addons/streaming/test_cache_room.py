@@ -2,27 +2,33 @@
 
 import pytest
 
-from ditlab.data.orders import check_cache_room, training_order
+from ditlab.data.orders import training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
-from ditlab.spec.data import ArrowData
+from ditlab.home import Home
+from support.orders import arrow_data
 
 ROW_BYTES = 3 * 4 + 8
 LANES = {"kind": "lanes", "lanes": 4, "window": 5}
 
 
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path / "home")
+
+
 def check(spec, home, workers):
     data = open_data(spec, home, notify=lambda _: None)
-    check_cache_room(spec, data, training_order(spec, data, 8, 0), workers)
+    training_order(spec, data, 8, 0).check_room(spec, data.train.store, workers)
 
 
 @pytest.mark.parametrize(("workers", "need"), [(1, 4 * 2 * 5 * 2 * ROW_BYTES), (2, 2 * 2 * 5 * 2 * ROW_BYTES)])
 def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, workers, need):
     path = make_store(rows=200, rows_per_block=2).path.as_uri()
     fields = {"path": path, "access": "stream", "order": LANES}
-    check(ArrowData(**fields, cache=f"{need} B"), home, workers)
+    check(arrow_data(**fields, cache=f"{need} B"), home, workers)
     with pytest.raises(UserError) as caught:
-        check(ArrowData(**fields, cache=f"{need - 1} B"), home, workers)
+        check(arrow_data(**fields, cache=f"{need - 1} B"), home, workers)
     assert str(caught.value) == (
         f"data.cache={need - 1} B is smaller than the current and the next window of the lanes of one worker of "
         f"{workers}, which take 1 MiB; set data.cache to 1MiB or more, or lower data.order.window."
@@ -31,4 +37,4 @@ def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, w
 
 def test_a_copy_needs_no_cache(make_store, home):
     path = make_store(rows=200, rows_per_block=2).path.as_uri()
-    check(ArrowData(path=path, access="copy", order=LANES, cache="10 B"), home, 1)
+    check(arrow_data(path=path, access="copy", order=LANES, cache="10 B"), home, 1)

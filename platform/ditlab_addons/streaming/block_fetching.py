@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from ditlab.data.remote.copies import UPLOAD_AGAIN, Notify, write_to_stderr
+from ditlab.data.remote.copies import UPLOAD_AGAIN, write_to_stderr
 from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.files import write_whole
-from ditlab.storage.remote import RemoteFiles, with_timeouts
+from ditlab.storage.remote import RemoteFiles
 
 THREADS, THREADS_AHEAD = 8, 6
 """Threads for blocks that are needed now, and for those of hints: an object store answers one reader with some 50 to
@@ -90,8 +91,7 @@ class BlockCache:
                     write_whole(self._folder / key, content)
         except OSError:
             self.is_full = True
-        mapped = self.get(key)
-        return pa.py_buffer(content) if mapped is None else mapped
+        return self.get(key) or pa.py_buffer(content)
 
     def _evict(self) -> None:
         """Delete the blocks that were used longest ago, beyond the limit less what is written until the next look."""
@@ -115,19 +115,13 @@ class BlockRequest:
 
     key: str
     """Hash over its content, as hexadecimal digits: its name in the cache."""
-    folder: str
-    """Folder of the file below the store's URI; "" for the store's own."""
-    file: str
+    path: str
+    """The file below the store's URI."""
     offset: int
     """Its first byte in the file."""
     length: int
     verify: Callable[[memoryview], object]
     """Function that raises an error for content that is not the block's."""
-
-    @property
-    def path(self) -> str:
-        """The file below the store's URI."""
-        return f"{self.folder}/{self.file}" if self.folder else self.file
 
     def is_right(self, content: bytes | pa.Buffer) -> bool:
         """Return True if content is the block's."""
@@ -138,6 +132,18 @@ class BlockRequest:
         return True
 
 
+def storage_wait() -> float:
+    """Return the seconds for which a store is asked. Raises UserError where DITLAB_STORAGE_WAIT is no such number."""
+    text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
+    return seconds
+
+
 class BlockFetcher:
     """Threads that fetch verified blocks through a cache: those that are needed, and those of a hint.
 
@@ -145,19 +151,10 @@ class BlockFetcher:
     stay mapped, and are verified once.
     """
 
-    def __init__(
-        self, files: RemoteFiles, cache: BlockCache, *, wait: float | None = None, notify: Notify = write_to_stderr
-    ) -> None:
-        """Fetch below `files`, asked for `wait` seconds; None: DITLAB_STORAGE_WAIT (UserError for no number)."""
-        text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
-        try:
-            self._wait = float(text) if wait is None else wait
-        except ValueError:
-            self._wait = -1.0
-        if not 0 <= self._wait < float("inf"):
-            raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
+    def __init__(self, files: RemoteFiles, cache: BlockCache) -> None:
+        """Fetch below `files`. Raises UserError where DITLAB_STORAGE_WAIT is no number of seconds."""
+        self._wait = storage_wait()
         self.cache = cache
-        self._notify = notify
         self._noticed = 0.0
         self._place = f"{files.knob}={files.location}"
         self._lock = threading.Lock()
@@ -188,7 +185,7 @@ class BlockFetcher:
         They are fetched in the background, as far as the cache has room. An empty one releases all.
         """
         with self._lock:
-            before = self._hints.pop(folder, {})
+            self._hints.pop(folder, None)
             room = AHEAD_SHARE * self.cache.limit_bytes - sum(sum(hint.values()) for hint in self._hints.values())
             hint: dict[str, int] = {}
             self._hints[folder] = hint
@@ -200,11 +197,10 @@ class BlockFetcher:
                 if request.key not in self._expected:
                     under_way = self._wanted.get(request.key)
                     self._expected[request.key] = under_way or self._ahead.submit(self._load, request)
-            for key in before:
-                if not any(key in each for each in self._hints.values()):
-                    forgotten = self._expected.pop(key, None)
-                    if forgotten is not None and key not in self._wanted:
-                        forgotten.cancel()
+            for key in self._expected.keys() - set().union(*self._hints.values()):
+                forgotten = self._expected.pop(key)
+                if key not in self._wanted:
+                    forgotten.cancel()
 
     def close(self) -> None:
         """End the threads once their requests end; callers that still wait get an error. Closing twice is fine."""
@@ -269,7 +265,7 @@ class BlockFetcher:
                 )
             if seconds > NOTICE and time.monotonic() - self._noticed > self._wait:
                 self._noticed = time.monotonic()
-                self._notify(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
+                write_to_stderr(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
             if self._closed.wait(pause * random.uniform(0.5, 1.0)):
                 raise RuntimeError("the fetcher was closed")
             pause = min(2 * pause, LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
@@ -295,5 +291,19 @@ class BlockFetcher:
     def _use(self, files: RemoteFiles) -> None:
         self._files = files
         self._opened = time.monotonic()
-        self._filesystem = with_timeouts(files.filesystem, SILENCE)
+        self._filesystem = with_timeouts(files.filesystem)
         self._open = lru_cache(OPEN_FILES)(self._filesystem.open_input_file)
+
+
+def with_timeouts(filesystem: Any) -> Any:
+    """Return the file system with requests that end after SILENCE seconds without a byte, and are not repeated.
+
+    Only pyarrow's client of S3 has such settings; another is returned as it is.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
+    settings |= {"request_timeout": SILENCE, "connect_timeout": SILENCE}
+    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))

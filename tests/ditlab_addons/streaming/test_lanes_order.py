@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.loading.held_out import hold_out_blocks
-from ditlab.data.loading.sharded_order import ShardedOrder
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
+from ditlab_addons.streaming.sharded_order import ShardedOrder, blocks_of_ranges
 
 seeds = st.integers(0, 2**63 - 1)
 layouts = st.builds(BlockLayout, st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(1, 30))
@@ -162,3 +162,15 @@ def test_many_rows_answer_at_once():
         assert time.process_time() - begin < 2
     finally:
         tracemalloc.stop()
+
+
+def test_blocks_of_ranges_leave_out_those_held_out():
+    layout = BlockLayout([1000, 970], 10)
+    store = SimpleNamespace(parts=[SimpleNamespace(layout=each) for each in (layout, BlockLayout([400], 10))])
+    train, _ = hold_out_blocks(store, 0.2)
+    ((part, blocks),) = blocks_of_ranges(train, np.array([[0, 300], [300, train.bucket_counts[0]]]))
+    kept = layout.blocks_of(train[np.arange(train.bucket_counts[0])])
+    assert part == 0 and set(blocks.tolist()) == set(kept.tolist())
+    at = int(train.bucket_counts[0])
+    ((part, blocks),) = blocks_of_ranges(train, np.array([[at + 3, at + 4]]))
+    assert part == 1 and blocks.tolist() == [(train[np.array([at + 3])][0] - layout.rows) // 10]

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
-from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, UpcomingRows, check_fills_a_batch, first_run
-from ditlab.data.permutations import MOST_UNITS, WindowedShuffle, interleaved, ranks
+from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, check_fills_a_batch, first_run
+from ditlab.data.permutations import WindowedShuffle, blocks_of_unit, interleaved, ranks
 from ditlab.data.stores.block_index import BlockLayout
+from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.manifest import row_bytes
 from ditlab.data.stores.view import View
+from ditlab.errors import UserError
+from ditlab.spec.values import num_bytes
+from ditlab.storage.plain_files import MIB
+from ditlab_addons.streaming.streamed_store import StreamedStore
 
 FINE_UNITS = 64
 """Units of each lane in a store of fewer than two blocks a lane, whose blocks are cut for it."""
 FEWEST_UNIT_ROWS = 16
 """Fewest rows of a unit that was cut."""
+
+
+class LaneShuffle(WindowedShuffle):
+    """A shuffle that tells what a window of a lane holds before its rows are read."""
+
+    def ranges(self, lane: int, window: int) -> np.ndarray:
+        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2), by unit."""
+        first, stop = lane * self.lane_rows + self.window_start(np.array([window, window + 1]))
+        if first == stop:
+            return np.zeros((0, 2), np.int64)
+        begin, last = np.searchsorted(self._ends, [first, stop - 1], side="right")
+        units = np.arange(begin, last + 1)
+        begins = np.append(0, self._ends)[units]
+        found = np.stack([np.maximum(begins, first), np.minimum(self._ends[units], stop)], axis=1)
+        found += self._shift[units, None]
+        return found[found[:, 0] < found[:, 1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +55,15 @@ class ShardedUnits:
 
     def __len__(self) -> int:
         return int(self.starts[-1] - self.starts[0])
+
+
+class UpcomingRows(NamedTuple):
+    """Rows that a worker needs soon."""
+
+    ranges: np.ndarray
+    """Ranges (first, stop) of view indices, int64 (ranges, 2), in the order of need within each bucket."""
+    until: int
+    """First batch for which others are needed."""
 
 
 class ShardedOrder(Order):
@@ -55,13 +87,7 @@ class ShardedOrder(Order):
         self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
         self.batches_per_epoch = sum(self._batches)
         self.left_out = sum(map(len, buckets)) - self.batches_per_epoch * batch_size
-
-        def shuffle(epoch: int, bucket: int) -> WindowedShuffle:
-            units = self._buckets[bucket]
-            text = f"ditlab.lanes/{seed}/{epoch}/{bucket}"
-            return WindowedShuffle(units.starts, text, lanes, units.window_rows)
-
-        self._shuffle = EpochCache(shuffle)
+        self._shuffle = EpochCache(self._make_shuffle)
         """Function that returns the order of an epoch within a bucket, (epoch, bucket)."""
         self._schedule = EpochCache(self._make_schedule)
         """Function that returns (bucket, number in the bucket) of an epoch's batches, int64 each."""
@@ -76,17 +102,16 @@ class ShardedOrder(Order):
         rows = view.rows
         units = []
         assert isinstance(rows, ComputedRows), "lanes are of computed rows"
-        for part, layout in enumerate(part.layout for part in view.store.parts):
-            blocks = 1
+        for number, part in enumerate(view.store.parts):
+            layout = part.layout
+            blocks = blocks_of_unit(layout.num_blocks)
             cut = layout
-            while -(-layout.num_blocks // blocks) > MOST_UNITS:
-                blocks *= 2
             if layout.num_blocks < 2 * lanes:
                 while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
                     cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
             begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
-            starts = rows.num_before(rows.store_first[part] + begins)
-            units.append(ShardedUnits(part, starts, window * blocks * layout.block_rows))
+            starts = rows.num_before(rows.store_first[number] + begins)
+            units.append(ShardedUnits(number, starts, window * blocks * layout.block_rows))
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
@@ -115,45 +140,58 @@ class ShardedOrder(Order):
         for bucket in range(len(self._buckets)):
             self._shuffle(epoch, bucket)
 
+    def announce(self, view: View, batch: int, columns: np.ndarray) -> int:
+        upcoming = self.upcoming(batch, columns)
+        assert isinstance(view.rows, ComputedRows), "lanes are of computed rows"
+        for part, blocks in blocks_of_ranges(view.rows, upcoming.ranges):
+            view.store.parts[part].expect(blocks)
+        return upcoming.until
+
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
         """Return the rows of this and the next window of these columns' lanes in each bucket, or of two batches."""
         epoch, number = divmod(batch, self.batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
-        shuffles = [self._shuffle(epoch, bucket) for bucket in range(len(self._buckets))]
-        # The window that each bucket's next batch begins in; after its last batch, the number of windows.
-        windows = [
-            shuffle.windows if turn == num else int(shuffle.window_of(np.array(turn * self._slice)))
-            for shuffle, turn, num in zip(shuffles, self._num_before(epoch, number), self._batches, strict=True)
-        ]
-        # How many windows after it are needed soon; -1 where a bucket has no batch.
-        further = [
-            -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows)) if num else -1
-            for shuffle, num in zip(shuffles, self._batches, strict=True)
-        ]
+        # each bucket's first batch that begins in another window than its next one does
+        changes = np.empty(len(self._buckets), np.int64)
         ranges = []
-        for ahead in range(1 + max(further)):
-            for bucket, window in enumerate(windows):
-                shuffle = shuffles[bucket]
-                at = window + ahead
-                if at >= shuffle.windows:  # the next window is the first one of the next epoch
-                    shuffle, at = self._shuffle(epoch + 1, bucket), at - shuffle.windows
-                if ahead <= further[bucket] and at < shuffle.windows:
-                    ranges += [shuffle.ranges(lane, at) for lane in lanes]
-        starts = [shuffle.window_start(np.array(at + 1)) for shuffle, at in zip(shuffles, windows, strict=True)]
-        # first batch of each bucket that begins in its next window
-        changes = np.array([-(-int(start) // self._slice) for start in starts])
+        for bucket, turn in enumerate(self._num_before(epoch, number).tolist()):
+            shuffle = self._shuffle(epoch, bucket)
+            num = self._batches[bucket]
+            window = shuffle.windows
+            if turn < num:
+                window = int(shuffle.window_of(np.array(turn * self._slice)))
+            changes[bucket] = -(-int(shuffle.window_start(np.array(window + 1))) // self._slice)
+            further = -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows))
+            for ahead in range(1 + further if num else 0):
+                epochs, at = divmod(window + ahead, shuffle.windows)
+                if epochs < 2:  # of a bucket of few rows two batches take all of the next epoch
+                    ranges += [self._shuffle(epoch + epochs, bucket).ranges(lane, at) for lane in lanes]
         buckets, turns = self._locate(epoch, np.arange(number, self.batches_per_epoch))
         last = np.flatnonzero(turns + 1 >= changes[buckets])
         until = number + int(last[0]) + 1 if len(last) else self.batches_per_epoch
         return UpcomingRows(np.concatenate(ranges), epoch * self.batches_per_epoch + until)
 
-    def rows_ahead(self, columns: np.ndarray) -> dict[int, int]:
-        lanes = len(np.unique(columns // self._slice))
-        windows = [1 + -(-2 * self._slice // bucket.window_rows) for bucket in self._buckets]
-        return {
-            bucket.part: lanes * min(num * bucket.window_rows, len(bucket) // self.lanes)
-            for bucket, num in zip(self._buckets, windows, strict=True)
-        }
+    def check_room(self, data: Any, store: AnyStore, workers: int) -> None:
+        """Raise UserError where `data.cache` is smaller than the current and the next window of a worker's lanes."""
+        lanes = -(-max(1, self.batch_size // workers) // self._slice)
+        need = 0
+        for bucket in self._buckets:
+            part = store.parts[bucket.part]
+            if isinstance(part, StreamedStore):
+                windows = 1 + -(-2 * self._slice // bucket.window_rows)
+                rows = min(windows * bucket.window_rows, len(bucket) // self.lanes)
+                need += lanes * rows * row_bytes(part.columns)
+        if not need or num_bytes(data.cache) >= need:
+            return
+        mib = -(-need // MIB)
+        raise UserError(
+            f"data.cache={data.cache} is smaller than the current and the next window of the lanes of one worker of "
+            f"{workers}, which take {mib:,} MiB; set data.cache to {mib}MiB or more, or lower data.order.window."
+        )
+
+    def _make_shuffle(self, epoch: int, bucket: int) -> LaneShuffle:
+        units = self._buckets[bucket]
+        return LaneShuffle(units.starts, f"ditlab.lanes/{self.seed}/{epoch}/{bucket}", self.lanes, units.window_rows)
 
     def _make_schedule(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         buckets = interleaved(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES)
@@ -171,3 +209,19 @@ class ShardedOrder(Order):
         if len(self._buckets) == 1:
             return np.array([number])
         return np.bincount(self._schedule(epoch)[0][:number], minlength=len(self._buckets))
+
+
+def blocks_of_ranges(rows: ComputedRows, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (bucket, its blocks that rows of ranges lie in, in order); a range, (first, stop), lies in one bucket."""
+    part_of_range = np.searchsorted(np.cumsum(rows.bucket_counts), ranges[:, 0], side="right")
+    for part in np.unique(part_of_range).tolist():
+        layout = rows.parts[part].layout
+        store_first = rows.store_first[part]
+        own = ranges[part_of_range == part]
+        first = layout.blocks_of(rows[own[:, 0]] - store_first)
+        last = layout.blocks_of(rows[own[:, 1] - 1] - store_first)
+        counts = last + 1 - first
+        blocks = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        edges = layout.first_row(np.stack([blocks, blocks + 1])) + store_first
+        before, after = rows.num_before(edges)
+        yield part, blocks[after > before]
