@@ -24,7 +24,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 # Indexes of the homes of tests are no part of a person's cache; matplotlib's list of fonts is.
 _cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
 os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser(f"{_cache}/matplotlib"))  # noqa: PTH111
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ditlab-cache-")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ditlab-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
@@ -64,6 +64,15 @@ LONGEST = (*ON_RAY, *(f"tests/{room}/" for room in ROOMS))
 @pytest.fixture(scope="module", autouse=True)
 def _imports_are_not_collected() -> None:
     garbage.exempt_imports()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _memory_is_given_back(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary files in memory, 2 GiB of all tests, go with a session in which none failed; others with the next."""
+    yield
+    base = tmp_path_factory.getbasetemp()
+    if base.is_relative_to(_memory) and not request.session.testsfailed:
+        shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
