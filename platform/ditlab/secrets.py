@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 import traceback
+from functools import cache
 from types import TracebackType
 from typing import Any, NoReturn
 from urllib.parse import quote, quote_plus
@@ -81,6 +82,11 @@ def hide_tracebacks() -> None:
     sys.excepthook, threading.excepthook = print_hidden, print_of_thread
 
 
+@cache  # each line of a journal asks for every variable of the environment
+def _names_secret(name: str) -> bool:
+    return bool(_NAMES.search(name)) and not _HARMLESS.search(name)
+
+
 def _values() -> list[str]:
     """Secrets as they may occur in a text, the longest first, as one may contain another."""
     found: set[str] = set()
@@ -90,8 +96,7 @@ def _values() -> list[str]:
     texts = {name: os.environ.get(name, "") for name in _NAMED}  # several addresses may be parted by commas
     named = [(name, word) for name, text in texts.items() for word in {text, *re.split(r"[\s,]+", text)}]
     for name, value in [*os.environ.items(), *named]:
-        is_secret = name in _NAMED or (_NAMES.search(name) and not _HARMLESS.search(name))
-        if is_secret and len(value) >= _MIN_LENGTH:
+        if (name in _NAMED or _names_secret(name)) and len(value) >= _MIN_LENGTH:
             # as it is, inside a URL, and escaped as in a `repr` or in JSON
             found |= {value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1]}
             found |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}

@@ -98,7 +98,7 @@ def test_a_command_that_saves_nothing_ends_at_the_first_signal():
 
 
 def test_the_grace_bounds_what_libraries_do_at_the_exit():
-    process = begin(training(grace=3, saving="import atexit; atexit.register(time.sleep, 60)"))
+    process = begin(training(grace=1, saving="import atexit; atexit.register(time.sleep, 60)"))
     process.terminate()
     _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and "interrupted" in err
@@ -115,7 +115,7 @@ def test_under_nohup_a_closed_terminal_changes_nothing():
 
 @pytest.mark.parametrize("number", WARNINGS)
 def test_a_batch_systems_warning_asks_for_a_last_checkpoint(number):
-    process = begin(training() + "\n        print('saved', flush=True)")
+    process = begin(training(saving="wait(0.2)") + "\n        print('saved', flush=True)")
     process.send_signal(number)
     assert process.communicate(timeout=20) == ("saving\nsaved\n", "") and process.returncode == 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command import run_inside
 from support.databases import seed
 
 SPEC = """\
@@ -81,7 +82,8 @@ def test_what_the_first_step_waits_for(family, tmp_path):
     none = ["--set", "evaluation.every=null", "--set", "evaluation.samples=0", "--set", "engine.compile=false"]
     command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", "train", spec, "--local", *none]
     environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home")}
-    subprocess.run([*command, "--dry-run"], env=environment, capture_output=True, timeout=200, check=True)  # makes data
+    made = run_inside("train", spec, "--local", "--dry-run", *none, home=tmp_path / "home")  # the data
+    assert made.code == 0, made.err
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True)
     modules = set(json.loads(done.stdout.splitlines()[-1]))
     drawing = {"matplotlib", "jinja2", "PIL", "scipy", "pandas", "sklearn", "torch._inductor.compile_fx"}

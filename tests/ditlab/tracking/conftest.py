@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
+from ditlab.tracking import server as tracking_server
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.records import create_run
 from support import databases
@@ -43,7 +44,7 @@ def new_run(home: Home) -> Callable[..., RunFolder]:
 
 
 class Server:
-    """`mlflow server`, started on demand at an address that is chosen before."""
+    """`mlflow server` in one process, started on demand at an address that is chosen before."""
 
     def __init__(self, root: Path) -> None:
         with socket.socket() as probe:
@@ -58,7 +59,7 @@ class Server:
         if self._process is not None:
             return
         command = [
-            sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(self.port),
+            sys.executable, str(tracking_server._PROGRAM), "--workers", "1", "--port", str(self.port),
             "--backend-store-uri", f"sqlite:///{self._root}/server.db",
             "--artifacts-destination", str(self._root / "artifacts"),
         ]  # fmt: skip

@@ -17,7 +17,11 @@ from ditlab_addons.encode.encoding import encode_store
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter
 
-diffusers = pytest.importorskip("diffusers")
+
+@pytest.fixture(scope="module", autouse=True)
+def diffusers():
+    """The library, imported by the process that runs these tests alone: it takes a second."""
+    return pytest.importorskip("diffusers")
 
 
 def write_images(folder, shape=(3, 16, 16), num=6):
@@ -33,7 +37,7 @@ def images(home, tmp_path):
 
 
 @pytest.mark.slow
-def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(images, tmp_path):
+def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(images, tmp_path, diffusers):
     place = write_autoencoder(tmp_path / "vae", scaling_factor=0.5, shift_factor=0.1)
     before = {path: path.read_bytes() for path in images.iterdir()}
     encoded = encode_store(images, autoencoder=str(place)).store
@@ -54,7 +58,7 @@ def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(
     assert encode_store(images, autoencoder=str(place)).outcome == "unchanged"
 
 
-def test_log_variances_are_clamped(images, tmp_path):
+def test_log_variances_are_clamped(images, tmp_path, diffusers):
     place = write_autoencoder(tmp_path / "vae")
     network = diffusers.AutoencoderKL.from_pretrained(place)
     with torch.no_grad():

@@ -55,7 +55,7 @@ class Browser:
 def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Browser]:
     said = [] if warnings is None else warnings
     with LivePage(run.home, run.folder, 0, said.append) as page:
-        thread = threading.Thread(target=page.serve_forever)
+        thread = threading.Thread(target=page.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield Browser(page.server_port)

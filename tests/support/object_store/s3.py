@@ -42,7 +42,7 @@ class S3Server:
 
         self._server = make_server("127.0.0.1", self.port, served, threaded=True)
         self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

@@ -235,7 +235,9 @@ def _still_listening(sockets: set[Any]) -> list[str]:
 def _shared_memory(process: psutil.Process) -> Iterator[str]:
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
-            if (place := line.find("/dev/shm/")) > 0 and not line.endswith("(deleted)"):
+            place = line.find("/dev/shm/")
+            is_there = place > 0 and not line.endswith("(deleted)")
+            if is_there and "/pytest-" not in line:  # a home of a test may lie there, too
                 yield line[place:]
 
 

@@ -153,7 +153,7 @@ SCENARIOS = {
 
 @pytest.fixture(scope="module")
 def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
-    """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits."""
+    """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits, beside other tests."""
     server.start()
     home = Home(tmp_path_factory.mktemp("faults")).ensure()
 
@@ -164,11 +164,6 @@ def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     with ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(play, scenario) for name, scenario in SCENARIOS.items()}
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_fault_costs_no_step_and_no_point(outcomes: dict[str, Future[None]], scenario: str) -> None:
-    outcomes[scenario].result()
 
 
 @pytest.mark.slow
@@ -218,6 +213,7 @@ for step in itertools.count(first):
 """
 
 
+@pytest.mark.usefixtures("outcomes")  # they wait beside it
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: NewRun, kills: int) -> None:
     import mlflow
@@ -350,3 +346,8 @@ def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: 
         assert run.longest < LONGEST_CALL
     finally:
         subprocess.run(["umount", "-l", folder.path], check=True)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_fault_costs_no_step_and_no_point(outcomes: dict[str, Future[None]], scenario: str) -> None:
+    outcomes[scenario].result()
