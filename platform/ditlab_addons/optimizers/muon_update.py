@@ -19,7 +19,7 @@ from torch.optim.adamw import adamw
 from ditlab.engine.deepspeed_internals import ParameterSlice, Partitions
 from ditlab.engine.optimizers import EagerOptimizer, ParameterFacts
 from ditlab.spec.optimization import GATHERED_VALUES
-from ditlab_addons.optimizers.muon import MOMENTUM, NUM_ITERATIONS, Matrices, Muon
+from ditlab_addons.optimizers.matrices import MOMENTUM, NUM_ITERATIONS, Matrices
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring 0.01 to 1 near 1."""
@@ -31,10 +31,10 @@ class MuonAdamW(EagerOptimizer):
     """Muon for the groups that are orthogonalised, fused AdamW for the others.
 
     As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 touches neither
-    weights, state nor step count. `bind` says what the parameters that it is given are slices of.
+    weights, state nor step count. `spec` has the fields of `Muon`; `bind` says what the parameters are slices of.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], spec: Muon) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]], spec: Any) -> None:
         super().__init__(groups, {"betas": spec.betas, "eps": spec.eps})
         self._spec = spec
         self._matrices: dict[int, list[HeldMatrix]] = {}
