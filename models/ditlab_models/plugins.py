@@ -190,13 +190,28 @@ def plugins_in_folders(package: Any, module: str, attribute: str, only: str | No
     """
     own, known = Path(package.__file__).parent, set()
     for folder in map(Path, package.__path__):
-        for file in sorted(folder.glob(f"{'*' if only is None else escape(only)}/{module}.py")):
-            name = file.parent.name
+        if only is None:
+            names = _folders_with(folder, f"{module}.py")
+        else:
+            names = [file.parent.name for file in folder.glob(f"{escape(only)}/{module}.py")]
+        for name in names:
             if name not in known:
                 known.add(name)
                 origin = BUILT_IN if folder == own else ""
                 target = f"{package.__name__}.{name}.{module}:{attribute}"
-                yield Plugin(name, target, origin, folder=str(file.parent))
+                yield Plugin(name, target, origin, folder=str(folder / name))
+
+
+def _folders_with(folder: Path, file: str) -> list[str]:
+    """Return the names of the folders in a folder that hold a file, sorted.
+
+    Every validation of a spec asks four times, and `Path.glob` took half of its time.
+    """
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:  # no folder, or one that may not be read
+        return []
+    return sorted(name for name in names if os.path.exists(f"{folder}/{name}/{file}"))  # noqa: PTH110
 
 
 @cache
