@@ -66,6 +66,7 @@ def test_the_python_page_runs(workplace, capsys):
     assert_nothing_else(workplace)
 
 
+@pytest.mark.slow
 def test_the_readme_s_script_runs(workplace, monkeypatch, capsys):
     (script,) = code_of("README.md")
     assert len(script.splitlines()) <= 20
