@@ -11,7 +11,7 @@ from benchmarks.plain.dlm import HandDLM, score_entropy_loss
 from benchmarks.plain.networks import plain_network
 from benchmarks.plain.training import PlainTraining
 from ditlab.spec.files import load_experiment
-from ditlab_models.processes.score_entropy import score_entropy
+from support.models.plain_score_entropy import score_entropy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

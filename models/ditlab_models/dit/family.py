@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from ditlab_models.contract import Network
+from ditlab_models.contract import Network, Objective, TextCodec
 from ditlab_models.dit.spec import DiTObjectiveSpec, DiTSamplingSpec, DiTSpec
 from ditlab_models.figures import Figure
 from ditlab_models.processes.flow_family import FlowFamily
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec
-
-if TYPE_CHECKING:
-    from ditlab_models.figure_makers import FigureMakers
 
 
 class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSamplingSpec | GaussianSamplingSpec]):
@@ -29,10 +25,18 @@ class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSampling
 
         return DiT(model)
 
-    def figure_makers(self, objective: DiTObjectiveSpec | GaussianSpec) -> FigureMakers:
+    def build_objective(
+        self, objective: DiTObjectiveSpec | GaussianSpec, model: DiTSpec, text: TextCodec | None = None
+    ) -> Objective:
         from ditlab_models.dit.figures import figure_makers
+        from ditlab_models.processes.flow import VelocityObjective
+        from ditlab_models.processes.noise_prediction import NoiseObjective
 
-        return figure_makers(objective)
+        objective.check(model)
+        makers = figure_makers(objective)
+        if isinstance(objective, GaussianSpec):
+            return NoiseObjective(objective, model, makers)
+        return VelocityObjective(objective, model, makers)
 
     def static_figures(self, model: DiTSpec) -> Mapping[str, Figure]:
         from ditlab_models.dit.figures import static_figures

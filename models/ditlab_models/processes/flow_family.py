@@ -3,9 +3,9 @@ methods."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from ditlab_models.contract import Family, Objective, Sampler, TextCodec
+from ditlab_models.contract import Family, Sampler, TextCodec
 from ditlab_models.processes.specs import (
     FlowSamplingSpec,
     GaussianSamplingSpec,
@@ -13,9 +13,6 @@ from ditlab_models.processes.specs import (
     ImageModelSpec,
     VelocitySpec,
 )
-
-if TYPE_CHECKING:
-    from ditlab_models.figure_makers import FigureMakers
 
 ImageModelT = TypeVar("ImageModelT", bound=ImageModelSpec)
 ImageObjectiveT = TypeVar("ImageObjectiveT", bound=VelocitySpec | GaussianSpec)
@@ -27,22 +24,6 @@ class FlowFamily(Family[ImageModelT, ImageObjectiveT, ImageSamplingT]):
 
     One that names the Gaussian process in `processes` predicts the noise instead where a spec chooses it.
     """
-
-    def figure_makers(self, objective: ImageObjectiveT) -> FigureMakers:
-        """Return the makers of a trained network's figures by kind."""
-        raise NotImplementedError
-
-    def build_objective(
-        self, objective: ImageObjectiveT, model: ImageModelT, text: TextCodec | None = None
-    ) -> Objective:
-        from ditlab_models.processes.flow import VelocityObjective
-        from ditlab_models.processes.noise_prediction import NoiseObjective
-
-        objective.check(model)
-        makers = self.figure_makers(objective)
-        if isinstance(objective, GaussianSpec):
-            return NoiseObjective(objective, model, makers)
-        return VelocityObjective(objective, model, makers)
 
     def build_sampler(
         self, sampling: ImageSamplingT, model: ImageModelT, objective: ImageObjectiveT, text: TextCodec | None = None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from ditlab_models.contract import Network
+from ditlab_models.contract import Network, Objective, TextCodec
 from ditlab_models.figures import Figure
 from ditlab_models.processes.flow_family import FlowFamily
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec
 from ditlab_models.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
-
-if TYPE_CHECKING:
-    from ditlab_models.figure_makers import FigureMakers
 
 
 class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamplingSpec | GaussianSamplingSpec]):
@@ -29,10 +25,18 @@ class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamp
 
         return UNet(model)
 
-    def figure_makers(self, objective: UNetObjectiveSpec | GaussianSpec) -> FigureMakers:
+    def build_objective(
+        self, objective: UNetObjectiveSpec | GaussianSpec, model: UNetSpec, text: TextCodec | None = None
+    ) -> Objective:
+        from ditlab_models.processes.flow import VelocityObjective
+        from ditlab_models.processes.noise_prediction import NoiseObjective
         from ditlab_models.unet.figures import figure_makers
 
-        return figure_makers(objective)
+        objective.check(model)
+        makers = figure_makers(objective)
+        if isinstance(objective, GaussianSpec):
+            return NoiseObjective(objective, model, makers)
+        return VelocityObjective(objective, model, makers)
 
     def static_figures(self, model: UNetSpec) -> Mapping[str, Figure]:
         from ditlab_models.unet.figures import static_figures

@@ -23,8 +23,9 @@ from torch.nn import functional
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import Measured, report
-from ditlab_models.processes.score_entropy import LossTargets, chunked_score_entropy, score_entropy
+from ditlab_models.processes.score_entropy import LossTargets, chunked_score_entropy
 from ditlab_models.processes.uniform_graph import corrupt
+from support.models.plain_score_entropy import score_entropy
 
 FULL = (4, 1024, 512, 50257)  # batch, tokens, width, vocabulary
 QUICK = (2, 128, 64, 4001)

@@ -17,7 +17,8 @@ from ditlab.spec.data import GaussianMixtureData, MarkovChainData
 from ditlab.spec.files import build_experiment
 from ditlab.training.evaluation import metrics_by_part
 from ditlab.training.metrics import metric_names
-from ditlab_models.processes.score_entropy import LossTargets, TokenLosses, score_entropy
+from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
+from support.models.plain_score_entropy import score_entropy
 
 CPU = torch.device("cpu")
 REGION = {"family": "region", "num_regions": 8, "width": 16, "depth": 1, "num_heads": 2, "time_width": 8}

@@ -13,8 +13,9 @@ import ditlab
 from ditlab.errors import UserError
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_addons.figures.harness import BoundedTexts
-from ditlab_models.processes.score_entropy import TokenLosses, score_entropy
+from ditlab_models.processes.score_entropy import TokenLosses
 from support.datasets.tiny_scorers import write_gpt2
+from support.models.plain_score_entropy import score_entropy
 from support.trainings.text_run import VOCABULARY, train_on_text
 
 pytest.importorskip("tokenizers")

@@ -11,9 +11,10 @@ from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.network import TokenNoise
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
 from ditlab_models.processes.draws import batch_means
-from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
+from support.models.plain_score_entropy import score_entropy
 
 V, T = 11, 12
 CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)

@@ -17,8 +17,9 @@ from ditlab_models.dlm.sampling import (
     reverse_steps,
 )
 from ditlab_models.dlm.spec import BellTokenTime, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec, UniformTokenTime
-from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy, score_entropy
+from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
+from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = "ditlab_models"
-NOT_SAMPLED = ("build_objective", "build_evaluator", "figure_makers", "static_figures", "example_inputs")
+NOT_SAMPLED = ("build_objective", "build_evaluator", "static_figures", "example_inputs")
 """Methods of a family that no sampler calls: what they import is left out."""
 PLACE = "SOURCES: dict[str, str] = {}\n"
 IMPORT = re.compile(r"^from ditlab\S* import .*\n+", re.M)
