@@ -1,7 +1,5 @@
 """`ditlab doctor`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
     from ditlab_addons.doctor.machine import Finding
 
 
+# Annotations of this file are evaluated: TypedDict takes text for keys that are always there.
 class DoctorOutput(TypedDict):
     """`ditlab doctor`; exit code 1 where something is missing."""
 
@@ -69,7 +68,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     return 1 if missing else 0
 
 
-def _check_cluster(address: str | None, storage: str | None) -> list[Finding]:
+def _check_cluster(address: str | None, storage: str | None) -> "list[Finding]":
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.session import cluster_address, ray_session
     from ditlab.spec.uris import refuse_storage
