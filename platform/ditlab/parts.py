@@ -232,8 +232,8 @@ class Parts(NamedTuple):
     """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
     `ditlab.quality.figures.QualityFigures` of each."""
     displays: Mapping[str, str] = NONE
-    """What a notebook shows: functions that return the HTML of an `experiment`, a `sweep`, a `run`, a list of `runs` or
-    a training's `result`, and `progress`: a function that returns the bar of a training, with `stage`, `update` and
+    """Displays of a notebook: functions that return the HTML of an `experiment`, a `sweep`, a `run`, a list of `runs`
+    or a training's `result`, and `progress`: a function that returns the bar of a training, with `stage`, `update` and
     `close`, or None outside of a notebook."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the

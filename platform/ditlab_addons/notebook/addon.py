@@ -1,4 +1,4 @@
-"""What notebooks show of specs, runs and their progress, described without its code."""
+"""Displays of specs, runs and progress in notebooks, described without their code."""
 
 from ditlab.parts import Parts
 
