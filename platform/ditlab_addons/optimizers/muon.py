@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -103,6 +104,4 @@ class Muon(Optimizer):
 
     def build(self, groups: list[dict[str, Any]]) -> Any:
         """Return the optimiser of groups."""
-        from ditlab_addons.optimizers.muon_update import MuonAdamW  # torch
-
-        return MuonAdamW(groups, self)
+        return resolve_name("ditlab_addons.optimizers.muon_update:MuonAdamW")(groups, self)
