@@ -290,6 +290,19 @@ def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) 
     return torch.where((left | right)[:, None], nearest, otherwise)
 
 
+@dataclass(frozen=True)
+class Ridge:
+    """Linear regression on the neighbours' features, existence and distances."""
+
+    weights: Tensor
+    """(N * C + 2 * N, C) float64."""
+    intercept: Tensor
+    """(C,) float64."""
+
+    def __call__(self, x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
+        return _inputs(x, mask, present) @ self.weights + self.intercept
+
+
 def _inputs(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
     """Inputs of the regression, (M, N * C + 2 * N) float64."""
     near = neighbours(x, mask, present)
@@ -320,7 +333,7 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         regions += x[present].sum(0, dtype=torch.float64)
     assert sums, "a run has training rows"
     motif_mean = regions / max(1, num_regions)
-    weights, intercept = torch.zeros_like(sum_zy), motif_mean
+    ridge = Ridge(torch.zeros_like(sum_zy), motif_mean)
     if num:
         z, y = sum_z / num, sum_y / num
         covariance, shared = sum_zz / num - torch.outer(z, z), sum_zy / num - torch.outer(z, y)
@@ -329,11 +342,11 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
         weights = torch.linalg.solve(covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None])
         weights = weights / scale[:, None]
-        intercept = y - z @ weights
+        ridge = Ridge(weights, y - z @ weights)
     return {
         "motif_mean": lambda x, mask, present: motif_mean.expand(int(mask.sum()), -1),
         "nearest": partial(impute_nearest, otherwise=motif_mean),
-        "ridge": lambda x, mask, present: _inputs(x, mask, present) @ weights + intercept,
+        "ridge": ridge,
     }
 
 
