@@ -244,7 +244,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.data.named_stores import open_named_store
-    from ditlab.data.remote.uploading import upload_store
+    from ditlab.data.stores.uploading import upload_store
 
     opened = open_named_store("STORE", store, Home.from_environment())
     with ProgressBars(f"uploading {opened.name}"):
@@ -328,7 +328,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     """
     from ditlab.analysis.store_tables import store_facts, store_tables
     from ditlab.data.named_stores import open_named_store
-    from ditlab.data.remote.copies import describe_store
+    from ditlab.data.stores.copies import describe_store
     from ditlab.spec.uris import is_uri
 
     home = Home.from_environment()
