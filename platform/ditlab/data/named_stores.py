@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ditlab.data.remote.copies import Notify, open_remote_store, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.stores.copies import Notify, open_remote_store, write_to_stderr
 from ditlab.data.stores.receipt import ManifestRecord, PlainName
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, first_line, shortened

@@ -26,8 +26,8 @@ from ditlab.data.named_stores import open_named_store, pointed_folder, store_fol
 from ditlab.data.permutations import in_turns, keyed_permutation
 from ditlab.data.planted_modules import PlantedModules
 from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
-from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
+from ditlab.data.stores.copies import Notify, write_to_stderr
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn
 from ditlab.data.stores.receipt import plain_name
 from ditlab.data.stores.row_changes import CAPTION, IMAGE, RowChanges

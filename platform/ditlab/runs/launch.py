@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.data.remote.copies import Notify, write_to_stderr
 from ditlab.data.splits import DataSplits, open_data
+from ditlab.data.stores.copies import Notify, write_to_stderr
 from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home, RunFolder

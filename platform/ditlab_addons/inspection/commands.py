@@ -50,7 +50,7 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
     """
     from ditlab.data.named_stores import open_named_store
-    from ditlab.data.remote.copies import describe_store
+    from ditlab.data.stores.copies import describe_store
     from ditlab.spec.uris import is_uri
     from ditlab_addons.inspection.contents import store_facts, store_tables
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ditlab.data.remote.copies import UPLOAD_AGAIN, write_to_stderr
+from ditlab.data.stores.copies import UPLOAD_AGAIN, write_to_stderr
 from ditlab.errors import StorageOutage, UserError, first_line
 from ditlab.storage.files import write_whole
 from ditlab.storage.remote import RemoteFiles

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.remote.copies import STORES, Notify, copy_of, describe_store, fetch_copy, open_root
 from ditlab.data.stores.block_index import verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.copies import STORES, Notify, copy_of, describe_store, fetch_copy, open_root
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,

@@ -196,7 +196,7 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.data.named_stores import open_named_store
-    from ditlab.data.remote.uploading import upload_store
+    from ditlab.data.stores.uploading import upload_store
 
     opened = open_named_store("STORE", store, Home.from_environment())
     with ProgressBars(f"uploading {opened.name}"):

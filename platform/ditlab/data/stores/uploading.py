@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from ditlab.data.remote.copies import PARALLEL_FILES, READ_REMEDY, StoreFile, open_files, read_contents, read_root
 from ditlab.data.stores.bucketed_store import AnyStore
+from ditlab.data.stores.copies import PARALLEL_FILES, READ_REMEDY, StoreFile, open_files, read_contents, read_root
 from ditlab.errors import UserError
 from ditlab.storage.local import LocalFiles
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from ditlab.data.named_stores import open_named_store
-from ditlab.data.remote.uploading import upload_store
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
+from ditlab.data.stores.uploading import upload_store
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData, HoldOutClasses

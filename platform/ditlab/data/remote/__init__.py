@@ -1,1 +1,0 @@
-"""Remote: stores behind a URI, copied to a node or uploaded, and downloads."""
