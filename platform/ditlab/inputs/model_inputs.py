@@ -9,28 +9,27 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.loading.transfer import send
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.manifest import Columns
+from ditlab.data.stores.manifest import Autoencoder, Columns
 from ditlab.encoders.autoencoder import FrozenAutoencoder, check_installed
 from ditlab.encoders.features import FeatureExtractor
 from ditlab.home import Home
-from ditlab.inputs.latents import DecodingSampler, draw_latents
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.inputs.stored_fields import CAPTION, check_stored, computed_fields, posterior_field, with_captions
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
-from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective
+from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective, Samples
 
 MULTIPLE = 16
 """Padded lengths are multiples of this, or the store's: half-precision attention is fast at multiples of 8, and
@@ -267,3 +266,44 @@ def data_shape(experiment: Experiment, data: DataSplits) -> DataShape:
     free = [field.name for field in experiment.batch_fields() if ANY in field.shape]
     shapes = {name: tuple(part.columns[name].shape) for name in free if name in part.columns}
     return DataShape(shapes, frozenset(data.train.columns), data.text)
+
+
+DRAW = "latents"
+"""Name of the random numbers of the posterior."""
+
+
+def draw_latents(posterior: Tensor, autoencoder: Autoencoder, noise: NoiseSource) -> Tensor:
+    """Draw z = (mean + std eps - shift) scale of posteriors (num, 2 channels, h, w): (num, channels, h, w)."""
+    mean, log_variance = posterior.chunk(2, dim=1)
+    z = mean + (0.5 * log_variance).exp() * noise.normal(DRAW, mean.shape)
+    return (z - autoencoder.shift_factor) * autoencoder.scaling_factor
+
+
+@dataclass
+class DecodingSampler:
+    """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
+
+    _sampler: Any
+    _autoencoder: FrozenAutoencoder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def sample(
+        self,
+        network: nn.Module,
+        conditions: Mapping[str, Tensor],
+        num: int,
+        generator: torch.Generator,
+        trajectory: bool = False,
+        noise: Tensor | None = None,
+    ) -> Samples:
+        """Draw as the sampler does, `noise` in the shape of latents, and decode: values (num, 3, height, width)."""
+        drawn: Samples = self._sampler.sample(network, conditions, num, generator, trajectory, noise)
+        frames = drawn.trajectory
+        if frames is not None:
+            frames = self._decoded(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
+        return replace(drawn, values=self._decoded(drawn.values), trajectory=frames)
+
+    def _decoded(self, latents: Tensor) -> Tensor:
+        return self._autoencoder.decode(latents).to(latents.device)

@@ -16,6 +16,6 @@ ADDON = Parts(
             position=90,
         ),
     ),
-    results="ditlab_addons.ask.results:RESULTS",
+    results="ditlab_addons.ask.commands:RESULTS",
     run_methods={"ask": "ditlab_addons.ask.request:ask_run"},
 )

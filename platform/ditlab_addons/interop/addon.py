@@ -15,7 +15,7 @@ ADDON = Parts(
             position=230,
         ),
     ),
-    results="ditlab_addons.interop.results:RESULTS",
+    results="ditlab_addons.interop.commands:RESULTS",
     weight_formats={
         "diffusers_dit": "ditlab_addons.interop.formats.diffusers_dit:FORMAT",
         "dit": "ditlab_addons.interop.formats.dit:FORMAT",

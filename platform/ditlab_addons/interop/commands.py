@@ -2,9 +2,129 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
+from ditlab.home import Home
+
+if TYPE_CHECKING:
+    from ditlab.weights.published import PublishedWeights
+    from ditlab.weights.rules import Fit
+
+
+@dataclass(frozen=True)
+class WeightsDescription:
+    """Weights, the network that their shapes give, and how they fill it."""
+
+    weights: PublishedWeights
+    place: str
+    """File, folder or place on the hub, as it was named."""
+    model: Mapping[str, Any]
+    """Section `model` of the spec of their network."""
+    fit: Fit
+    num_network: int
+    """Parameters of that network."""
+
+    @property
+    def num_file(self) -> int:
+        """Numbers in the files."""
+        return sum(each.numel() for each in self.weights.tensors.values())
+
+    @property
+    def command(self) -> list[str]:
+        """Arguments of `ditlab train` that begin a run from the weights."""
+        from ditlab.weights.own_export import SPEC
+
+        files = self.weights.files
+        spec = str(files.folder / SPEC) if self.weights.format.name == "export" else "SPEC"
+        return [spec, "--set", f"model.init.from={self.place}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description in JSON's types, for `--json`."""
+        weights = self.weights
+        return {
+            "format": weights.format.name, "family": self.model["family"], "taken": weights.taken,
+            "model": {**self.model, "init": {"from": self.place}}, "num_file": self.num_file,
+            "num_network": self.num_network, "fits": not self.fit.problems, "num_fitting": len(self.fit.values),
+            "problems": self.fit.problems, "kept": self.fit.kept, "sha256": weights.files.sha256,
+            "files": weights.files.hashes, "revision": weights.files.revision, "notes": self.notes,
+            "command": ["train", *self.command],
+        }  # fmt: skip
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what was taken of the files, what is assumed, and what the files lack."""
+        kept = self.fit.kept
+        lacking = f"{len(kept)} tensors that the format lacks stay as the seed gives them: {', '.join(kept[:5])}."
+        taken = f"taken of the file: {self.weights.taken}."
+        return [
+            *([taken] if self.weights.taken else []), *self.weights.format.notes(self.model),
+            *([lacking] if kept else []),
+        ]  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """Return the lines above the spec."""
+        weights, num = self.weights, len(self.weights.tensors)
+        found = [
+            f"format   {weights.format.name}: {weights.format.about}",
+            f"family   {self.model['family']}",
+            f"numbers  {self.num_file:,} in {num} tensors of the file; the network has {self.num_network:,} parameters",
+            f"fits     {len(self.fit.values)} tensors of the network",
+            *(f"sha256   {digest}  {name}" for name, digest in weights.files.hashes.items()),
+        ]
+        if len(weights.files.hashes) > 1:
+            found.append(f"sha256   {weights.files.sha256}  all of them (model.init.sha256)")
+        if weights.files.revision:
+            found.append(f"commit   {weights.files.revision}")
+        if refusal := weights.refusal(self.fit):
+            found.append(f"{refusal}; set model.init.strict to false to load what fits.")
+        return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
+
+
+def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDescription:
+    """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for weights that cannot be
+    read, have no known format, or are of a network that no spec describes."""
+    from ditlab.weights.published import PublishedWeights, outline
+
+    weights = PublishedWeights.open(place, "PATH", home, format)
+    model = weights.model()
+    network = outline(model)
+    count = sum(each.numel() for each in network.parameters())
+    return WeightsDescription(weights, _absolute(place), model, weights.fit(network), count)
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).absolute())
+
+
+class WeightsOutput(TypedDict):
+    format: str
+    family: str
+    taken: str
+    model: dict[str, Any]
+    num_file: int
+    num_network: int
+    fits: bool
+    num_fitting: int
+    problems: list[str]
+    kept: list[str]
+    sha256: str
+    files: dict[str, str]
+    revision: str | None
+    notes: list[str]
+    command: list[str]  # fmt: skip
+
+
+RESULTS = {
+    "weights inspect": WeightsOutput,
+}
+"""Type of the object of each command."""
 
 
 @click.group()
@@ -25,9 +145,6 @@ def inspect(path: str, format_name: str, as_json: bool) -> int:
     with shards and their index, or with an export of DiTLab, or hf://OWNER/NAME[@REVISION][/PATH]. The printed section
     `model` begins a spec that trains from them. Exit code 1 where tensors do not fit.
     """
-    from ditlab.home import Home
-    from ditlab_addons.interop.inspection import inspect_weights
-
     found = inspect_weights(path, Home.from_environment(), format_name)
     for line in found.lines():
         output.print_line(line, as_json)

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): its fields."""
+"""Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): its fields, and the matrices that parameters are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from ditlab.spec.optimization import Fraction, GroupRates, Optimizer, Positive
-from ditlab_addons.optimizers.matrices import MOMENTUM, Matrices
 from ditlab_models.contract import Role
 
 if TYPE_CHECKING:
@@ -62,15 +61,17 @@ class Muon(Optimizer):
         """Return how a parameter of a role is updated: matrices and convolutions with one moment, the momentum."""
         rates = super().rates(role, name)
         if role in ORTHOGONALISED:
-            return replace(rates, moments=MOMENTUM)
+            return replace(rates, moments=("momentum",))
         return rates if self.adamw_lr is None else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
 
     def update_flops(self, shape: tuple[int, ...], role: ParameterRole) -> int:
         """Return the operations of the Newton-Schulz iterations of a matrix or a kernel."""
+        from ditlab_addons.optimizers.muon_update import Matrices
+
         return Matrices(shape, role).flops if role.role in ORTHOGONALISED else 0
 
     def build(self, groups: list[dict[str, Any]]) -> Any:
         """Return the optimiser of groups."""
-        from ditlab_addons.optimizers.muon_update import MuonAdamW  # torch
+        from ditlab_addons.optimizers.muon_update import MuonAdamW
 
         return MuonAdamW(groups, self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
@@ -19,19 +19,49 @@ from torch.optim.adamw import adamw
 from ditlab.engine.deepspeed_internals import ParameterSlice, Partitions
 from ditlab.engine.optimizers import EagerOptimizer, ParameterFacts
 from ditlab.spec.optimization import GATHERED_VALUES
-from ditlab_addons.optimizers.matrices import MOMENTUM, NUM_ITERATIONS, Matrices
+from ditlab_models.parameters import ParameterRole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic a x + b x^3 + c x^5, steep at 0: five iterations bring 0.01 to 1 near 1."""
+NUM_ITERATIONS = 5
 TINY = 1e-7
 """Added to the norm that a matrix is divided by; a matrix of zeros stays one."""
+
+
+class Matrices(NamedTuple):
+    """Parameter of two axes or more: one matrix, or several of equal size."""
+
+    shape: tuple[int, ...]
+    role: ParameterRole
+
+    @property
+    def numel(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of each matrix."""
+        return self.shape[1 if self.role.is_transposed else 0] // self.role.num_parts
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of each matrix."""
+        return self.numel // (self.num_rows * self.role.num_parts)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of orthogonalising it, each of its matrices by itself. An iteration of a matrix
+        (s, l), s the shorter side, takes x x^T, the square of that, and its product with x."""
+        short, long = sorted((self.num_rows, self.num_columns))
+        return NUM_ITERATIONS * self.role.num_parts * 2 * short * short * (2 * long + short)
 
 
 class MuonAdamW(EagerOptimizer):
     """Muon for the groups that are orthogonalised, fused AdamW for the others.
 
     As torch's fused optimisers do, divides gradients by `grad_scale`, and where `found_inf` is 1 touches neither
-    weights, state nor step count. `spec` has the fields of `Muon`; `bind` says what the parameters are slices of.
+    weights, state nor step count. `spec` is a `Muon`; `bind` says what the parameters that it is given are slices of.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], spec: Any) -> None:
@@ -69,7 +99,7 @@ class MuonAdamW(EagerOptimizer):
         """Update all parameters that have a group now, with the gradients that they hold."""
         for group in self.param_groups:
             if group["params"]:
-                (self._step_muon if group["moments"] == MOMENTUM else self._step_adamw)(group)
+                (self._step_muon if group["moments"] == ("momentum",) else self._step_adamw)(group)
 
     def _step_adamw(self, group: dict[str, Any]) -> None:
         flats = [flat for flat in group["params"] if flat.grad is not None]

@@ -6,9 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ditlab.errors import UserError
 from ditlab.spec.experiment import validate_experiment
-from ditlab_addons.optimizers.matrices import Matrices
 from ditlab_addons.optimizers.muon import Muon
-from ditlab_addons.optimizers.muon_update import orthogonalise, orthogonalised
+from ditlab_addons.optimizers.muon_update import Matrices, orthogonalise, orthogonalised
 from ditlab_models.parameters import ParameterRole, parameter_roles
 from support.trainings.engines import Job, Pass, Step, drive_here, module_for
 from support.trainings.grouped import SCRIPT, assert_close, muon, reference_training, small

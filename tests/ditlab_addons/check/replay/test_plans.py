@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from ditlab_addons.check.replay.history import Execution, StepHistory
-from ditlab_addons.check.replay.norms import ParameterNorms
 from ditlab_addons.check.replay.replaying import ReplayPlan, plan_replay
-from ditlab_addons.check.replay.stepper import layers_of
+from ditlab_addons.check.replay.stepper import ParameterNorms, layers_of
 
 SPEC: dict[str, Any] = {"resources": {"workers": 1}}
 DEFAULT = Execution(0, workers=1)
