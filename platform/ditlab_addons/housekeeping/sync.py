@@ -192,8 +192,9 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
     if former and former != home.root:
         for folder in folders:
             _rewrite_paths(folder, str(former), str(home.root), warn)
-    oldest_first = sorted(records, key=lambda record: record.created)  # a sweep before its trials
-    results = sync_runs(oldest_first, home, warn=warn)
+    # A run is nested under its parent where MLflow has that one; both may be of one second.
+    parents_first = sorted(records, key=lambda record: (bool(record.parent), record.created))
+    results = sync_runs(parents_first, home, warn=warn)
     own = {record.run_id for record in records if resolve_tracking_uri(record.tracking_uri or None, home) == address}
     if not any(result.left and result.fault for result in results if result.run_id in own):
         home.write_marker()
