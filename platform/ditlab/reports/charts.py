@@ -66,15 +66,16 @@ def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most
     steps, values = steps[is_finite], np.clip(values[is_finite], -_LARGEST, _LARGEST)
     num = len(values)
     last = float(values[-1]) if num else float("nan")
-    if num <= most_plain:
-        return ThinCurve(steps, values, values, values, num, len(bad), bad[:_MOST_BAD], last)
-    length = max(_FEWEST_IN_STRETCH, -(-num // most))
-    starts = np.arange(0, num, length)
-    middles = starts + length // 2
-    middles[0], middles[-1] = 0, num - 1  # the curve reaches from its first step to its last
-    medians = np.array([np.median(values[start : start + length]) for start in starts])
-    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    return ThinCurve(steps[middles], medians, low, high, num, len(bad), bad[:_MOST_BAD], last)
+    low = high = values
+    if num > most_plain:
+        length = max(_FEWEST_IN_STRETCH, -(-num // most))
+        starts = np.arange(0, num, length)
+        middles = starts + length // 2
+        middles[0], middles[-1] = 0, num - 1  # the curve reaches from its first step to its last
+        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        values = np.array([np.median(values[start : start + length]) for start in starts])
+        steps = steps[middles]
+    return ThinCurve(steps, values, low, high, num, len(bad), bad[:_MOST_BAD], last)
 
 
 def running_median(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +97,7 @@ class CurvePoints:
     name: str
     steps: np.ndarray
     values: np.ndarray
-    role: str = "train"
+    role: str
     """`train`, `held-out` or `other`, which decides the colour."""
 
     @property
@@ -136,7 +137,6 @@ class Chart:
     """Places of steps with NaN or infinite values, at the bottom."""
     data: Mapping[str, Any]
     """Values and scales, for a page's script."""
-    x_label: str = "step"
 
     @property
     def is_thinned(self) -> bool:
@@ -149,7 +149,7 @@ class Chart:
 
 def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     """Draw curves over their common steps; None where none has a finite value."""
-    thinned = [(curve, thin(np.asarray(curve.steps), np.asarray(curve.values, dtype=float))) for curve in curves]
+    thinned = [(curve, thin(curve.steps, curve.values)) for curve in curves]
     drawn = [(curve, points) for curve, points in thinned if points.num_points]
     if not drawn:
         return None

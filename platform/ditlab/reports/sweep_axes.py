@@ -32,7 +32,6 @@ METHOD = (
 class PlotAxis:
     """Values of trials on one axis."""
 
-    path: str
     raw: Mapping[int, float]
     """Value, or its category's index, by trial number; no entry where the axis is unused."""
     names: Sequence[str] = ()
@@ -57,11 +56,11 @@ def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
     if axis.scale != "category" and all(map(_is_number, values.values())):
         raw = {key: float(value) for key, value in values.items()}
-        return PlotAxis(axis.path, raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
+        return PlotAxis(raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
     texts = {key: describe_value(value) for key, value in values.items()}
     numbers = {texts[key]: float(value) if _is_number(value) else math.inf for key, value in values.items()}
     names = sorted(numbers, key=lambda name: (numbers[name], name))
-    return PlotAxis(axis.path, {key: float(names.index(text)) for key, text in texts.items()}, names)
+    return PlotAxis({key: float(names.index(text)) for key, text in texts.items()}, names)
 
 
 def _is_number(value: object) -> bool:

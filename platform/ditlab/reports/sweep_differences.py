@@ -42,8 +42,8 @@ def differences_to_best(summary: SweepSummary) -> list[ArmDifference]:
     first = best(summary)
     if first is None or summary.verdict or summary.num_seeds < 2 or len(summary.metrics) > 1:
         return []
-    others = [arm for arm in rank(summary) if arm is not first and objectives(summary, arm)]
-    others = [arm for arm in others if arm.status == first.status]
+    alike = [arm for arm in rank(summary) if arm.status == first.status and objectives(summary, arm)]
+    others = alike[1:]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
     return [ArmDifference(arm, arm_interval(summary, arm, first, confidence)) for arm in others]
 

@@ -92,9 +92,6 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
     members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
     chosen = _furthest(members, metrics)
     first = chosen[0]
-    hours = Counter[str]()
-    for trial in members:
-        hours.update(trial.device_hours)
     means: dict[str, float] = {}
     by_seed: dict[int, Mapping[str, float]] = {}
     if _has_values(first, metrics):
@@ -112,7 +109,7 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
             name: _mean_curve([trial.curves[name] for trial in chosen])
             for name in shared_keys(trial.curves for trial in chosen)
         },
-        device_hours=hours,
+        device_hours=device_hours(members),
         members=tuple(members),
         by_seed=by_seed,
     )
@@ -252,9 +249,10 @@ def pareto(summary: SweepSummary) -> list[Trial]:
     With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric, and
     where trials are not comparable. Without arms that have values of fewer seeds than others.
     """
-    if len(_ways(summary)) > 1:
+    groups = comparable(summary)
+    if len(groups) != 1:
         return []
-    done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
+    done = [trial for trial in groups[0] if trial.status == "finished"]
     done = [trial for trial in done if trial.num_seeds == done[0].num_seeds]
     fronts = _fronts([_losses(summary, trial) or () for trial in done])
     front = [trial for trial, number in zip(done, fronts, strict=True) if number == 0]
@@ -266,10 +264,8 @@ def best(summary: SweepSummary) -> Trial | None:
 
     None too where trials are not comparable, of which `comparable` has the best by group.
     """
-    if len(_ways(summary)) > 1:
-        return None
-    first = next(iter(rank(summary)), None)
-    return first if first and objectives(summary, first) else None
+    groups = comparable(summary)
+    return groups[0][0] if len(groups) == 1 else None
 
 
 def comparable(summary: SweepSummary) -> list[list[Trial]]:

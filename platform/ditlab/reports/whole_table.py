@@ -29,13 +29,13 @@ class WholeTable(Table):
         least = [_least_width(console, wide, column) for column in self.columns]
         left_out = self._left_out(least, options.max_width)
         kept = [number for number in range(len(least)) if number not in left_out]
-        spare = options.max_width - self._width([least[number] for number in kept])
+        widths = [least[number] for number in kept]
+        spare = options.max_width - self._width(widths)
         if spare < 0:
             yield from self._as_lists(console, options)
             return
         shown = copy.copy(self)
         shown.columns = [copy.copy(self.columns[number]) for number in kept]
-        widths = [least[number] for number in kept]
         widest = [_widest(console, wide, column) for column in shown.columns]
         for column, width in zip(shown.columns, _widened(widths, widest, spare), strict=True):
             column.width = width

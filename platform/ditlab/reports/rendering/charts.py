@@ -114,14 +114,13 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
     return colour
 
 
-def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> Axes:
-    """Draw a colour bar beside `axes`, and return its own axes."""
+def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> None:
+    """Draw a colour bar beside `axes`."""
     # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
     bar = axes.figure.colorbar(colours, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
     bar.ax.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
     bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
     bar.outline.set_visible(False)
-    return bar.ax
 
 
 def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
