@@ -107,14 +107,18 @@ class Launch:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Launch:
         """Rebuild a launch from `to_dict`'s values: validates the specs."""
-        rest = {key: value for key, value in values.items() if key != "spec"}
-        experiment, before = (
-            spec and class_for(spec).model_validate(spec) for spec in (values["spec"], values["before"])
+        rest = dict(values)
+        spec = rest.pop("spec")
+        before = rest.pop("before")
+        memory = rest.pop("memory")
+        return cls(
+            class_for(spec).model_validate(spec),
+            Home(Path(rest.pop("home"))),
+            before=before and class_for(before).model_validate(before),
+            memory=MemoryPlan(**{**memory, "skipped_steps": tuple(memory["skipped_steps"])}),
+            observers=tuple(rest.pop("observers")),
+            **rest,
         )
-        memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
-        home, watching = Home(Path(values["home"])), tuple(values["observers"])
-        named = {"experiment": experiment, "before": before, "home": home, "memory": memory, "observers": watching}
-        return cls(**{**rest, **named})
 
     def rate_change(self, step: int) -> str:
         """Sentence on the learning rates around a resume after `step` steps; empty where they are as before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -525,7 +526,7 @@ def _timeline(run: RunContent) -> html.Section:
     caption = "Bars: attempts."
     if left_out := len(run.events) - len(listed):
         caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
-    num = {kind: sum(event.kind == kind for event in run.events) for kind in ("failure", "recovery")}
+    num = Counter(event.kind for event in run.events)
     texts.append(
         f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps with NaN or infinity"
     )
