@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Literal
 
@@ -74,23 +74,23 @@ class ComparedRun:
     """Description of the training and held-out samples; held-out metrics are comparable only where it is equal."""
     components: Mapping[str, int]
     """Parameters by component of the network."""
-    curves: Mapping[str, RunCurve] = field(default_factory=dict)
+    curves: Mapping[str, RunCurve]
     """`train/loss` and metrics of `MEASURED` by name."""
-    samples_per_second: float | None = None
+    samples_per_second: float | None
     """Median over the training metrics."""
+    measured: Mapping[str, Measurement]
+    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
+    cost: str
+    """Hours of devices, and their price; empty where they were not counted."""
+    by_sample: Callable[[int], Mapping[str, np.ndarray]]
+    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
+    line: Sequence[ForkPoint]
+    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
+    draws: Mapping[str, object]
+    """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
-    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
-    cost: str = ""
-    """Hours of devices, and their price; empty where they were not counted."""
-    by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
-    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
-    line: Sequence[ForkPoint] = ()
-    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
-    draws: Mapping[str, object] = field(default_factory=dict)
-    """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     members: Sequence[ComparedRun] = ()
     """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
 
