@@ -78,10 +78,14 @@ def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most
     return ThinCurve(steps, values, low, high, num, len(bad), bad[:_MOST_BAD], last)
 
 
+def even_places(num: int, most: int) -> np.ndarray:
+    """Places of at most `most` of `num` items, evenly spread from the first to the last, int64."""
+    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(int))
+
+
 def running_median(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of at most 500 points, and centred running medians there of `window` values, ignoring NaN."""
-    num = len(values)
-    middles = np.unique(np.linspace(0, num - 1, min(num, _SMOOTHED_POINTS)).round().astype(int))
+    middles = even_places(len(values), _SMOOTHED_POINTS)
     medians = []
     for middle in middles:
         near = values[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]

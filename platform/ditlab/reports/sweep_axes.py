@@ -115,8 +115,7 @@ def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
         for trial in trials
     ]
     order = sorted(keys)
-    return np.array([bisect_left(order, key) + (bisect_right(order, key) - bisect_left(order, key) - 1) / 2
-                     for key in keys])  # fmt: skip
+    return np.array([(bisect_left(order, key) + bisect_right(order, key) - 1) / 2 for key in keys])
 
 
 def importance(summary: SweepSummary) -> dict[str, Importance]:
