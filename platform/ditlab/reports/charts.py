@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -165,7 +165,6 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     notes = ["log scale"] if y.is_log else []
     if num_bad := max(points.num_bad for _, points in thinned):
         notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
-    scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
@@ -175,7 +174,7 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
         y_ticks=y.ticks(),
         curves=[_draw(curve, points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
-        data={"curves": [*map(_data, drawn)], **scales, "log": y.is_log},
+        data={"curves": [*map(_data, drawn)], "x": astuple(x)[:4], "y": astuple(y)[:4], "log": y.is_log},
     )
 
 

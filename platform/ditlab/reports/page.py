@@ -118,7 +118,7 @@ class ChartGrid:
     """Charts side by side, as many as the window is wide."""
 
     charts: Sequence[Chart]
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Slides:
     """Name of its elements in the page: letters, digits and `-`."""
     slides: Sequence[Slide]
     """In the order of the steps; the last one is shown first."""
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class TimeMark:
     kind: str
     """The attempt's status, which decides the colour."""
     text: str
-    width: float = 0.0
+    width: float
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Timeline:
     """Times of both ends of the strip."""
     events: Sequence[TimeEvent]
     alternative: str
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ def difference_sentence(summary: SweepSummary, difference: ArmDifference, first:
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
     """Write a sentence on arms whose mean is over fewer seeds than another's of their status; none without any."""
     arms = [arm for arm in summary.trials if objectives(summary, arm)]
-    most = {status: max(arm.num_seeds for arm in arms if arm.status == status) for status in {a.status for a in arms}}
+    most: dict[str, int] = {}
+    for arm in arms:
+        most[arm.status] = max(arm.num_seeds, most.get(arm.status, 0))
     fewer = [arm.number for arm in arms if arm.num_seeds < most[arm.status]]
     if not fewer:
         return []

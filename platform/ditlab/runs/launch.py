@@ -212,12 +212,11 @@ def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = No
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
     """Store of a run's checkpoints, by its spec as recorded. Raises UserError where the spec cannot be read."""
     try:
-        spec = flatten(read_recorded(folder.spec))
+        storage = flatten(read_recorded(folder.spec)).get("checkpoint.storage", "null")
     except FileNotFoundError:
         raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
-    storage = spec.get("checkpoint.storage", "null")
     return checkpoint_store(folder, None if storage == "null" else storage)
 
 

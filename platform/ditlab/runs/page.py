@@ -255,14 +255,16 @@ def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, n
 
     if start := experiment.start:
         parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
-        rows = [row for row in _differences(now, parent, whole=True) if not row[0].startswith("start")]
         if parent:
+            changed = differing(now, parent).items()
+            rows = [(path, *values) for path, values in changed if not path.startswith("start")]
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
             found.append(_changes(point, ("field", "this run", "its parent"), rows))
     if record.parent:
         base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
         if isinstance(base, dict) and base:
-            rows = _differences(now, flatten(base))
+            plain = flatten(base)
+            rows = [(path, *values) for path, values in differing(now, plain).items() if path in plain]
             found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
     found.append(_changes("the defaults", ("field", "this run", "default"), _defaults(experiment)))
     return found
@@ -270,11 +272,6 @@ def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, n
 
 _Change = tuple[str, str, str]
 """Path, value, and the value it is compared with."""
-
-
-def _differences(now: Mapping[str, str], other: Mapping[str, str], *, whole: bool = False) -> list[_Change]:
-    """Paths whose values differ; of `other` alone, unless `whole`."""
-    return [(path, *values) for path, values in differing(now, other).items() if path in other or whole]
 
 
 def _defaults(experiment: Experiment) -> list[_Change]:
