@@ -196,11 +196,11 @@ def _data(drawn: _Thinned) -> dict[str, Any]:
 def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
     """Range of all medians, and of all but the wildest hundredth of what they stand for."""
     values = np.concatenate([points.values for points in curves])
-    low = min(values.min(), *(np.quantile(points.low, 0.01) for points in curves))
-    high = max(values.max(), *(np.quantile(points.high, 0.99) for points in curves))
+    low = float(min(values.min(), *(np.quantile(points.low, 0.01) for points in curves)))
+    high = float(max(values.max(), *(np.quantile(points.high, 0.99) for points in curves)))
     if low > 0 and high / low > _LOG_RATIO:
-        return AxisScale(float(low) / 1.1, float(high) * 1.1, _BOTTOM, _TOP, is_log=True)
-    return linear_scale(float(low), float(high), _BOTTOM, _TOP, margin=0.05)
+        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True)
+    return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05)
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:

@@ -32,7 +32,7 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
         if name.startswith("eval/")
     ]
     panels += [Lines([replace(curve, label="")], curve.label, "step") for curve in held_out]
-    last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
+    last = ", ".join(f"{curve.label} {format_number(curve.y[-1])}" for curve in held_out if len(curve.y))
     alt = (
         f"Curves over {int(train.steps[-1]) if len(train.steps) else 0:,} steps: training loss, each step and smoothed"
     )

@@ -184,7 +184,7 @@ class RunContent:
 
     def last(self, metric: str) -> str:
         """Last value of a metric, as text."""
-        return format_number(float(self.metrics[metric].values[-1]))
+        return format_number(self.metrics[metric].values[-1])
 
     def compared(self, metric: str) -> str:
         """Name what a result compares with, where that was measured: `; untrained 1.721; bigram 2.1`."""
@@ -357,7 +357,7 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
     if TRAIN_LOSS in run.metrics:
         yield html.Fact("training loss", format_number(run.metrics[TRAIN_LOSS].recent_median()), RECENT_TEXT)
     if len(run.speeds):
-        yield html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median of the run")
+        yield html.Fact("samples/s", format_number(np.median(run.speeds)), "median of the run")
     yield from _cost_facts(run)
     if run.checkpoints:
         yield html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here")
@@ -383,7 +383,7 @@ def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
     finite = np.where(np.isfinite(series.values), series.values, np.nan)
     lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
     if lowest != len(finite) - 1:
-        yield html.Fact(f"lowest {name}", format_number(float(finite[lowest])), f"step {int(series.steps[lowest]):,}")
+        yield html.Fact(f"lowest {name}", format_number(finite[lowest]), f"step {int(series.steps[lowest]):,}")
 
 
 def _pair(name: str) -> list[tuple[str, str, str]]:
@@ -456,7 +456,7 @@ def _speed(run: RunContent) -> html.Section:
     """Samples a second and the wait for data over the steps, and where the time went."""
     parts: list[html.Part] = []
     if len(run.speeds):
-        low, middle, high = (float(speed) for speed in np.quantile(run.speeds, (0.05, 0.5, 0.95)))
+        low, middle, high = np.quantile(run.speeds, (0.05, 0.5, 0.95)).tolist()
         spread = f"9 of 10 steps: {format_number(low)} to {format_number(high)}"
         facts = [html.Fact("median", f"{format_number(middle)} samples/s", spread)]
         if run.batch_size:
