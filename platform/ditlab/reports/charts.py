@@ -101,7 +101,7 @@ class CurvePoints:
     name: str
     steps: np.ndarray
     values: np.ndarray
-    role: str
+    role: str = "train"
     """`train`, `held-out` or `other`, which decides the colour."""
 
     @property

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic_core import PydanticUndefined
@@ -43,6 +43,9 @@ from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
+
+if TYPE_CHECKING:
+    from ditlab.runs.launch import Launch  # imports torch, which a page needs not
 
 REPORT = "report.html"
 """Name of the page in a run's folder."""
@@ -77,14 +80,13 @@ def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **
     return write_text(text, path or folder.path / REPORT)
 
 
-def log_run_report(
-    tracker: RunTracker, experiment: Experiment, home: Home, status: str, warn: Callable[[str], None]
-) -> None:
+def log_run_report(tracker: RunTracker, launch: Launch, status: str, warn: Callable[[str], None]) -> None:
     """Write the page of a run that ends with `status`, and log it as the run's artifact. Warns where it cannot."""
+    experiment = launch.experiment
     if not experiment.tracking.report:
         return
     try:
-        path = write_run_report(home, tracker.folder, experiment=experiment, ended=status)
+        path = write_run_report(launch.home, tracker.folder, experiment=experiment, ended=status)
     except Exception as error:  # a page must never cost a run its end; `ditlab report` raises the same error
         warn(f"the run's page could not be written ({type(error).__name__}: {error}); `ditlab report` tries again.")
         return

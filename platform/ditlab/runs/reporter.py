@@ -360,5 +360,5 @@ class TrackedReporter(Reporter):
                 log_model(self._tracker, outcome.step, exported)
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
-        log_run_report(self._tracker, self._launch.experiment, self._launch.home, outcome.status, self.warn)
+        log_run_report(self._tracker, self._launch, outcome.status, self.warn)
         end_run(self._tracker, outcome.status)

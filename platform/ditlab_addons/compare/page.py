@@ -53,7 +53,7 @@ _CURVES = (
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
     runs = comparison.runs
-    counts = [*_by_key([run.components for run in runs]), ["total", *(run.parameters for run in runs)]]
+    counts: list[Cells] = [*_by_key([run.components for run in runs]), ["total", *(run.parameters for run in runs)]]
     curves = _curves(comparison, folder)
     samples = _samples(comparison, folder)
     sections = [
@@ -119,7 +119,7 @@ def _panel(runs: Sequence[ComparedRun], labels: Sequence[str], name: str, axis: 
     scale = 1.0
     label = "steps"
     if axis == "seconds":
-        longest = max([0.0, *(float(curve.seconds[-1]) for curve in known if np.isfinite(curve.seconds[-1]))])
+        longest = max((curve.seconds[-1] for curve in known if np.isfinite(curve.seconds[-1])), default=0.0)
         scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
         label = f"training time in {unit}"
     is_noisy = name == TRAIN_LOSS
