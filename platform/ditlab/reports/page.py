@@ -10,7 +10,7 @@ import mimetypes
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -247,7 +247,7 @@ class Section:
     parts: Sequence[Part]
     key: str = ""
     """Name of the section in the page's addresses; empty: by its number."""
-    folded: Sequence[tuple[str, Sequence[Part]]] = field(default_factory=tuple)
+    folded: Sequence[tuple[str, Sequence[Part]]] = ()
     """Titles and parts that are shown on request, after the others."""
 
 

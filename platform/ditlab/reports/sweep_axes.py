@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from typing import Any
 
 import numpy as np
 
-from ditlab.reports.formatting import describe_value, format_number
+from ditlab.reports.formatting import describe_value, format_number, is_numeric
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
 
 _FENCE = 3.0
@@ -63,8 +63,8 @@ def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     return PlotAxis({key: float(names.index(text)) for key, text in texts.items()}, names)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: Any) -> bool:
+    return is_numeric([value]) and math.isfinite(value)
 
 
 def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:

@@ -216,8 +216,8 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
     """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in milliseconds since 1970."""
-    records = sorted(journal.events, key=lambda record: int(record["time"]))
-    starts = [int(record["time"]) for record in records if record["kind"] == "start"]
+    records = sorted(journal.events, key=lambda record: record["time"])
+    starts = [record["time"] for record in records if record["kind"] == "start"]
     logged = np.array(journal.times)
     found = []
     # The last attempt has no end in the journal: a trainer's clock may be ahead of this one.
@@ -234,8 +234,8 @@ def _past_attempt(begin: int, own: Sequence[Mapping[str, Any]], logged: np.ndarr
     """An attempt that has ended, by its own events and the times of its metrics."""
     for record in own:
         if record["kind"] == "end":
-            return RunAttempt(begin, int(record["time"]), record["status"])
-    last = max([begin, *(int(record["time"]) for record in own), *logged])
+            return RunAttempt(begin, record["time"], record["status"])
+    last = max([begin, *(record["time"] for record in own), *logged])
     tags = [record["values"] for record in own if record["kind"] == "tags"]
     has_failed = any("ditlab.failure_message" in values for values in tags)
     return RunAttempt(begin, int(last), "failed" if has_failed else "killed")

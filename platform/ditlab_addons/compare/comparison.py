@@ -121,18 +121,14 @@ class ComparedRun:
 
     def as_dict(self) -> dict[str, object]:
         """The run as `--json` prints it; `metrics` holds the last values by MLflow name."""
-        last = {name: float(one.values[-1]) for name, one in self.curves.items()}
-        group: dict[str, object] = {}
+        facts: dict[str, object] = {name: getattr(self, name) for name in _PRINTED}
+        facts["forked_from"] = f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None
+        facts["metrics"] = {name: float(one.values[-1]) for name, one in self.curves.items()}
+        facts["measurements"] = {name: each.to_dict() for name, each in self.measured.items()}
         if self.members:
-            found = {name: self.last_interval(name).to_dict() for name in self.curves}
-            group = {"runs": [run.run_id for run in self.members], "intervals": found}
-        return {
-            **{name: getattr(self, name) for name in _PRINTED},
-            "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
-            "metrics": last,
-            "measurements": {name: each.to_dict() for name, each in self.measured.items()},
-            **group,
-        }  # fmt: skip
+            facts["runs"] = [run.run_id for run in self.members]
+            facts["intervals"] = {name: self.last_interval(name).to_dict() for name in self.curves}
+        return facts
 
     def last_interval(self, name: str) -> Interval:
         """Interval over a group's seeds of a metric's last value; of the training loss its last smoothed one."""
