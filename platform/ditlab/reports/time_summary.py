@@ -112,8 +112,8 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
 
 def _finite(series: Any) -> np.ndarray:
     """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
-    array = np.asarray(series.values, float)
-    return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
+    values = series.values
+    return np.where(np.isfinite(values) & (values >= 0), values, 0.0)
 
 
 def _aligned(history: History, name: str) -> np.ndarray:

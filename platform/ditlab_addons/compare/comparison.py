@@ -8,7 +8,6 @@ from functools import cached_property, reduce
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ditlab.intervals import Interval, paired_interval, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
@@ -303,17 +302,16 @@ class RunCurve:
         return self.steps if axis == "steps" else self.seconds
 
 
-def training_seconds(wanted: np.ndarray, steps: ArrayLike, speeds: ArrayLike, batch_size: int) -> np.ndarray:
+def training_seconds(wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, batch_size: int) -> np.ndarray:
     """Compute seconds of training up to the `wanted` steps, evaluations, saves and pauses left out.
 
     `speeds` are samples a second at `steps` (ascending), each that of the steps since the one before. NaN where no
     speed is known.
     """
-    at = np.asarray(steps, dtype=float)
-    if not len(at):
+    if not len(steps):
         return np.full(np.shape(wanted), np.nan)
-    spent = np.diff(at, prepend=0) * batch_size / np.asarray(speeds, dtype=float)
-    return np.interp(wanted, np.append(0, at), np.append(0, np.cumsum(spent)))
+    spent = np.diff(steps, prepend=0) * batch_size / speeds
+    return np.interp(wanted, np.append(0, steps), np.append(0, np.cumsum(spent)))
 
 
 def smoothed(curve: RunCurve) -> RunCurve:
