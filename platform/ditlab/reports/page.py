@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import mimetypes
 import os
 import re
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -28,7 +26,6 @@ from ditlab.storage.plain_files import MIB, read_plain
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _TEMPLATES = Path(__file__).parent / "templates"
-_IN_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 _LARGEST_PICTURE = 64 * MIB
 _MOST_CHARACTERS = 1000
 _DESC = re.compile(r"<desc>([^<]*)</desc>")
@@ -321,10 +318,7 @@ def environment(html: bool) -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-
-    def to_json(value: Any) -> Markup:  # inside a script element, which no text in it can end
-        return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPTS))
-
-    made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": to_json}
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence}
     made.tests["instance"] = lambda part, kind: type(part).__name__ == kind
     return made

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, Literal
 
@@ -137,10 +139,8 @@ def device_hours(trials: Iterable[Trial]) -> Counter[str]:
 
 def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
     """Make the arms of the runs of a sweep with several seeds, by number."""
-    by_arm: dict[int, list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.arm):
-        by_arm.setdefault(trial.arm, []).append(trial)
-    return [arm_of(members, metrics) for members in by_arm.values()]
+    number = attrgetter("arm")
+    return [arm_of([*members], metrics) for _, members in groupby(sorted(trials, key=number), number)]
 
 
 def _has_values(trial: Trial, metrics: Sequence[str]) -> bool:
