@@ -87,9 +87,7 @@ class Launch:
     def changed(self, **changes: Any) -> Launch:
         """Return the same launch with other fields; what is open stays open."""
         other = replace(self, **changes)
-        other.__dict__.update(
-            {name: self.__dict__[name] for name in ("data", "plan", "model") if name in self.__dict__}
-        )
+        other.__dict__.update(self.__dict__ | other.__dict__)  # cached properties are kept there
         return other
 
     def to_dict(self) -> dict[str, Any]:
