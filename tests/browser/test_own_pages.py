@@ -110,7 +110,8 @@ def compared_run(run_id: str, name: str) -> ComparedRun:
     return ComparedRun(
         run_id=run_id, name=name, family="dit", status="finished", step=100, batch_size=10, spec={"name": name},
         weights=["velocity"], data="digits", components={"blocks": 900}, samples_per_second=10.0,
-        curves={"train/loss": curve, "eval/velocity": curve},
+        curves={"train/loss": curve, "eval/velocity": curve}, measured={}, cost="", by_sample=lambda step: {}, line=(),
+        draws={},
     )  # fmt: skip
 
 

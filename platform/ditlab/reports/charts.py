@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,21 +66,26 @@ def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most
     steps, values = steps[is_finite], np.clip(values[is_finite], -_LARGEST, _LARGEST)
     num = len(values)
     last = float(values[-1]) if num else float("nan")
-    if num <= most_plain:
-        return ThinCurve(steps, values, values, values, num, len(bad), bad[:_MOST_BAD], last)
-    length = max(_FEWEST_IN_STRETCH, -(-num // most))
-    starts = np.arange(0, num, length)
-    middles = starts + length // 2
-    middles[0], middles[-1] = 0, num - 1  # the curve reaches from its first step to its last
-    medians = np.array([np.median(values[start : start + length]) for start in starts])
-    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    return ThinCurve(steps[middles], medians, low, high, num, len(bad), bad[:_MOST_BAD], last)
+    low = high = values
+    if num > most_plain:
+        length = max(_FEWEST_IN_STRETCH, -(-num // most))
+        starts = np.arange(0, num, length)
+        middles = starts + length // 2
+        middles[0], middles[-1] = 0, num - 1  # the curve reaches from its first step to its last
+        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        values = np.array([np.median(values[start : start + length]) for start in starts])
+        steps = steps[middles]
+    return ThinCurve(steps, values, low, high, num, len(bad), bad[:_MOST_BAD], last)
+
+
+def even_places(num: int, most: int) -> np.ndarray:
+    """Places of at most `most` of `num` items, evenly spread from the first to the last, int64."""
+    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(int))
 
 
 def running_median(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of at most 500 points, and centred running medians there of `window` values, ignoring NaN."""
-    num = len(values)
-    middles = np.unique(np.linspace(0, num - 1, min(num, _SMOOTHED_POINTS)).round().astype(int))
+    middles = even_places(len(values), _SMOOTHED_POINTS)
     medians = []
     for middle in middles:
         near = values[max(0, middle - (window - 1) // 2) : middle + window // 2 + 1]
@@ -136,7 +141,6 @@ class Chart:
     """Places of steps with NaN or infinite values, at the bottom."""
     data: Mapping[str, Any]
     """Values and scales, for a page's script."""
-    x_label: str = "step"
 
     @property
     def is_thinned(self) -> bool:
@@ -149,7 +153,7 @@ class Chart:
 
 def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     """Draw curves over their common steps; None where none has a finite value."""
-    thinned = [(curve, thin(np.asarray(curve.steps), np.asarray(curve.values, dtype=float))) for curve in curves]
+    thinned = [(curve, thin(curve.steps, curve.values)) for curve in curves]
     drawn = [(curve, points) for curve, points in thinned if points.num_points]
     if not drawn:
         return None
@@ -161,7 +165,6 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     notes = ["log scale"] if y.is_log else []
     if num_bad := max(points.num_bad for _, points in thinned):
         notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
-    scales = {name: [scale.low, scale.high, scale.begin, scale.end] for name, scale in (("x", x), ("y", y))}
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
@@ -171,7 +174,7 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
         y_ticks=y.ticks(),
         curves=[_draw(curve, points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
-        data={"curves": [*map(_data, drawn)], **scales, "log": y.is_log},
+        data={"curves": [*map(_data, drawn)], "x": astuple(x)[:4], "y": astuple(y)[:4], "log": y.is_log},
     )
 
 
@@ -193,11 +196,11 @@ def _data(drawn: _Thinned) -> dict[str, Any]:
 def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
     """Range of all medians, and of all but the wildest hundredth of what they stand for."""
     values = np.concatenate([points.values for points in curves])
-    low = min(values.min(), *(np.quantile(points.low, 0.01) for points in curves))
-    high = max(values.max(), *(np.quantile(points.high, 0.99) for points in curves))
+    low = float(min(values.min(), *(np.quantile(points.low, 0.01) for points in curves)))
+    high = float(max(values.max(), *(np.quantile(points.high, 0.99) for points in curves)))
     if low > 0 and high / low > _LOG_RATIO:
-        return AxisScale(float(low) / 1.1, float(high) * 1.1, _BOTTOM, _TOP, is_log=True)
-    return linear_scale(float(low), float(high), _BOTTOM, _TOP, margin=0.05)
+        return AxisScale(low / 1.1, high * 1.1, _BOTTOM, _TOP, is_log=True)
+    return linear_scale(low, high, _BOTTOM, _TOP, margin=0.05)
 
 
 def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> DrawnCurve:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.reports.charts import running_median
+from ditlab.reports.charts import even_places, running_median
 from ditlab.reports.formatting import format_number
 from ditlab.spec.optimization import (
     ConstantSchedule,
@@ -25,22 +25,24 @@ MAX_POINTS = 2000
 def loss_figure(history: Mapping[str, Any]) -> Figure:
     """Draw training loss, raw and smoothed, and held-out metrics from `history`: series (`steps`, `values`) by name."""
     train = history["train/loss"]
-    steps = np.asarray(train.steps)
     panels = [metric_panel(train, "Training loss", "each step", "loss")]
     held_out = [
-        Curve(np.asarray(series.steps), np.asarray(series.values), name.removeprefix("eval/"))
+        Curve(series.steps, series.values, name.removeprefix("eval/"))
         for name, series in sorted(history.items())
         if name.startswith("eval/")
     ]
     panels += [Lines([replace(curve, label="")], curve.label, "step") for curve in held_out]
-    last = ", ".join(f"{curve.label} {format_number(float(curve.y[-1]))}" for curve in held_out if len(curve.y))
-    alt = f"Curves over {int(steps[-1]) if len(steps) else 0:,} steps: training loss, each step and smoothed"
+    last = ", ".join(f"{curve.label} {format_number(curve.y[-1])}" for curve in held_out if len(curve.y))
+    alt = (
+        f"Curves over {int(train.steps[-1]) if len(train.steps) else 0:,} steps: training loss, each step and smoothed"
+    )
     return Figure(panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}.")
 
 
 def metric_panel(series: Any, title: str, label: str, y_label: str = "", is_loss: bool = True) -> Lines:
     """Draw a series (`steps`, `values`), of many points with their running median; a loss has a logarithmic axis."""
-    steps, values = np.asarray(series.steps), np.asarray(series.values, dtype=float)
+    steps = series.steps
+    values = series.values
     window = len(values) // 50
     curves = [Curve(steps, values)]
     if window > 1:
@@ -59,7 +61,7 @@ def parameters_figure(components: Mapping[str, int], family: str) -> Figure:
 
 def schedule_figure(rate: Callable[[int], float], total: int) -> Figure:
     """Draw one run's learning rate, `rate(step)` for steps 0 to total - 1."""
-    steps = np.unique(np.linspace(0, total - 1, min(total, MAX_POINTS)).round().astype(int))
+    steps = even_places(total, MAX_POINTS)
     curve = Curve(steps, np.array([rate(int(step)) for step in steps]))
     return Figure([Lines([curve], "Learning rate", "step", "learning rate")])
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import mimetypes
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -28,7 +26,6 @@ from ditlab.storage.plain_files import MIB, read_plain
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _TEMPLATES = Path(__file__).parent / "templates"
-_IN_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 _LARGEST_PICTURE = 64 * MIB
 _MOST_CHARACTERS = 1000
 _DESC = re.compile(r"<desc>([^<]*)</desc>")
@@ -118,7 +115,7 @@ class ChartGrid:
     """Charts side by side, as many as the window is wide."""
 
     charts: Sequence[Chart]
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ class Slides:
     """Name of its elements in the page: letters, digits and `-`."""
     slides: Sequence[Slide]
     """In the order of the steps; the last one is shown first."""
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ class TimeMark:
     kind: str
     """The attempt's status, which decides the colour."""
     text: str
-    width: float = 0.0
+    width: float
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,7 @@ class Timeline:
     """Times of both ends of the strip."""
     events: Sequence[TimeEvent]
     alternative: str
-    caption: str = ""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ class Section:
     parts: Sequence[Part]
     key: str = ""
     """Name of the section in the page's addresses; empty: by its number."""
-    folded: Sequence[tuple[str, Sequence[Part]]] = field(default_factory=tuple)
+    folded: Sequence[tuple[str, Sequence[Part]]] = ()
     """Titles and parts that are shown on request, after the others."""
 
 
@@ -321,10 +318,7 @@ def environment(html: bool) -> Environment:
         loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-
-    def to_json(value: Any) -> Markup:  # inside a script element, which no text in it can end
-        return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).translate(_IN_SCRIPTS))
-
-    made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence, "json": to_json}
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence}
     made.tests["instance"] = lambda part, kind: type(part).__name__ == kind
     return made

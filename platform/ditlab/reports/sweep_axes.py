@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from typing import Any
 
 import numpy as np
 
-from ditlab.reports.formatting import describe_value, format_number
+from ditlab.reports.formatting import describe_value, format_number, is_numeric
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
 
 _FENCE = 3.0
@@ -32,7 +32,6 @@ METHOD = (
 class PlotAxis:
     """Values of trials on one axis."""
 
-    path: str
     raw: Mapping[int, float]
     """Value, or its category's index, by trial number; no entry where the axis is unused."""
     names: Sequence[str] = ()
@@ -57,15 +56,15 @@ def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
     if axis.scale != "category" and all(map(_is_number, values.values())):
         raw = {key: float(value) for key, value in values.items()}
-        return PlotAxis(axis.path, raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
+        return PlotAxis(raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
     texts = {key: describe_value(value) for key, value in values.items()}
     numbers = {texts[key]: float(value) if _is_number(value) else math.inf for key, value in values.items()}
     names = sorted(numbers, key=lambda name: (numbers[name], name))
-    return PlotAxis(axis.path, {key: float(names.index(text)) for key, text in texts.items()}, names)
+    return PlotAxis({key: float(names.index(text)) for key, text in texts.items()}, names)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: Any) -> bool:
+    return is_numeric([value]) and math.isfinite(value)
 
 
 def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:
@@ -116,8 +115,7 @@ def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
         for trial in trials
     ]
     order = sorted(keys)
-    return np.array([bisect_left(order, key) + (bisect_right(order, key) - bisect_left(order, key) - 1) / 2
-                     for key in keys])  # fmt: skip
+    return np.array([(bisect_left(order, key) + bisect_right(order, key) - 1) / 2 for key in keys])
 
 
 def importance(summary: SweepSummary) -> dict[str, Importance]:

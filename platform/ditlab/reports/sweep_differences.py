@@ -42,8 +42,8 @@ def differences_to_best(summary: SweepSummary) -> list[ArmDifference]:
     first = best(summary)
     if first is None or summary.verdict or summary.num_seeds < 2 or len(summary.metrics) > 1:
         return []
-    others = [arm for arm in rank(summary) if arm is not first and objectives(summary, arm)]
-    others = [arm for arm in others if arm.status == first.status]
+    alike = [arm for arm in rank(summary) if arm.status == first.status and objectives(summary, arm)]
+    others = alike[1:]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
     return [ArmDifference(arm, arm_interval(summary, arm, first, confidence)) for arm in others]
 
@@ -74,7 +74,9 @@ def difference_sentence(summary: SweepSummary, difference: ArmDifference, first:
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
     """Write a sentence on arms whose mean is over fewer seeds than another's of their status; none without any."""
     arms = [arm for arm in summary.trials if objectives(summary, arm)]
-    most = {status: max(arm.num_seeds for arm in arms if arm.status == status) for status in {a.status for a in arms}}
+    most: dict[str, int] = {}
+    for arm in arms:
+        most[arm.status] = max(arm.num_seeds, most.get(arm.status, 0))
     fewer = [arm.number for arm in arms if arm.num_seeds < most[arm.status]]
     if not fewer:
         return []

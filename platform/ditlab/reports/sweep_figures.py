@@ -155,7 +155,10 @@ def _effect(summary: SweepSummary, trials: Sequence[Trial], info: AxisInfo, titl
     axis = plot_axis(info, trials)
     values = shown_values(summary)
     jitter = 0.5 if axis.names else 0.0
-    places = {number: (raw + jitter * spread(number), values[number]) for number, raw in axis.raw.items()}
+    # multiples of the golden ratio spread consecutive numbers evenly
+    places = {
+        number: (raw + jitter * (number * 0.6180339887 % 1 - 0.5), values[number]) for number, raw in axis.raw.items()
+    }
     groups = _groups(trials, places, has_names=False)
     first = best(summary)
     if first is not None and first.number in places:
@@ -163,8 +166,3 @@ def _effect(summary: SweepSummary, trials: Sequence[Trial], info: AxisInfo, titl
     ticks = [Tick(place, shorten(name, _NAME_CHARACTERS)) for place, name in enumerate(axis.names)]
     is_log = _is_wide(values.values())
     return Points(groups, title, "", summary.metrics[0], ticks, size=(4.2, 3.1), log_x=axis.is_log, log_y=is_log)
-
-
-def spread(number: int) -> float:
-    """Map consecutive numbers to evenly spread offsets in [-0.5, 0.5] by multiples of the golden ratio."""
-    return (number * 0.6180339887) % 1 - 0.5

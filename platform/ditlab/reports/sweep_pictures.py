@@ -37,7 +37,7 @@ def save_strip(figure: Figure, path: Path) -> Path | None:
         return None
     images = np.nan_to_num(np.asarray(grid.images[:COLUMNS], dtype=float))
     content = BytesIO()
-    pixels = np.rint(255 * np.clip(np.concatenate(list(images), axis=1), 0, 1)).astype(np.uint8)
+    pixels = np.rint(255 * np.clip(np.concatenate(images, axis=1), 0, 1)).astype(np.uint8)
     Image.fromarray(pixels).save(content, format="PNG")
     return write_whole(path, content.getvalue())
 

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, Literal
 
@@ -92,9 +94,6 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
     members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
     chosen = _furthest(members, metrics)
     first = chosen[0]
-    hours = Counter[str]()
-    for trial in members:
-        hours.update(trial.device_hours)
     means: dict[str, float] = {}
     by_seed: dict[int, Mapping[str, float]] = {}
     if _has_values(first, metrics):
@@ -112,7 +111,7 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
             name: _mean_curve([trial.curves[name] for trial in chosen])
             for name in shared_keys(trial.curves for trial in chosen)
         },
-        device_hours=hours,
+        device_hours=device_hours(members),
         members=tuple(members),
         by_seed=by_seed,
     )
@@ -140,10 +139,8 @@ def device_hours(trials: Iterable[Trial]) -> Counter[str]:
 
 def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
     """Make the arms of the runs of a sweep with several seeds, by number."""
-    by_arm: dict[int, list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.arm):
-        by_arm.setdefault(trial.arm, []).append(trial)
-    return [arm_of(members, metrics) for members in by_arm.values()]
+    number = attrgetter("arm")
+    return [arm_of([*members], metrics) for _, members in groupby(sorted(trials, key=number), number)]
 
 
 def _has_values(trial: Trial, metrics: Sequence[str]) -> bool:
@@ -252,9 +249,10 @@ def pareto(summary: SweepSummary) -> list[Trial]:
     With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric, and
     where trials are not comparable. Without arms that have values of fewer seeds than others.
     """
-    if len(_ways(summary)) > 1:
+    groups = comparable(summary)
+    if len(groups) != 1:
         return []
-    done = [trial for trial in rank(summary) if trial.status == "finished" and objectives(summary, trial)]
+    done = [trial for trial in groups[0] if trial.status == "finished"]
     done = [trial for trial in done if trial.num_seeds == done[0].num_seeds]
     fronts = _fronts([_losses(summary, trial) or () for trial in done])
     front = [trial for trial, number in zip(done, fronts, strict=True) if number == 0]
@@ -266,10 +264,8 @@ def best(summary: SweepSummary) -> Trial | None:
 
     None too where trials are not comparable, of which `comparable` has the best by group.
     """
-    if len(_ways(summary)) > 1:
-        return None
-    first = next(iter(rank(summary)), None)
-    return first if first and objectives(summary, first) else None
+    groups = comparable(summary)
+    return groups[0][0] if len(groups) == 1 else None
 
 
 def comparable(summary: SweepSummary) -> list[list[Trial]]:

@@ -49,7 +49,6 @@ from ditlab.reports.sweep_figures import (
     objective_figure,
 )
 from ditlab.reports.sweep_records import (
-    ENDED,
     SweepSummary,
     Trial,
     best,
@@ -244,7 +243,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     if summary.num_seeds > 1:
         sentences += fewer_seeds_sentences(summary)
     if not is_done(summary):
-        ended = sum(trial.status in ENDED for trial in summary.runs)
+        ended = sum(trial.has_ended for trial in summary.runs)
         whole = f"{ended} of {summary.total_trials} trials have ended ({counts(summary)})"
         sentences.append(f"The sweep is not complete: {whole}.")
     return " ".join(sentences)
@@ -252,7 +251,7 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
 
 def is_done(summary: SweepSummary) -> bool:
     """Return True if no trial is left to start or to resume."""
-    return len(summary.runs) >= summary.total_trials and all(trial.status in ENDED for trial in summary.runs)
+    return len(summary.runs) >= summary.total_trials and all(trial.has_ended for trial in summary.runs)
 
 
 def counts(summary: SweepSummary) -> str:

@@ -21,15 +21,14 @@ _LONGEST_LABEL = 3
 
 def save_text(figure: Figure, path: Path) -> Path | None:
     """Write a figure's numbered texts in UTF-8; returns None if it has none. Raises OSError where the disk refuses."""
-    parts = []
-    for panel in figure.panels:
-        if isinstance(panel, Text):
-            if panel.title:
-                parts.append(panel.title)
-            parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
-    if not any(isinstance(panel, Text) for panel in figure.panels):
+    panels = [panel for panel in figure.panels if isinstance(panel, Text)]
+    if not panels:
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for panel in panels:
+        if panel.title:
+            parts.append(panel.title)
+        parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
     return write_whole(path, ("\n\n".join(parts) + "\n").encode())
 
 
@@ -49,14 +48,12 @@ def save_captions(figure: Figure, path: Path) -> Path | None:
     captions = [caption for panel in figure.panels if isinstance(panel, ImageGrid) for caption in panel.captions]
     if not any(len(caption) > _LONGEST_LABEL for caption in captions):
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{' '.join(caption.split())}\n" for caption in captions)
     return write_whole(path, lines.encode(errors="replace"))
 
 
 def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
     """Write columns of one length, `facts` as metadata `ditlab` (JSON). Raises OSError where the disk refuses."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     if facts:
         table = table.replace_schema_metadata({"ditlab": json.dumps(facts)})

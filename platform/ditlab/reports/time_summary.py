@@ -92,7 +92,9 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     if _STEPS not in history:
         return None
     counts = _finite(history[_STEPS])
-    spent = _spent(history, counts)
+    others = (_STEPS, _SLOWEST, FIGURES_TIME)
+    names = [name for name in history if name.startswith("time/") and name not in others]
+    spent = {name.removeprefix("time/"): _aligned(history, name) * counts for name in names}
     seconds = {phase: float(values.sum()) for phase, values in spent.items() if values.sum() > 0}
     num = round(float(counts.sum()))
     if num <= 0 or not seconds:
@@ -108,17 +110,10 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     return TimeSummary(num, seconds, rates, peak, _mean(history, _SLOWEST, counts), straggler)
 
 
-def _spent(history: History, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Seconds at the points of the times, of `counts` steps each, by phase."""
-    others = (_STEPS, _SLOWEST, FIGURES_TIME)
-    names = [name for name in history if name.startswith("time/") and name not in others]
-    return {name.removeprefix("time/"): _aligned(history, name) * counts for name in names}
-
-
 def _finite(series: Any) -> np.ndarray:
     """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
-    array = np.asarray(series.values, float)
-    return np.where(np.isfinite(array) & (array >= 0), array, 0.0)
+    values = series.values
+    return np.where(np.isfinite(values) & (values >= 0), values, 0.0)
 
 
 def _aligned(history: History, name: str) -> np.ndarray:

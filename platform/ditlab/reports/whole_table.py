@@ -27,33 +27,31 @@ class WholeTable(Table):
         """Render what fits into the width."""
         wide = options.update(width=10_000)
         least = [_least_width(console, wide, column) for column in self.columns]
-        left_out = self._left_out(least, options.max_width)
-        kept = [number for number in range(len(least)) if number not in left_out]
-        spare = options.max_width - self._width([least[number] for number in kept])
+        kept = self._kept(least, options.max_width)
+        widths = [least[number] for number in kept]
+        spare = options.max_width - self._width(widths)
         if spare < 0:
             yield from self._as_lists(console, options)
             return
         shown = copy.copy(self)
         shown.columns = [copy.copy(self.columns[number]) for number in kept]
-        widths = [least[number] for number in kept]
         widest = [_widest(console, wide, column) for column in shown.columns]
         for column, width in zip(shown.columns, _widened(widths, widest, spare), strict=True):
             column.width = width
         yield from Table.__rich_console__(shown, console, options)
-        if left_out:
-            names = ", ".join(_heading(self.columns[number]) for number in sorted(left_out))
-            yield Text(f"not shown at {options.max_width} columns: {names}", "dim")
+        names = [_heading(column) for number, column in enumerate(self.columns) if number not in kept]
+        if names:
+            yield Text(f"not shown at {options.max_width} columns: {', '.join(names)}", "dim")
 
-    def _left_out(self, least: Sequence[int], most: int) -> list[int]:
-        """Return the columns to leave out, by number: no more of the optional ones than are too many."""
-        places = {_heading(column): number for number, column in enumerate(self.columns)}
-        left_out: list[int] = []
+    def _kept(self, least: Sequence[int], most: int) -> list[int]:
+        """Return the columns to show, by number: no more of the optional ones are left out than are too many."""
+        headings = [_heading(column) for column in self.columns]
+        kept = [*range(len(least))]
         for heading in self.optional:
-            kept = [width for number, width in enumerate(least) if number not in left_out]
-            if self._width(kept) <= most:
+            if self._width([least[number] for number in kept]) <= most:
                 break
-            left_out.append(places[heading])
-        return left_out
+            kept.remove(headings.index(heading))
+        return kept
 
     def _width(self, columns: Sequence[int]) -> int:
         """Return the width of columns with the space around each, which Rich counts at the edges, too."""

@@ -73,22 +73,17 @@ class HomeBudget:
         used = [f"{number:.3g} {device} hours" for device, number in sorted(hours.total().items())]
         return f"{VARIABLE}={self.text}: {' and '.join(used) or 'no device hours'} are used."
 
-    def refusal(self, home: Home, hours: DeviceHours, device: str) -> str:
-        """Sentence on a budget that is used up: what was used, and the remedy."""
-        return (
-            f"{VARIABLE}={self.text} is used up: runs under {home.root} have taken "
-            f"{hours.total()[device]:.3g} {device} hours; set a larger {VARIABLE}, or unset it."
-        )
-
 
 def check_home_budget(home: Home, experiment: Experiment) -> None:
     """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no budget."""
     if budget := HomeBudget.from_environment():
         hours = DeviceHours(home)
         device = device_kind(experiment)
-        is_used_up = budget.is_used_up(hours, device)
-        if is_used_up:
-            raise BudgetUsedUp(budget.refusal(home, hours, device))
+        if budget.is_used_up(hours, device):
+            raise BudgetUsedUp(
+                f"{VARIABLE}={budget.text} is used up: runs under {home.root} have taken "
+                f"{hours.total()[device]:.3g} {device} hours; set a larger {VARIABLE}, or unset it."
+            )
 
 
 class BudgetWatch:

@@ -98,12 +98,12 @@ def sleep_at_barriers(threads: int, workers: int = 1) -> None:
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
-def allowed_cores(quota: Path = QUOTA) -> tuple[int, str]:
+def allowed_cores() -> tuple[int, str]:
     """Return the cores that this process may use, and what limits them: its affinity mask, or the quota of its control
     group (`man 7 cgroups`, version 2); empty for neither."""
     found = [(os.cpu_count() or 1, ""), (len(os.sched_getaffinity(0)), "the affinity mask")]
     with suppress(OSError, ValueError):  # no such file, or `max`: no limit
-        microseconds, period = map(int, quota.read_text().split())
+        microseconds, period = map(int, QUOTA.read_text().split())
         found.append((max(1, microseconds // period), "the control group"))
     return min(found, key=lambda each: each[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -64,17 +64,17 @@ class RunDescription:
     """Steps of the committed ones, oldest first."""
     sizes: dict[str, int]
     """Bytes by part of the folder, and `total`."""
-    trials: Mapping[Any, int] = field(default_factory=dict)
+    trials: Mapping[Any, int]
     """Number of a sweep's trials by status."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     """Sentences on files that cannot be read."""
-    time: TimeSummary | None = None
+    time: TimeSummary | None
     """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
-    proof: str = ""
+    proof: str
     """Verdict of `ditlab train --prove` before it began; empty for a run that was not proved."""
-    held_out_text: str = ""
+    held_out_text: str
     """Sentence on why `eval/...` and `held_out/...` differ, where it has both."""
-    lineage: LineageRun | None = None
+    lineage: LineageRun | None
     """Tree of the runs that it goes on from and of those that go on from it; None where there are neither."""
 
     def to_dict(self) -> dict[str, Any]:

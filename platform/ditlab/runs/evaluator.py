@@ -23,7 +23,7 @@ import torch
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
+from ditlab.errors import Unreachable, UserError, first_line
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.quality.measurement import FLOAT
 from ditlab.receipts.records import measurement_tags
@@ -131,7 +131,7 @@ def answer_request(launch: Launch, threads: int | None) -> None:
     while request := inbox.newest():
         try:
             answer = _evaluation(launch, request.number, threads)
-        except (Unreachable, StorageOutage):
+        except Unreachable:
             raise
         except Exception as error:
             if isinstance(error, DamagedCheckpoint) and inbox.newest() != request:

@@ -143,7 +143,7 @@ class EventReader:
                 kind, text = "files", f"logged the weights of step {record['step']:,} as a model"
             case "end":
                 text = f"ended: {record['status']}"
-        return RunEvent(int(record["time"]), kind, text) if text else None
+        return RunEvent(record["time"], kind, text) if text else None
 
 
 def _tags(values: Mapping[str, str]) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def _joined(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
 def _checkpoints(folder: Path) -> list[RunEvent]:
     """Checkpoints that are in a run's folder now, by the time of their manifests."""
     events = []
-    for place in sorted(folder.glob("*"), key=lambda each: each.name):
+    for place in sorted(folder.glob("*")):
         with suppress(OSError):  # not committed, or pruned meanwhile
             if is_step(place.name) and not place.is_symlink():
                 written = (place / MANIFEST).lstat().st_mtime

@@ -133,8 +133,8 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
             "family."
         )
-    more_here = [] if start.state == "all" else [f".{A}", f".{B}"]  # fresh adapters beside another run's weights
-    if differences := shape_differences(model, reader.shapes, tuple(more_here)):
+    fresh = () if start.state == "all" else (f".{A}", f".{B}")  # adapters beside another run's weights
+    if differences := shape_differences(model, reader.shapes, fresh):
         more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "
@@ -144,8 +144,7 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
         raise UserError(f"start.state=averaged: {wanted} keeps no average of its weights; set start.state to trained.")
     if start.state != "all":
         return
-    own: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
-    own_frozen = {name for name, each in named_tensors(own)[0].items() if not each.requires_grad}
+    own_frozen = {name for name, each in _named_tensors(model)[0].items() if not each.requires_grad}
     if moved := sorted(own_frozen ^ reader.frozen()):
         raise UserError(
             f"training.freeze and training.lora leave other parameters frozen than those of {wanted} ({len(moved)}, "
@@ -165,10 +164,12 @@ def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: 
         )
 
 
-def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: tuple[str, ...] = ()) -> list[str]:
+def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: tuple[str, ...]) -> list[str]:
     """Return what differs between the tensors of a model and those of a parent; `fresh`: ends of the names of tensors
     that the parent may lack."""
-    own, found = tensor_shapes(model), []
+    parameters, buffers = _named_tensors(model)
+    own = {name: list(value.shape) for name, value in (parameters | buffers).items()}
+    found = []
     for name in dict.fromkeys([*own, *parent]):
         if name.endswith(fresh) and name not in parent:
             continue
@@ -180,11 +181,10 @@ def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: 
     return found
 
 
-def tensor_shapes(model: MetaModel) -> dict[str, list[int]]:
-    """Return the shape of each parameter and buffer of a model."""
+def _named_tensors(model: MetaModel) -> Any:
+    """Return parameters and buffers of a model by name."""
     owners: Any = {"network": model.network, "objective": model.objective.modules or nn.Module()}
-    parameters, buffers = named_tensors(owners)
-    return {name: list(value.shape) for name, value in (parameters | buffers).items()}
+    return named_tensors(owners)
 
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:

@@ -87,9 +87,7 @@ class Launch:
     def changed(self, **changes: Any) -> Launch:
         """Return the same launch with other fields; what is open stays open."""
         other = replace(self, **changes)
-        other.__dict__.update(
-            {name: self.__dict__[name] for name in ("data", "plan", "model") if name in self.__dict__}
-        )
+        other.__dict__.update(self.__dict__ | other.__dict__)  # cached properties are kept there
         return other
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,14 +105,18 @@ class Launch:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Launch:
         """Rebuild a launch from `to_dict`'s values: validates the specs."""
-        rest = {key: value for key, value in values.items() if key != "spec"}
-        experiment, before = (
-            spec and class_for(spec).model_validate(spec) for spec in (values["spec"], values["before"])
+        rest = dict(values)
+        spec = rest.pop("spec")
+        before = rest.pop("before")
+        memory = rest.pop("memory")
+        return cls(
+            class_for(spec).model_validate(spec),
+            Home(Path(rest.pop("home"))),
+            before=before and class_for(before).model_validate(before),
+            memory=MemoryPlan(**{**memory, "skipped_steps": tuple(memory["skipped_steps"])}),
+            observers=tuple(rest.pop("observers")),
+            **rest,
         )
-        memory = MemoryPlan(**{**values["memory"], "skipped_steps": tuple(values["memory"]["skipped_steps"])})
-        home, watching = Home(Path(values["home"])), tuple(values["observers"])
-        named = {"experiment": experiment, "before": before, "home": home, "memory": memory, "observers": watching}
-        return cls(**{**rest, **named})
 
     def rate_change(self, step: int) -> str:
         """Sentence on the learning rates around a resume after `step` steps; empty where they are as before."""
@@ -208,12 +210,11 @@ def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = No
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
     """Store of a run's checkpoints, by its spec as recorded. Raises UserError where the spec cannot be read."""
     try:
-        spec = flatten(read_recorded(folder.spec))
+        storage = flatten(read_recorded(folder.spec)).get("checkpoint.storage", "null")
     except FileNotFoundError:
         raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
-    storage = spec.get("checkpoint.storage", "null")
     return checkpoint_store(folder, None if storage == "null" else storage)
 
 

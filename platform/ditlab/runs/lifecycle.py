@@ -51,16 +51,15 @@ class RunLifecycle:
         folder = self.launch.folder
         try:
             yield
-        except (UserError, RunFailed) as error:
-            _update(folder, status="failed", message=str(error).partition("\n")[0])
-            self._close_tracked_run("failed", str(error), {"ditlab.failure": error.kind})
-            error.args = (f"run {folder.run_id} ({self.launch.experiment.name}): {error}",)
-            raise
         except BaseException as error:
             status: _EarlyEnd = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            message = f"{type(error).__name__}: {error}".rstrip(": ").partition("\n")[0]
-            _update(folder, status=status, message=message)
             tags = {"ditlab.failure": "crash"} if status == "failed" else {}
+            message = f"{type(error).__name__}: {error}".rstrip(": ").partition("\n")[0]
+            if isinstance(error, UserError | RunFailed):
+                tags = {"ditlab.failure": error.kind}
+                message = str(error)
+                error.args = (f"run {folder.run_id} ({self.launch.experiment.name}): {error}",)
+            _update(folder, status=status, message=message.partition("\n")[0])
             self._close_tracked_run(status, message, tags)
             raise
 
@@ -79,12 +78,13 @@ class RunLifecycle:
 
     def _close_tracked_run(self, status: _EarlyEnd, message: str, tags: Mapping[str, str] | None = None) -> None:
         """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
-        if self.launch.folder.journal.exists():
+        launch = self.launch
+        if launch.folder.journal.exists():
             from ditlab.runs.page import log_run_report  # imports Jinja and PIL, which a start needs not
 
-            with RunTracker(self.launch.folder, self.launch.experiment.tracking.uri, self.launch.home) as tracker:
+            with RunTracker(launch.folder, launch.experiment.tracking.uri, launch.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
-                log_run_report(tracker, self.launch.experiment, self.launch.home, status, _warn)
+                log_run_report(tracker, launch, status, _warn)
                 end_run(tracker, status, message)
 
 

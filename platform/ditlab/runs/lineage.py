@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ditlab.errors import UserError
@@ -39,13 +39,12 @@ class LineageRun:
     """Steps done."""
     start_step: int | None
     """Step of the parent at which it begins; None for the tree's root."""
-    forks: list[LineageRun] = field(default_factory=list)
+    forks: list[LineageRun]
     """Runs that go on from it, the oldest first."""
 
     def to_dict(self) -> dict[str, Any]:
         """The tree in JSON's types."""
-        own = {"run_id": self.run_id, "name": self.name, "status": self.status, "step": self.step}
-        return {**own, "start_step": self.start_step, "forks": [fork.to_dict() for fork in self.forks]}
+        return asdict(self)
 
 
 def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:

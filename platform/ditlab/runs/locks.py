@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,8 +29,7 @@ class RunningState(NamedTuple):
     text: str
 
 
-@contextmanager
-def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) -> Iterator[None]:
+def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) -> AbstractContextManager[None]:
     """Hold the run's lock, as far as the file system shares locks; it ends with this process, even when it is killed.
 
     Raises UserError where another process still trains the run after `timeout` seconds.
@@ -40,14 +39,12 @@ def lock_run(folder: RunFolder, timeout: float = 0.0, warn: Warn | None = None) 
         f"run {folder.run_id} is being trained by another process; stop that one first, or start a new run without "
         "--resume."
     )
-    with _locked(folder.path / "run.lock", timeout, waiting, warn, refusal):
-        yield
+    return _locked(folder.path / "run.lock", timeout, waiting, warn, refusal)
 
 
-@contextmanager
 def lock_journal(
     folder: RunFolder, node: int = 0, timeout: float = JOURNAL_TIMEOUT, warn: Warn | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Hold the lock of one node's journal: a worker whose launcher was killed lives on for some seconds.
 
     On NFS a lost node's lock lasts a minute or two. Raises RunFailed where one still writes after `timeout` seconds.
@@ -55,8 +52,7 @@ def lock_journal(
     journal = folder.node_journal(node)
     waiting = f"a worker of an earlier launch still writes {journal}; waiting up to {timeout:.0f} s for its end."
     refusal = f"another worker still writes {journal} after {timeout:.0f} s; end that process."
-    with _locked(journal.with_suffix(".lock"), timeout, waiting, warn, RunFailed(refusal, kind="lost_worker")):
-        yield
+    return _locked(journal.with_suffix(".lock"), timeout, waiting, warn, RunFailed(refusal, kind="lost_worker"))
 
 
 @contextmanager

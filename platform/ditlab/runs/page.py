@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic_core import PydanticUndefined
@@ -42,6 +43,9 @@ from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
+
+if TYPE_CHECKING:
+    from ditlab.runs.launch import Launch  # imports torch, which a page needs not
 
 REPORT = "report.html"
 """Name of the page in a run's folder."""
@@ -76,14 +80,13 @@ def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **
     return write_text(text, path or folder.path / REPORT)
 
 
-def log_run_report(
-    tracker: RunTracker, experiment: Experiment, home: Home, status: str, warn: Callable[[str], None]
-) -> None:
+def log_run_report(tracker: RunTracker, launch: Launch, status: str, warn: Callable[[str], None]) -> None:
     """Write the page of a run that ends with `status`, and log it as the run's artifact. Warns where it cannot."""
+    experiment = launch.experiment
     if not experiment.tracking.report:
         return
     try:
-        path = write_run_report(home, tracker.folder, experiment=experiment, ended=status)
+        path = write_run_report(launch.home, tracker.folder, experiment=experiment, ended=status)
     except Exception as error:  # a page must never cost a run its end; `ditlab report` raises the same error
         warn(f"the run's page could not be written ({type(error).__name__}: {error}); `ditlab report` tries again.")
         return
@@ -183,7 +186,7 @@ class RunContent:
 
     def last(self, metric: str) -> str:
         """Last value of a metric, as text."""
-        return format_number(float(self.metrics[metric].values[-1]))
+        return format_number(self.metrics[metric].values[-1])
 
     def compared(self, metric: str) -> str:
         """Name what a result compares with, where that was measured: `; untrained 1.721; bigram 2.1`."""
@@ -213,8 +216,8 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
     """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in milliseconds since 1970."""
-    records = sorted(journal.events, key=lambda record: int(record["time"]))
-    starts = [int(record["time"]) for record in records if record["kind"] == "start"]
+    records = sorted(journal.events, key=lambda record: record["time"])
+    starts = [record["time"] for record in records if record["kind"] == "start"]
     logged = np.array(journal.times)
     found = []
     # The last attempt has no end in the journal: a trainer's clock may be ahead of this one.
@@ -231,8 +234,8 @@ def _past_attempt(begin: int, own: Sequence[Mapping[str, Any]], logged: np.ndarr
     """An attempt that has ended, by its own events and the times of its metrics."""
     for record in own:
         if record["kind"] == "end":
-            return RunAttempt(begin, int(record["time"]), record["status"])
-    last = max([begin, *(int(record["time"]) for record in own), *logged])
+            return RunAttempt(begin, record["time"], record["status"])
+    last = max([begin, *(record["time"] for record in own), *logged])
     tags = [record["values"] for record in own if record["kind"] == "tags"]
     has_failed = any("ditlab.failure_message" in values for values in tags)
     return RunAttempt(begin, int(last), "failed" if has_failed else "killed")
@@ -254,14 +257,16 @@ def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, n
 
     if start := experiment.start:
         parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
-        rows = [row for row in _differences(now, parent, whole=True) if not row[0].startswith("start")]
         if parent:
+            changed = differing(now, parent).items()
+            rows = [(path, *values) for path, values in changed if not path.startswith("start")]
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
             found.append(_changes(point, ("field", "this run", "its parent"), rows))
     if record.parent:
         base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
         if isinstance(base, dict) and base:
-            rows = _differences(now, flatten(base))
+            plain = flatten(base)
+            rows = [(path, *values) for path, values in differing(now, plain).items() if path in plain]
             found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
     found.append(_changes("the defaults", ("field", "this run", "default"), _defaults(experiment)))
     return found
@@ -269,11 +274,6 @@ def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, n
 
 _Change = tuple[str, str, str]
 """Path, value, and the value it is compared with."""
-
-
-def _differences(now: Mapping[str, str], other: Mapping[str, str], *, whole: bool = False) -> list[_Change]:
-    """Paths whose values differ; of `other` alone, unless `whole`."""
-    return [(path, *values) for path, values in differing(now, other).items() if path in other or whole]
 
 
 def _defaults(experiment: Experiment) -> list[_Change]:
@@ -359,7 +359,7 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
     if TRAIN_LOSS in run.metrics:
         yield html.Fact("training loss", format_number(run.metrics[TRAIN_LOSS].recent_median()), RECENT_TEXT)
     if len(run.speeds):
-        yield html.Fact("samples/s", format_number(float(np.median(run.speeds))), "median of the run")
+        yield html.Fact("samples/s", format_number(np.median(run.speeds)), "median of the run")
     yield from _cost_facts(run)
     if run.checkpoints:
         yield html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here")
@@ -385,7 +385,7 @@ def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
     finite = np.where(np.isfinite(series.values), series.values, np.nan)
     lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
     if lowest != len(finite) - 1:
-        yield html.Fact(f"lowest {name}", format_number(float(finite[lowest])), f"step {int(series.steps[lowest]):,}")
+        yield html.Fact(f"lowest {name}", format_number(finite[lowest]), f"step {int(series.steps[lowest]):,}")
 
 
 def _pair(name: str) -> list[tuple[str, str, str]]:
@@ -458,7 +458,7 @@ def _speed(run: RunContent) -> html.Section:
     """Samples a second and the wait for data over the steps, and where the time went."""
     parts: list[html.Part] = []
     if len(run.speeds):
-        low, middle, high = (float(speed) for speed in np.quantile(run.speeds, (0.05, 0.5, 0.95)))
+        low, middle, high = np.quantile(run.speeds, (0.05, 0.5, 0.95)).tolist()
         spread = f"9 of 10 steps: {format_number(low)} to {format_number(high)}"
         facts = [html.Fact("median", f"{format_number(middle)} samples/s", spread)]
         if run.batch_size:
@@ -525,7 +525,7 @@ def _timeline(run: RunContent) -> html.Section:
     caption = "Bars: attempts."
     if left_out := len(run.events) - len(listed):
         caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
-    num = {kind: sum(event.kind == kind for event in run.events) for kind in ("failure", "recovery")}
+    num = Counter(event.kind for event in run.events)
     texts.append(
         f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps with NaN or infinity"
     )

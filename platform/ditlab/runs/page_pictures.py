@@ -8,10 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
+from ditlab.reports.charts import even_places
 from ditlab.reports.formatting import shorten
 from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri, read_description
 from ditlab.secrets import hide
@@ -87,8 +86,7 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
     found: list[Part] = []
     for key, places in sorted(by_key.items(), key=lambda each: each[0] != "samples"):
         steps = sorted(places)
-        kept = np.linspace(0, len(steps) - 1, min(len(steps), pictures.most_steps)).round()
-        chosen = [steps[int(place)] for place in kept]
+        chosen = [steps[place] for place in even_places(len(steps), pictures.most_steps)]
         share = BUDGET // (2 * max(1, len(chosen)))
         slides, faults = [], []
         for step in chosen:
@@ -133,10 +131,10 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
     """Figures that `ditlab figures` left in the run's folder, the most telling kinds first."""
     place, order = folder.media / "figures", [*SENTENCES]
     try:
-        paths = sorted(path for path in place.iterdir() if path.suffix in (".png", ".gif"))
+        paths = [path for path in place.iterdir() if path.suffix in (".png", ".gif")]
     except OSError:
         return []
-    paths.sort(key=lambda path: order.index(path.stem) if path.stem in order else len(order))
+    paths.sort(key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path))
     found, share = [], BUDGET // (4 * max(1, len(paths)))
     for path in paths:
         if path.suffix == ".png" and path.with_suffix(".gif") in paths:

@@ -82,8 +82,6 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         if before.to_dict() != launch.experiment.to_dict():
             launch = launch.changed(before=before)
     check_parts(launch, local, remote)
-    if not resumed and (weights := weights_of(launch.experiment, home)):
-        launch = launch.changed(start_note=weights.check(launch.model.network))
     if resumed:
         recorded = recorded_dataset(resumed.journal)
         changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
@@ -93,6 +91,8 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
                 f"checkpoint, with --from {resumed.run_id} in place of --resume."
             )
     if weights := weights_of(launch.experiment, home, resumed):
+        if not resumed:
+            launch = launch.changed(start_note=weights.check(launch.model.network))
         launch = launch.changed(weights=weights.recorded())
     total_steps = launch.plan.total_steps
     if launch.experiment.start:

@@ -166,7 +166,7 @@ class TrackedRequests(Requests):
         self._seen.add(request)
         self._answer(RequestAnswer(*request), why)
 
-    def _finish(self, step: int, problem: str = "") -> None:
+    def _finish(self, step: int, problem: str) -> None:
         self._answer(self._begun.pop(step), problem)
 
     def _answer(self, answer: RequestAnswer, problem: str) -> None:
@@ -215,16 +215,18 @@ class TrackedReporter(Reporter):
     def __enter__(self) -> "TrackedReporter":
         launch, tracker = self._launch, self._tracker
         experiment, counts = launch.experiment, launch.model.counts
-        numbers = {**counts.components, "total": counts.total, "trainable": counts.trainable}
+        table = {**counts.components, "total": counts.total}
+        numbers = {**table, "trainable": counts.trainable}
         if counts.frozen:
             numbers["frozen"] = counts.frozen
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in numbers.items()}
         parameters[SPEC_HASH] = experiment.content_hash()
+        workers = max(1, len(self.worker_nodes))
         tags = {
             **launch.tags,
-            "ditlab.workers": str(max(1, len(self.worker_nodes))),
-            DEVICES_TAG: held_devices(experiment, max(1, len(self.worker_nodes)), torch.get_num_threads()),
+            "ditlab.workers": str(workers),
+            DEVICES_TAG: held_devices(experiment, workers, torch.get_num_threads()),
             "ditlab.numerics": str(NUMERICS_VERSION),
             "ditlab.threads": str(torch.get_num_threads()),  # on which the order of sums depends
             STATUS_TAG: "running",
@@ -247,8 +249,7 @@ class TrackedReporter(Reporter):
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
-            numbers = {name: number for name, number in numbers.items() if name not in ("trainable", "frozen")}
-            tracker.log_table({"component": [*numbers], "parameters": [*numbers.values()]}, "parameters.json")
+            tracker.log_table({"component": [*table], "parameters": [*table.values()]}, "parameters.json")
             plan, data = launch.plan, launch.data
             sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
             if data.mixture:
@@ -359,5 +360,5 @@ class TrackedReporter(Reporter):
                 log_model(self._tracker, outcome.step, exported)
             except UserError as error:
                 self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
-        log_run_report(self._tracker, self._launch.experiment, self._launch.home, outcome.status, self.warn)
+        log_run_report(self._tracker, self._launch, outcome.status, self.warn)
         end_run(self._tracker, outcome.status)

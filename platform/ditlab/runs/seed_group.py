@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,7 +56,7 @@ class SeedGroup:
     experiment: Experiment
     """The experiment under the first seed."""
     num_seeds: int
-    note: str = ""
+    note: str
     """Line about the group that `--resume` has found; else empty."""
 
     @property
@@ -91,12 +90,13 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
     if last >= 2**63:
         raise UserError(f"--seeds {num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed.")
     if resume == "auto":
-        found = find_unfinished(home, experiment.name, spec_hash, is_group=True)
-        resume = found.run_id if found else None
-        note = f"--resume auto: group {resume}" if found else "--resume auto: no unfinished group of this spec"
+        unfinished = find_unfinished(home, experiment.name, spec_hash, is_group=True)
+        resume = unfinished.run_id if unfinished else None
+        note = f"--resume auto: group {resume}" if resume else "--resume auto: no unfinished group of this spec"
     if resume is None:
         return SeedGroup(home, _create(experiment, num_seeds, home), experiment, num_seeds, note)
-    record = find_run(home, resume).record
+    found = find_run(home, resume)
+    record = found.record
     if not record.is_group:
         raise UserError(
             f"--seeds {num_seeds} goes on with a group, and run {record.run_id} is none; leave out --seeds or --resume."
@@ -110,8 +110,8 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
         raise UserError(
             f"--seeds {num_seeds} is fewer than the {record.trials} of group {record.run_id}; give that many or more."
         )
-    update_record(home.run(record.run_id), status="running", message="", trials=num_seeds, total_steps=num_seeds)
-    return SeedGroup(home, home.run(record.run_id), experiment, num_seeds, note)
+    update_record(found.folder, status="running", message="", trials=num_seeds, total_steps=num_seeds)
+    return SeedGroup(home, found.folder, experiment, num_seeds, note)
 
 
 def _create(experiment: Experiment, num_seeds: int, home: Home) -> RunFolder:
@@ -125,14 +125,6 @@ def _create(experiment: Experiment, num_seeds: int, home: Home) -> RunFolder:
     )  # fmt: skip
     write_durably(folder.spec, encode_recorded(experiment.to_dict()))
     return folder
-
-
-def seed_intervals(values: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
-    """Interval of each metric's mean over seeds, of those metrics that are finite in all of the runs."""
-    names = [
-        name for name in (values[0] if values else ()) if all(math.isfinite(v.get(name, math.nan)) for v in values)
-    ]
-    return {name: paired_interval([each[name] for each in values]) for name in names}
 
 
 class GroupRun:
@@ -179,8 +171,10 @@ class GroupRun:
             self._tracker.set_tags({MAIN_TAG: main})
 
     def intervals(self) -> dict[str, Interval]:
-        """Interval of each metric's mean over the seeds that have finished."""
-        return seed_intervals(list(self._finished.values()))
+        """Interval of each metric's mean over the seeds that have finished, of metrics that are finite in all runs."""
+        runs = list(self._finished.values())
+        names = [name for name in (runs[0] if runs else ()) if all(math.isfinite(v.get(name, math.nan)) for v in runs)]
+        return {name: paired_interval([run[name] for run in runs]) for name in names}
 
     def ended(self, status: EndStatus) -> None:
         """Note how the group ends."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ditlab.intervals import Interval, paired_interval, unpaired_interval
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
@@ -74,23 +73,23 @@ class ComparedRun:
     """Description of the training and held-out samples; held-out metrics are comparable only where it is equal."""
     components: Mapping[str, int]
     """Parameters by component of the network."""
-    curves: Mapping[str, RunCurve] = field(default_factory=dict)
+    curves: Mapping[str, RunCurve]
     """`train/loss` and metrics of `MEASURED` by name."""
-    samples_per_second: float | None = None
+    samples_per_second: float | None
     """Median over the training metrics."""
+    measured: Mapping[str, Measurement]
+    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
+    cost: str
+    """Hours of devices, and their price; empty where they were not counted."""
+    by_sample: Callable[[int], Mapping[str, np.ndarray]]
+    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
+    line: Sequence[ForkPoint]
+    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
+    draws: Mapping[str, object]
+    """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
-    measured: Mapping[str, Measurement] = field(default_factory=dict)
-    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
-    cost: str = ""
-    """Hours of devices, and their price; empty where they were not counted."""
-    by_sample: Callable[[int], Mapping[str, np.ndarray]] = lambda step: {}
-    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
-    line: Sequence[ForkPoint] = ()
-    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
-    draws: Mapping[str, object] = field(default_factory=dict)
-    """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     members: Sequence[ComparedRun] = ()
     """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
 
@@ -121,18 +120,14 @@ class ComparedRun:
 
     def as_dict(self) -> dict[str, object]:
         """The run as `--json` prints it; `metrics` holds the last values by MLflow name."""
-        last = {name: float(one.values[-1]) for name, one in self.curves.items()}
-        group: dict[str, object] = {}
+        facts: dict[str, object] = {name: getattr(self, name) for name in _PRINTED}
+        facts["forked_from"] = f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None
+        facts["metrics"] = {name: float(one.values[-1]) for name, one in self.curves.items()}
+        facts["measurements"] = {name: each.to_dict() for name, each in self.measured.items()}
         if self.members:
-            found = {name: self.last_interval(name).to_dict() for name in self.curves}
-            group = {"runs": [run.run_id for run in self.members], "intervals": found}
-        return {
-            **{name: getattr(self, name) for name in _PRINTED},
-            "forked_from": f"{self.line[0].run_id}@{self.line[0].step}" if self.line else None,
-            "metrics": last,
-            "measurements": {name: each.to_dict() for name, each in self.measured.items()},
-            **group,
-        }  # fmt: skip
+            facts["runs"] = [run.run_id for run in self.members]
+            facts["intervals"] = {name: self.last_interval(name).to_dict() for name in self.curves}
+        return facts
 
     def last_interval(self, name: str) -> Interval:
         """Interval over a group's seeds of a metric's last value; of the training loss its last smoothed one."""
@@ -307,17 +302,16 @@ class RunCurve:
         return self.steps if axis == "steps" else self.seconds
 
 
-def training_seconds(wanted: np.ndarray, steps: ArrayLike, speeds: ArrayLike, batch_size: int) -> np.ndarray:
+def training_seconds(wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, batch_size: int) -> np.ndarray:
     """Compute seconds of training up to the `wanted` steps, evaluations, saves and pauses left out.
 
     `speeds` are samples a second at `steps` (ascending), each that of the steps since the one before. NaN where no
     speed is known.
     """
-    at = np.asarray(steps, dtype=float)
-    if not len(at):
+    if not len(steps):
         return np.full(np.shape(wanted), np.nan)
-    spent = np.diff(at, prepend=0) * batch_size / np.asarray(speeds, dtype=float)
-    return np.interp(wanted, np.append(0, at), np.append(0, np.cumsum(spent)))
+    spent = np.diff(steps, prepend=0) * batch_size / speeds
+    return np.interp(wanted, np.append(0, steps), np.append(0, np.cumsum(spent)))
 
 
 def smoothed(curve: RunCurve) -> RunCurve:

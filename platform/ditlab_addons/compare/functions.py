@@ -216,13 +216,13 @@ def summarise(run: OpenedRun) -> ComparedRun:
 
 def _read_journal(run: OpenedRun) -> JournalContent:
     """Content of a run's journal, empty where it cannot be read; warns of what is wrong with it."""
+    content = JournalContent()
     try:
         content = read_content(run.folder.journal)
     except FileNotFoundError:
-        return JournalContent()
+        pass
     except OSError as error:
         run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
-        return JournalContent()
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
     return content

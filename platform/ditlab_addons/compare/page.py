@@ -53,12 +53,13 @@ _CURVES = (
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
     runs = comparison.runs
+    counts: list[Cells] = [*_by_key([run.components for run in runs]), ["total", *(run.parameters for run in runs)]]
     curves = _curves(comparison, folder)
     samples = _samples(comparison, folder)
     sections = [
         Section("Runs", runs_tables(comparison)),
         Section("Differences of the specs", [_spec_differences(comparison)]),
-        Section("Parameters by component", [Table(["component", *comparison.labels], _parameter_counts(runs))]),
+        Section("Parameters by component", [Table(["component", *comparison.labels], counts)]),
         Section("Loss curves", curves),
         Section("Equal budgets", [_budgets(comparison)]),
         Section("Samples", samples),
@@ -78,10 +79,6 @@ def _spec_differences(comparison: Comparison) -> Part:
         return Paragraphs("The specs differ in nothing but names and places.")
     caption = "An empty cell is a path that the run does not have. Names and places are left out."
     return Table(["path", *comparison.labels], different, caption)
-
-
-def _parameter_counts(runs: Sequence[ComparedRun]) -> list[Cells]:
-    return [*_by_key([run.components for run in runs]), ["total", *(run.parameters for run in runs)]]
 
 
 def _by_key(mappings: Sequence[Mapping[str, Cell]]) -> list[Cells]:
@@ -122,7 +119,7 @@ def _panel(runs: Sequence[ComparedRun], labels: Sequence[str], name: str, axis: 
     scale = 1.0
     label = "steps"
     if axis == "seconds":
-        longest = max([0.0, *(float(curve.seconds[-1]) for curve in known if np.isfinite(curve.seconds[-1]))])
+        longest = max((curve.seconds[-1] for curve in known if np.isfinite(curve.seconds[-1])), default=0.0)
         scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
         label = f"training time in {unit}"
     is_noisy = name == TRAIN_LOSS

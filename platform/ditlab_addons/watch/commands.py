@@ -71,14 +71,14 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
         if added[option.parameter]:
             load_part("option", name, option.target)(found.folder, output.say)
     with LivePage(home, found.folder, port, output.say) as page:
-        shown = f"run {found.record.run_id} ({found.record.name})"
-        output.print_line(f"{page.url} shows {shown} live; Ctrl-C ends it.", as_json)
+        record = found.record
+        output.print_line(f"{page.url} shows run {record.run_id} ({record.name}) live; Ctrl-C ends it.", as_json)
         is_remote = bool(os.environ.get("SSH_CONNECTION"))
         if is_remote:
             output.say(
                 f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} {socket.gethostname()}"
             )
-        output.emit({"url": page.url, "run_id": found.record.run_id, "pid": os.getpid()}, as_json)
+        output.emit({"url": page.url, "run_id": record.run_id, "pid": os.getpid()}, as_json)
         if opens is None:  # a person at a terminal of this machine, with a desktop
             has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
             opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote

@@ -211,7 +211,9 @@ class LivePage(ThreadingHTTPServer):
         try:
             page = self.current_page()
             self._rendered = _render_sections(page)
-            self._digests = {key: _digest(html) for key, html in self._rendered.items()}
+            self._digests = {
+                key: hashlib.sha256(html.encode()).hexdigest()[:16] for key, html in self._rendered.items()
+            }
             self._page = page
             self._fault = ""
         except Exception as error:  # the next look may find the files whole again
@@ -232,8 +234,3 @@ def _render_sections(page: Page) -> dict[str, str]:
     for section in page.sections:
         rendered[section.key] = parts.render_section(section, section.key)
     return {key: printable(str(html)) for key, html in rendered.items()}
-
-
-def _digest(html: str) -> str:
-    """Short digest by which a browser says which version of a section it shows."""
-    return hashlib.sha256(html.encode()).hexdigest()[:16]

@@ -93,7 +93,7 @@ def test_text_and_curves_are_legible() -> None:
         for place in np.linspace(0, 1, 21):
             red, green, blue = colours(place)[:3]
             cell = "#" + "".join(f"{round(255 * each):02x}" for each in (red, green, blue))
-            assert contrast(text_on(red, green, blue), cell) >= 4.5
+            assert contrast(text_on((red, green, blue)), cell) >= 4.5
 
 
 def test_one_line_cuts_and_says_so() -> None:

@@ -15,6 +15,7 @@ def member(name, seed, last, **draws):
     return ComparedRun(
         f"{name}{seed}", f"{name}-seed{seed}", "dit", "finished", 100, 10, {"seed": str(seed), "model.family": "dit"},
         ["velocity"], "digits", {"head": 10}, curves={"eval/velocity": RunCurve(STEPS, STEPS, values)},
+        samples_per_second=None, measured={}, cost="", by_sample=lambda step: {}, line=(),
         draws={"seed": seed, "batch.size": 10, **draws},
     )  # fmt: skip
 

@@ -44,7 +44,7 @@ def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
             "eval/direction": line([0, 50, 100], 1.0, -0.005),
             "eval/velocity": line([0, 50, 100], 2.0, -0.01),
         },
-        "samples_per_second": 10.0,
+        "samples_per_second": 10.0, "measured": {}, "cost": "", "by_sample": lambda step: {}, "line": (), "draws": {},
     }  # fmt: skip
     return ComparedRun(**{**values, **changes})
 

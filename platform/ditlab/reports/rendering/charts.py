@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.patheffects import Normal, Stroke
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from ditlab.reports.charts import thin
 from ditlab.reports.formatting import format_number
@@ -61,7 +61,7 @@ def draw_lines(panel: Lines, axes: Axes) -> None:
     xs, ys = ([np.asarray(getattr(curve, name), dtype=float) for curve in panel.curves] for name in "xy")
     are_whole = all(len(x) > 1 and bool((x == x.round()).all()) for x in xs)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=are_whole))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+    axes.xaxis.set_major_formatter(lambda value, _: format_number(value))
     if panel.curves:
         _set_logs(panel, axes, np.concatenate(xs), np.concatenate(ys))
     _legend(axes, [curve.label for curve in panel.curves])
@@ -78,7 +78,7 @@ def _set_logs(panel: Lines | Points, axes: Axes, x: np.ndarray, y: np.ndarray) -
         ticks = next((each for most, each in TICKS.items() if ratio < most), (1,))
         axis = getattr(axes, f"{name}axis")
         axis.set_major_locator(LogLocator(subs=ticks))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+        axis.set_major_formatter(lambda value, _: format_number(value))
         axis.set_minor_locator(NullLocator())
 
 
@@ -114,14 +114,13 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
     return colour
 
 
-def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> Axes:
-    """Draw a colour bar beside `axes`, and return its own axes."""
+def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> None:
+    """Draw a colour bar beside `axes`."""
     # An inset keeps to the panel's own box, which an equal aspect makes smaller than the space reserved for it.
     bar = axes.figure.colorbar(colours, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)))
     bar.ax.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
     bar.ax.set_ylabel(one_line(label, 60), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
     bar.outline.set_visible(False)
-    return bar.ax
 
 
 def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
@@ -152,9 +151,7 @@ def draw_bars(panel: Bars, axes: Axes) -> None:
         axes.set_xlim(min(0.0, float(values.min())), most * (1 + 0.02 * (longest + 2)))
     style_axes(axes, panel.x_label, panel.y_label, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
-    )
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}")
 
 
 def draw_points(panel: Points, axes: Axes) -> None:

@@ -45,9 +45,8 @@ class GridLayout:
         self.scale = max(1, -(-legible // max(image_height, image_width)))
         self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
         characters = max(6, int((self.tile_width + MARGIN) / (0.58 * _EM)))
-        whole = [printable(text[:_CAPTION_CHARACTERS]) for text in grid.captions]
         wrapper = _CaptionWrapper(characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False)
-        self.wrapped = [wrapper.wrap(text) for text in whole]
+        self.wrapped = [wrapper.wrap(printable(text[:_CAPTION_CHARACTERS])) for text in grid.captions]
         """Lines of each caption, as wide as a tile."""
         lines = max(map(len, self.wrapped), default=0)
         self.caption_height = round(lines * 1.3 * _EM) + (4 if lines else 0)

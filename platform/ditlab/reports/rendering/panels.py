@@ -147,13 +147,12 @@ def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
         corner = (left + column * width, top + row * height)
         for colour, line in (("white", 3.5), (THEME.mark, 2.0)):
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
-    colours = np.asarray(image.cmap(image.norm(np.asarray(panel.values, dtype=float))))
+    colours = image.to_rgba(np.asarray(panel.values, dtype=float))
     for row, texts in enumerate(_cell_texts(panel)):
         for column, text in enumerate(texts):
-            red, green, blue = colours[row, column, :3]
             axes.text(
                 column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
-                color=text_on(red, green, blue), parse_math=False, clip_on=True,
+                color=text_on(colours[row, column, :3]), parse_math=False, clip_on=True,
             )  # fmt: skip
     draw_colour_bar(axes, image, panel.unit)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 DPI = 120
@@ -30,45 +30,34 @@ _GAPS = re.compile(r"(?<!=)\s+(?!=)")
 """Spaces at which a line may end: not those of `t = 0.5`."""
 
 
-@dataclass(frozen=True)
 class Theme:
     """Colours of figures."""
 
-    background: str
-    text: str
-    muted: str
+    background = "#ffffff"
+    text = "#1d2329"
+    muted = "#4a545e"
     """Captions and borders of axes."""
-    grid: str
-    blank: str
+    grid = "#e3e3e3"
+    blank = "#d5d9dd"
     """Cells without a value, and outlines of images."""
-    band: str
+    band = "#f4f6f8"
     """Every second passage of text, and boxes of data."""
-    curves: tuple[str, ...]
-    boxes: dict[str, tuple[str, str]]
+    curves = ("#0072B2", "#D55E00", "#00805C", "#B8528A", "#9A6A00", "#2F86BF", "#7F3C8D", "#4D4D4D")
+    mark = curves[1]
+    """Colour of highlights."""
+    boxes: ClassVar = {
+        "data": ("#eef1f4", "#4a545e"),
+        "layer": ("#e1effa", "#0072B2"),
+        "condition": ("#fdeee0", "#B85000"),
+    }
     """(fill, border) of a diagram's boxes by kind."""
-    sequential: Colormap
-    diverging: Colormap
-
-    @property
-    def mark(self) -> str:
-        """Colour of highlights."""
-        return self.curves[1]
-
-
-THEME = Theme(
-    background="#ffffff",
-    text="#1d2329",
-    muted="#4a545e",
-    grid="#e3e3e3",
-    blank="#d5d9dd",
-    band="#f4f6f8",
-    curves=("#0072B2", "#D55E00", "#00805C", "#B8528A", "#9A6A00", "#2F86BF", "#7F3C8D", "#4D4D4D"),
-    boxes={"data": ("#eef1f4", "#4a545e"), "layer": ("#e1effa", "#0072B2"), "condition": ("#fdeee0", "#B85000")},
-    sequential=matplotlib.colormaps["viridis"],
-    diverging=LinearSegmentedColormap.from_list(
+    sequential = matplotlib.colormaps["viridis"]
+    diverging = LinearSegmentedColormap.from_list(
         "blue-white-orange", ["#053d6b", "#1f78b4", "#9ccae6", "#f7f7f7", "#fdbb84", "#d95f0e", "#7f2704"]
-    ),
-)
+    )
+
+
+THEME = Theme()
 
 
 def style_axes(axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"] | None = "both") -> None:
@@ -85,9 +74,12 @@ def style_axes(axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"
         place(one_line(label, _LABEL_CHARACTERS), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
 
 
-def text_on(red: float, green: float, blue: float) -> str:
-    """Return black or white, whichever is easier to read on a colour of [0, 1] by its luminance (WCAG 2.2)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+def text_on(colour: Iterable[float]) -> str:
+    """Return black or white, whichever is easier to read on a colour by its luminance (WCAG 2.2).
+
+    `colour`: red, green and blue in [0, 1].
+    """
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
     return "#000000" if np.dot((0.2126, 0.7152, 0.0722), linear) > 0.179 else "#ffffff"
 
 
