@@ -167,7 +167,7 @@ class SweepTable(LiveDisplay):
     """Table of the trials, rewritten in place; in a log, a line for each ended trial, and lines of progress."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, clock)
+        super().__init__("preparing the sweep", console, clock)
         self._progress: SweepProgress | None = None
         self._printed: set[int] = set()
 
@@ -195,7 +195,7 @@ class SweepTable(LiveDisplay):
     def describe(self) -> str:
         """Counts, and steps of trials that train: `2 running of 8 · trial 3 at step 120/600, ...`."""
         if not self._progress:
-            return "preparing the sweep ..."
+            return super().describe()
         running = [trial for trial in self._progress.trials if trial.status == "running" and trial.total_steps]
         shown = [f"trial {each.number} at step {each.step:,}/{each.total_steps:,}" for each in running[:MOST_RUNNING]]
         if len(running) > MOST_RUNNING:
