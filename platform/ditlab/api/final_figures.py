@@ -49,7 +49,6 @@ def draw_final_figures(
     warn: Callable[[str], None],
     on_stage: Callable[[str], None] = ignore,
     share: float | None = SHARE,
-    clock: Callable[[], float] = time.monotonic,
 ) -> FinalFigures:
     """Draw figures of a finished run into its folder; log them and their time to it, and renew its page.
 
@@ -75,8 +74,8 @@ def draw_final_figures(
         others = [kind for kind in kinds if kind not in first]
         drawn: list[str] = []
         files: list[Path] = []
-        with _time_logged(run, clock), computing_beside_others(warn):
-            for kind, stage in scheduled(first, others, seconds, clock):
+        with _time_logged(run), computing_beside_others(warn):
+            for kind, stage in scheduled(first, others, seconds, time.monotonic):
                 on_stage(stage)
                 drawn.append(kind)
                 files += _draw(run, figures, kind, warn)
@@ -147,14 +146,14 @@ def _draw(run: Run, figures: FigureSet, kind: str, warn: Callable[[str], None]) 
 
 
 @contextmanager
-def _time_logged(run: Run, clock: Callable[[], float]) -> Iterator[None]:
+def _time_logged(run: Run) -> Iterator[None]:
     """Journal the time of the block, however it ends, at the run's last step."""
-    begun = clock()
+    begun = time.monotonic()
     try:
         yield
     finally:
         journal = JournalWriter(run.folder, warn=run.warn)
-        journal.log_metrics(run.record.step, {FIGURES_TIME: clock() - begun})
+        journal.log_metrics(run.record.step, {FIGURES_TIME: time.monotonic() - begun})
         journal.close()
 
 

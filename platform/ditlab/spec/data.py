@@ -1,9 +1,8 @@
 """Data of an experiment (`data`)."""
 
-from collections.abc import Mapping
 from functools import partial
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -84,12 +83,23 @@ def order_of(data: Spec) -> OrderSpec:
     return order
 
 
-def _check_size(sizes: Mapping[str, int], most: int = _MOST_AT_ONCE) -> None:
-    """Raise ValueError where generated data of these sizes, by field, would have more than `most` numbers."""
-    numbers = prod(sizes.values())
-    if numbers > most:
-        written = ", ".join(f"data.{name}={size}" for name, size in sizes.items())
-        raise ValueError(f"{written} give {numbers:,} numbers, and at most {most:,} are made; lower one of them.")
+class GeneratedData(Spec):
+    """Base of the data that are generated, of a bounded size."""
+
+    size_fields: ClassVar[tuple[str, ...]]
+    """Fields whose product is the number of numbers; null counts as 1."""
+    most_numbers: ClassVar[int] = _MOST_AT_ONCE
+
+    @model_validator(mode="after")
+    def _fits_a_disk(self) -> Self:
+        sizes = {name: getattr(self, name) or 1 for name in self.size_fields}
+        numbers = prod(sizes.values())
+        if numbers > self.most_numbers:
+            written = ", ".join(f"data.{name}={size}" for name, size in sizes.items())
+            raise ValueError(
+                f"{written} give {numbers:,} numbers, and at most {self.most_numbers:,} are made; lower one of them."
+            )
+        return self
 
 
 class DigitsData(Spec):
@@ -176,9 +186,11 @@ class ArrowData(Spec):
         return self
 
 
-class MotifsData(Spec):
+class MotifsData(GeneratedData):
     """Generated regions of a genome, with planted motif modules and so with a known optimum. Needs no download."""
 
+    size_fields = ("chromosomes", "peaks", "motifs")
+    most_numbers = _MOST_NUMBERS
     kind: Literal["motifs"] = "motifs"
     """Generated data: sparse motif scores whose modules run along the genome."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -199,15 +211,11 @@ class MotifsData(Spec):
     """Samples held out of training, for evaluation: a share of the samples, or some chromosomes,
     `{column: chromosome, values: [chr1]}`. Null: the last two chromosomes."""
 
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "MotifsData":
-        _check_size({"chromosomes": self.chromosomes, "peaks": self.peaks, "motifs": self.motifs}, _MOST_NUMBERS)
-        return self
 
-
-class GaussianMixtureData(Spec):
+class GaussianMixtureData(GeneratedData):
     """Generated points of a mixture of Gaussians, whose optimal denoiser is known. Needs no download."""
 
+    size_fields = ("num", "regions", "dimensions")
     kind: Literal["gaussian_mixture"] = "gaussian_mixture"
     """Generated data: points around a few centres."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -227,15 +235,11 @@ class GaussianMixtureData(Spec):
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""
 
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "GaussianMixtureData":
-        _check_size({"num": self.num, "regions": self.regions or 1, "dimensions": self.dimensions})
-        return self
 
-
-class MarkovChainData(Spec):
+class MarkovChainData(GeneratedData):
     """Generated tokens of a Markov chain, whose true scores are known. Needs no download."""
 
+    size_fields = ("num", "length")
     kind: Literal["markov_chain"] = "markov_chain"
     """Generated data: sequences in which each token depends on the one before."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -251,11 +255,6 @@ class MarkovChainData(Spec):
     """Samples."""
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""
-
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "MarkovChainData":
-        _check_size({"num": self.num, "length": self.length})
-        return self
 
 
 class TextData(Spec):

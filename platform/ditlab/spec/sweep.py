@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     create_model,
     field_validator,
@@ -20,10 +19,10 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, sweep_kinds
-from ditlab.spec.experiment import Experiment, check_name, class_for
+from ditlab.spec.experiment import Experiment, NamedSpec, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
+from ditlab.spec.overrides import Assignment, ClassOf, assign, field_at, parse_overrides, validate
 from ditlab.spec.plugins import added_kinds, section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
@@ -182,7 +181,7 @@ class SweepBudget(Spec):
     """GPU hours over all trials and sessions; core hours where trials have no GPU."""
 
 
-class Sweep(Spec):
+class Sweep(NamedSpec):
     """Trials of one experiment that differ along axes."""
 
     name: str
@@ -222,7 +221,6 @@ class Sweep(Spec):
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
-    _plain_name = field_validator("name")(check_name)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -300,10 +298,6 @@ class Sweep(Spec):
         """One for each of `metrics`."""
         return (self.mode,) * len(self.metrics) if isinstance(self.mode, str) else tuple(self.mode)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Every field in JSON's types, defaults included."""
-        return self.model_dump(mode="json", serialize_as_any=True)
-
     _repr_html_ = partialmethod(display_html, "sweep")
 
 
@@ -314,19 +308,14 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
     """
     kind = value_at(mapping, ["scheduler", "kind"])
     is_own = mapping is not None and (not isinstance(kind, str) or kind in kinds_of(SchedulerSpec))
-    added = () if is_own else _added_schedulers(str(kind))
+    added = () if is_own else added_kinds("scheduler", Scheduler, str(kind))
     return _with_parts(section_classes(mapping, "sweep_sections"), added)
 
 
 def kinds_with_seed_range() -> list[str]:
     """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else those of DiTLab."""
-    found = [cls.model_fields["kind"].default for cls in _added_schedulers() if cls.takes_seed_range]
+    found = [cls.model_fields["kind"].default for cls in added_kinds("scheduler", Scheduler) if cls.takes_seed_range]
     return found or list(OF_ADDONS["scheduler"])
-
-
-def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
-    """Return the class of a kind; for one that nobody has all that can be used."""
-    return added_kinds("scheduler", Scheduler, kind)
 
 
 @cache
@@ -410,8 +399,4 @@ def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], class_
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
-    cls = sweep_class(mapping)
-    try:
-        return cls.model_validate(dict(mapping))
-    except ValidationError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, cls, mapping))) from None
+    return validate(sweep_class(mapping), mapping, f"{source}: ")

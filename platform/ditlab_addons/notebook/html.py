@@ -80,15 +80,11 @@ def code(text: str) -> Markup:
     return Markup("<pre style='{}'>{}</pre>").format(style, shown(text, 4000))
 
 
-def picture(png: bytes, alternative: str, caption: str = "", style: str = "max-width:100%") -> Markup:
+def picture(png: bytes, alternative: str) -> Markup:
     """A PNG inside the page, with an alternative text."""
-    image = Markup("<img src='data:image/png;base64,{}' alt='{}' style='{}'>").format(
-        base64.b64encode(png).decode(), shown(alternative), style
+    return Markup("<img src='data:image/png;base64,{}' alt='{}' style='max-width:100%'>").format(
+        base64.b64encode(png).decode(), shown(alternative)
     )
-    if not caption:
-        return image
-    small = Markup("<figcaption style='font-size:.85em;overflow-wrap:anywhere'>{}</figcaption>").format(shown(caption))
-    return Markup("<figure style='margin:0;max-width:10em'>{}{}</figure>").format(image, small)
 
 
 class NotebookBar:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 
 from markupsafe import Markup
 
 from ditlab.api.run import FoundRuns, Run
 from ditlab.api.training import TrainingResult
+from ditlab.cli.output import short_path
 from ditlab.errors import UserError, first_line
 from ditlab.home import RunFolder
 from ditlab.runs.listing import run_rows
@@ -63,9 +62,7 @@ def run_page(run: Run) -> str:
     if record.message:
         parts.append(paragraph(shown(record.message, 600)))
     if record.status in ("interrupted", "failed", "running") and not is_training:
-        spec = run.folder.spec
-        shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
-        command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
+        command = f"ditlab train {short_path(run.folder.spec)} --resume {record.run_id}"
         parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
         parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
     with noted("the last samples"):
