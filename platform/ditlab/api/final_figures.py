@@ -37,7 +37,6 @@ LARGEST_ON_CPU = 20_000_000
 class FinalFigures:
     """Figures that were drawn at a run's end."""
 
-    files: list[Path]
     kinds: list[str]
     """Kinds that the run has."""
     left: list[str]
@@ -59,7 +58,7 @@ def draw_final_figures(
     Raises KeyboardInterrupt at a signal; what was drawn until then stays.
     """
     if share is not None and not run.spec.evaluation.samples:
-        return FinalFigures([], [], [])
+        return FinalFigures([], [])
     try:
         on_stage("opening the run for its figures")
         figures = run.figures()
@@ -67,7 +66,8 @@ def draw_final_figures(
         first = [kind for kind in kinds if kind in FIRST]
         seconds = inf
         if share is not None:
-            seconds = share * _training_seconds(run)
+            summary = run.time()  # None for a run too short to have logged its steps
+            seconds = share * summary.training if summary else 0.0
             if _is_slow(run):
                 first = ["loss"]
                 seconds = 0.0
@@ -83,11 +83,11 @@ def draw_final_figures(
         pictures = [file for file in files if file.suffix in {".png", ".gif"}]
         log_files(run.home, run.folder, pictures, run.warn, "figures")
         renew_report(run.home, run.folder, warn)
-        return FinalFigures(files, kinds, [kind for kind in kinds if kind not in drawn])
+        return FinalFigures(kinds, [kind for kind in kinds if kind not in drawn])
     except Exception as error:
         _raise_if_interrupted(error)
         warn(f"figures were not drawn ({error}); ditlab figures {run.id} draws them.")
-        return FinalFigures([], [], [])
+        return FinalFigures([], [])
 
 
 def scheduled(
@@ -120,12 +120,6 @@ def _by_importance(kinds: Sequence[str]) -> list[str]:
 
     order = [*FIRST, *SENTENCES]
     return sorted(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
-
-
-def _training_seconds(run: Run) -> float:
-    """Seconds of the run's steps, evaluations and saves; 0 for a run too short to have logged them."""
-    summary = run.time()
-    return summary.training if summary else 0.0
 
 
 def _is_slow(run: Run) -> bool:

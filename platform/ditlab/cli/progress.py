@@ -77,7 +77,7 @@ class LiveDisplay:
     def say(self, message: str) -> None:
         """Print a message above the display."""
         if self._is_live:
-            self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
+            self._console.print(message, soft_wrap=True)
         else:
             print_plain(message)
 

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ditlab.secrets import hide
+from ditlab.spec.values import printable
 
 LONGEST = 300
 """Characters of a text in a table."""
@@ -29,9 +30,7 @@ def shown(text: object, longest: int = LONGEST) -> Markup:
     """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
     written = hide(str(text))  # before the cut, or a part of a secret would stay
     rest, start = len(written) - longest, written[:longest]
-    escaped = Markup.escape(
-        "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in start)
-    )
+    escaped = Markup.escape("\n".join(map(printable, start.split("\n"))))
     return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
 
 
