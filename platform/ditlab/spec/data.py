@@ -8,9 +8,12 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ditlab.parts import absent_part
 from ditlab.spec.uris import refuse_storage
-from ditlab.spec.values import SizeText
-from ditlab_models.contract import Spec
+from ditlab.spec.values import Nonempty, SizeText
+from ditlab_models.contract import Share, Spec
 
+Seed = Annotated[int, Field(ge=0)]
+Size = Annotated[int, Field(ge=1, le=1000)]
+"""A dimension of data that are generated."""
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 Packing = Literal["joined", "masked"]
 """Attention among the documents of a row of tokens."""
@@ -22,7 +25,7 @@ _MOST_AT_ONCE = 2**27
 class HoldOutClasses(Spec):
     """Whole classes that are kept out of training: all rows of some chromosomes."""
 
-    column: Annotated[str, Field(min_length=1)]
+    column: Nonempty
     """Column of class indices."""
     values: Annotated[tuple[str | int, ...], Field(strict=False)]
     """Classes to keep out: their names, or their numbers where the column has no names."""
@@ -165,7 +168,7 @@ class ArrowData(Spec):
     packing: Packing = "joined"
     """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document
     it is of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
-    flip: Annotated[float, Field(ge=0, le=1)] = 0.0
+    flip: Share = 0.0
     """Probability that a training image is mirrored from left to right, drawn anew by seed, step and sample. Held-out
     images stay as they are."""
     captions: Literal["whole", "one"] = "whole"
@@ -193,15 +196,15 @@ class MotifsData(GeneratedData):
     most_numbers = _MOST_NUMBERS
     kind: Literal["motifs"] = "motifs"
     """Generated data: sparse motif scores whose modules run along the genome."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the modules and of every draw; it does not follow the experiment's seed."""
-    motifs: Annotated[int, Field(ge=1, le=1000)] = 31
+    motifs: Size = 31
     """Motif scores of a region; accessibility comes on top (model.num_features = motifs + 1)."""
     chromosomes: Annotated[int, Field(ge=3, le=100)] = 20
     """Chromosomes, chr1 and so on; each is drawn on its own."""
     peaks: Annotated[int, Field(ge=1, le=100_000)] = 4000
     """Regions along each chromosome."""
-    regions: Annotated[int, Field(ge=1, le=1000)] = 64
+    regions: Size = 64
     """Consecutive regions that make a sample (model.num_regions)."""
     domains: Annotated[int, Field(ge=2, le=16)] = 5
     """States of the hidden chain with the shorter runs (12 regions on average)."""
@@ -218,17 +221,17 @@ class GaussianMixtureData(GeneratedData):
     size_fields = ("num", "regions", "dimensions")
     kind: Literal["gaussian_mixture"] = "gaussian_mixture"
     """Generated data: points around a few centres."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the centres and of every draw; it does not follow the experiment's seed."""
-    components: Annotated[int, Field(ge=1, le=1000)] = 8
+    components: Size = 8
     """Gaussians, equally likely. Their means are uniform in [-0.5, 0.5] along each dimension."""
-    dimensions: Annotated[int, Field(ge=1, le=1000)] = 2
+    dimensions: Size = 2
     """Numbers of a point."""
     std: Annotated[float, Field(gt=0, le=0.0625)] = 0.05
     """Standard deviation of each Gaussian, at most 1/16, so that all points lie in [-1, 1]."""
     num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
     """Samples."""
-    regions: Annotated[int, Field(ge=1, le=1000)] | None = None
+    regions: Size | None = None
     """Points of a sample. Null: a sample is one point, an image of one pixel with a channel for each dimension (`dit`:
     model.image_size=1, model.patch_size=1, model.channels = dimensions). A number: so many points that do not depend on
     each other, regions with a feature for each dimension (`region`)."""
@@ -242,7 +245,7 @@ class MarkovChainData(GeneratedData):
     size_fields = ("num", "length")
     kind: Literal["markov_chain"] = "markov_chain"
     """Generated data: sequences in which each token depends on the one before."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the transitions and of every draw; it does not follow the experiment's seed."""
     states: Annotated[int, Field(ge=2, le=64)] = 8
     """Tokens of the chain (model.vocabulary)."""

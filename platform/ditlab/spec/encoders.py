@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ditlab.spec.values import Nonempty
 from ditlab_models.contract import ANY, BatchField, Spec
 
-Place = Annotated[str, Field(min_length=1)]
+Place = Nonempty
 
 TEXT = ("text", "text_mask", "text_pooled")
 """Fields that an encoder of captions makes."""

@@ -27,7 +27,7 @@ from ditlab.spec.plugins import added_kinds, section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence, value_at
-from ditlab_models.contract import Spec
+from ditlab_models.contract import PositiveFloat, Share, Spec
 from ditlab_models.extensions import kinds_of, with_kinds
 
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
@@ -141,7 +141,7 @@ class Pbt(Spec):
     """Steps between takeovers; a multiple of evaluation.every."""
     quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
     """Share of the population that is replaced, and share that it is replaced from."""
-    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    resample: Share = 0.25
     """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
 
 
@@ -177,7 +177,7 @@ class SeedRange(Spec):
 class SweepBudget(Spec):
     """Limit of the trials of a sweep together."""
 
-    device_hours: Annotated[float, Field(gt=0)]
+    device_hours: PositiveFloat
     """GPU hours over all trials and sessions; core hours where trials have no GPU."""
 
 
@@ -212,7 +212,7 @@ class Sweep(NamedSpec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides the values of every trial; the experiment's own seed is `seed` of the base."""
     time_budget: Annotated[
-        Annotated[float, Field(gt=0)] | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
+        PositiveFloat | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
     ] = None
     """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
     budget: SweepBudget | None = None

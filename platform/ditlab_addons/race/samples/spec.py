@@ -23,7 +23,7 @@ from ditlab.spec.schema import file_schema
 from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
 from ditlab.spec.sweep_axes import Axis, combinations
 from ditlab.spec.sweep_space import axis_problems, written
-from ditlab.spec.values import format_value
+from ditlab.spec.values import Nonempty, format_value
 from ditlab.tracking.records import find_training_run
 from ditlab_models.contract import Spec
 
@@ -37,7 +37,7 @@ NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask
 class TrainedRun(Spec):
     """The run whose weights draw the samples."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Nonempty
     """Id of the run, a unique prefix of one, or a run's name."""
 
 
