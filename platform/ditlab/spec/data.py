@@ -12,6 +12,7 @@ from ditlab.spec.values import Nonempty, SizeText
 from ditlab_models.contract import Share, Spec
 
 Seed = Annotated[int, Field(ge=0)]
+NumSamples = Annotated[int, Field(ge=10, le=1_000_000)]
 Size = Annotated[int, Field(ge=1, le=1000)]
 """A dimension of data that are generated."""
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -229,7 +230,7 @@ class GaussianMixtureData(GeneratedData):
     """Numbers of a point."""
     std: Annotated[float, Field(gt=0, le=0.0625)] = 0.05
     """Standard deviation of each Gaussian, at most 1/16, so that all points lie in [-1, 1]."""
-    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    num: NumSamples = 20_000
     """Samples."""
     regions: Size | None = None
     """Points of a sample. Null: a sample is one point, an image of one pixel with a channel for each dimension (`dit`:
@@ -254,7 +255,7 @@ class MarkovChainData(GeneratedData):
     above 1 all of them are alike. A hundredth of each transition is uniform."""
     length: Annotated[int, Field(ge=2, le=100_000)] = 16
     """Tokens of a sample (model.length)."""
-    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    num: NumSamples = 20_000
     """Samples."""
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ditlab.spec.encoders import Scorer
+from ditlab.spec.encoders import Scorer, Sha256
 from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_storage
 from ditlab.spec.values import Nonempty, format_value
@@ -134,7 +134,7 @@ class ImageFeatures(Spec):
     weights: Nonempty
     """File of the weights (inception: pt_inception-2015-12-05-6726825d.pth, or its tensors as safetensors), or folder
     as transformers saves it; a relative one may lie in DITLAB_HOME/caches/features. Nothing is downloaded."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
     """SHA-256 of the file of weights, as `sha256sum FILE` prints it (of a folder: of its model.safetensors; of several
     shards: that of the lines that `sha256sum *.safetensors` prints). Other weights are refused."""
     reference: Nonempty | None = None

@@ -35,6 +35,7 @@ MAX_SEEDS = 1000
 GRACE = 100
 """Steps before a scheduler looks at trials for the first time, where a sweep gives none."""
 Mode = Literal["min", "max"]
+SeveralSeeds = Annotated[int, Field(ge=2, le=MAX_SEEDS)]
 
 
 def seconds(written: Any) -> Any:
@@ -162,9 +163,9 @@ SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator
 class SeedRange(Spec):
     """Seeds of a scheduler that adds seeds where arms are close."""
 
-    min: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 3
+    min: SeveralSeeds = 3
     """Seeds of every arm."""
-    max: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 12
+    max: SeveralSeeds = 12
     """Seeds of arms that are close."""
 
     @model_validator(mode="after")

@@ -48,13 +48,13 @@ def status(word: str) -> Markup:
     return Markup("<span aria-hidden='true' style='color:{}'>&#9679;</span> {}").format(dot, shown(word, 40))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
     """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the right."""
     heading = Markup("<th scope='col' style='{};font-weight:600'>{}</th>")
     head = Markup("").join(heading.format(_CELL, shown(name)) for name in columns)
     line = Markup("<tr style='{}'>{}</tr>")
     body = Markup("").join(line.format(_ROW, Markup("").join(map(_cell, row))) for row in rows)
-    return (paragraph(caption) if caption else Markup("")) + Markup(
+    return Markup(
         "<table style='border-collapse:collapse;margin:.2em 0 .6em;table-layout:auto'>"
         "<thead><tr style='{}'>{}</tr></thead><tbody>{}</tbody></table>"
     ).format(_ROW, head, body)
@@ -65,12 +65,12 @@ def paragraph(text: object) -> Markup:
     return Markup("<p style='margin:.4em 0'>{}</p>").format(as_markup(text))
 
 
-def fold(summary: str, body: Markup) -> Markup:
-    """Markup that is shown on a click on its summary."""
+def fold_spec(body: Markup) -> Markup:
+    """Markup that is shown on a click on the word `spec`."""
     return Markup(
-        "<details style='margin:.4em 0'><summary style='cursor:pointer'>{}</summary>"
+        "<details style='margin:.4em 0'><summary style='cursor:pointer'>spec</summary>"
         "<div style='margin:.3em 0 .3em 1.2em'>{}</div></details>"
-    ).format(shown(summary), body)
+    ).format(body)
 
 
 def code(text: str) -> Markup:

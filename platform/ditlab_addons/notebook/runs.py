@@ -19,7 +19,7 @@ from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.tracking.records import RunRecord, read_record
-from ditlab_addons.notebook.html import card, code, fold, paragraph, picture, shown, status, table
+from ditlab_addons.notebook.html import card, code, fold_spec, paragraph, picture, shown, status, table
 from ditlab_addons.notebook.specs import differing_fields
 
 MOST_RUNS = 30
@@ -72,7 +72,7 @@ def run_page(run: Run) -> str:
     if metrics:
         parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
     with noted("the spec"):
-        parts.append(fold("spec", differing_fields(run.spec)))
+        parts.append(fold_spec(differing_fields(run.spec)))
     parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
     return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
 
