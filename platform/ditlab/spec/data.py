@@ -12,6 +12,7 @@ from ditlab.spec.values import Nonempty, SizeText
 from ditlab_models.contract import Share, Spec
 
 Seed = Annotated[int, Field(ge=0)]
+NumStates = Annotated[int, Field(ge=2, le=16)]
 NumSamples = Annotated[int, Field(ge=10, le=1_000_000)]
 Size = Annotated[int, Field(ge=1, le=1000)]
 """A dimension of data that are generated."""
@@ -207,9 +208,9 @@ class MotifsData(GeneratedData):
     """Regions along each chromosome."""
     regions: Size = 64
     """Consecutive regions that make a sample (model.num_regions)."""
-    domains: Annotated[int, Field(ge=2, le=16)] = 5
+    domains: NumStates = 5
     """States of the hidden chain with the shorter runs (12 regions on average)."""
-    programs: Annotated[int, Field(ge=2, le=16)] = 5
+    programs: NumStates = 5
     """States of the hidden chain with the longer runs (30 regions). Each pair of states has motifs of its own."""
     hold_out: HoldOut | HoldOutClasses | None = None
     """Samples held out of training, for evaluation: a share of the samples, or some chromosomes,

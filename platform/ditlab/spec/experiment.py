@@ -44,6 +44,7 @@ from ditlab_models.extensions import extended_objective, with_kinds, with_solver
 from ditlab_models.families import AnyFamily, family_names, family_of, find_family
 from ditlab_models.plugins import PluginError
 
+RunSeed = Annotated[int, Field(ge=0, lt=2**63)]
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
 """Sections that came after the first runs, with the content under which a run is what it was without them."""
 LATER_DATA_FIELDS: dict[str, Any] = {
@@ -104,7 +105,7 @@ class Experiment(NamedSpec):
 
     name: str
     """Name of the run, for people: letters, digits, `-`, `_`, `.`."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: RunSeed = 0
     """Decides initial weights, order of samples and every random draw."""
     model: ModelSpec
     """The network, by family."""

@@ -19,7 +19,7 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, sweep_kinds
-from ditlab.spec.experiment import Experiment, NamedSpec, class_for
+from ditlab.spec.experiment import Experiment, NamedSpec, RunSeed, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, ClassOf, assign, field_at, parse_overrides, validate
@@ -35,6 +35,7 @@ MAX_SEEDS = 1000
 GRACE = 100
 """Steps before a scheduler looks at trials for the first time, where a sweep gives none."""
 Mode = Literal["min", "max"]
+Reduction = Annotated[int, Field(ge=2, le=1000)]
 SeveralSeeds = Annotated[int, Field(ge=2, le=MAX_SEEDS)]
 
 
@@ -129,7 +130,7 @@ class Asha(Spec):
     """Stops the worse trials at ever longer milestones."""
     grace: Count = GRACE
     """Steps that every trial trains, and the first milestone; at least evaluation.every."""
-    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
+    reduction: Reduction = 3
     """One trial in so many goes on at a milestone; the next milestone is so many times later."""
 
 
@@ -210,7 +211,7 @@ class Sweep(NamedSpec):
     also {min: 3, max: 12}: arms that are close get more."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: RunSeed = 0
     """Decides the values of every trial; the experiment's own seed is `seed` of the base."""
     time_budget: Annotated[
         PositiveFloat | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
@@ -254,11 +255,12 @@ class Sweep(NamedSpec):
     def _word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
         words = value if isinstance(value, list) else [value]
         problem = ""
-        if info.field_name == "mode" and not (words and all(word in ("min", "max") for word in words)):
-            problem = "must be min or max, or a list with one of them for each metric"
-        if info.field_name == "metric" and not (words and all(isinstance(word, str) and word for word in words)):
+        if info.field_name == "mode":
+            if not words or any(word not in ("min", "max") for word in words):
+                problem = "must be min or max, or a list with one of them for each metric"
+        elif not words or not all(isinstance(word, str) and word for word in words):
             problem = "must be the name of a metric, such as eval/velocity, or several"
-        elif info.field_name == "metric" and len(set(words)) < len(words):
+        elif len(set(words)) < len(words):
             problem = "names a metric twice; keep one of the two"
         if problem:
             raise ValueError(f"{info.field_name}={format_value(value)} {problem}.")
