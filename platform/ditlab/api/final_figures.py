@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ditlab.api.pages import log_files, renew_report
 from ditlab.api.run import Run
-from ditlab.progress import ignore
 from ditlab.reports.formatting import format_clock
 from ditlab.reports.time_summary import FIGURES_TIME
 from ditlab.runs.cores import computing_beside_others
@@ -46,8 +45,8 @@ class FinalFigures:
 def draw_final_figures(
     run: Run,
     warn: Callable[[str], None],
-    on_stage: Callable[[str], None] = ignore,
-    share: float | None = SHARE,
+    on_stage: Callable[[str], None],
+    share: float | None,
 ) -> FinalFigures:
     """Draw figures of a finished run into its folder; log them and their time to it, and renew its page.
 
@@ -66,8 +65,7 @@ def draw_final_figures(
         first = [kind for kind in kinds if kind in FIRST]
         seconds = inf
         if share is not None:
-            summary = run.time()  # None for a run too short to have logged its steps
-            seconds = share * summary.training if summary else 0.0
+            seconds = share * _training_seconds(run)
             if _is_slow(run):
                 first = ["loss"]
                 seconds = 0.0
@@ -120,6 +118,12 @@ def _by_importance(kinds: Sequence[str]) -> list[str]:
 
     order = [*FIRST, *SENTENCES]
     return sorted(kinds, key=lambda kind: order.index(kind) if kind in order else len(order))
+
+
+def _training_seconds(run: Run) -> float:
+    """Seconds of the run's steps, evaluations and saves; 0 for a run too short to have logged them."""
+    summary = run.time()
+    return summary.training if summary else 0.0
 
 
 def _is_slow(run: Run) -> bool:

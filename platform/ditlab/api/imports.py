@@ -52,9 +52,7 @@ def import_data(
         return published(written, request, replace, warn, place)
 
 
-def import_beginning(
-    kind: str, options: Spec, folder: Path, progress: Progress = ignore_progress
-) -> list[WrittenStore]:
+def import_beginning(kind: str, options: Spec, folder: Path, progress: Progress) -> list[WrittenStore]:
     """Import about the first 1,000 records of a source into a folder, by an importer that `has_dry_run`.
 
     Raises UserError as the importer does for this beginning.

@@ -58,7 +58,7 @@ def spec_files(path: Path) -> list[Path]:
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
-def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
+def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
     """Read the mapping of one YAML file, without its parents. Raises UserError for any other file. `named_by` is the
     field that names the file: `child.yaml: extends=base.yaml`."""
     shown = spec_name(path)

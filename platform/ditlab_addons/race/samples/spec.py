@@ -138,7 +138,7 @@ def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSw
     return validate(SamplingSweep, mapping, f"{spec_name(path)}: ")
 
 
-def load_checked(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
+def load_checked(path: Path, overrides: Sequence[str]) -> SamplingSweep:
     """Load a sweep, and check every point against the run that its base names. Raises UserError."""
     sweep = load_sampling_sweep(path, overrides)
     run = find_training_run(Home.from_environment(), sweep.base.run)
