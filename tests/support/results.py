@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ditlab.cli import output
 from ditlab.cli.main import cli
@@ -18,7 +18,8 @@ from ditlab.cli.output_types import result_type, result_types
 @cache
 def strict_type(command: str) -> TypeAdapter[Any]:
     """Type of what a command prints, without a key too many; `data import` for each kind of data."""
-    return result_type("data import" if command.startswith("data import ") else command, is_strict=True)
+    known = result_type("data import" if command.startswith("data import ") else command)
+    return TypeAdapter(known, config=ConfigDict(extra="forbid", use_attribute_docstrings=True, strict=True))
 
 
 def check_result(arguments: Sequence[object], out: str) -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ditlab.api.run import Run, open_run
 from ditlab.progress import Progress, ignore_progress
-from ditlab.tracking.records import find_training_run
 
 if TYPE_CHECKING:
     import torch
@@ -47,11 +45,8 @@ def evaluate_averages(
     opened.home.check_place()
     opened.wait_as_in_training()
     from ditlab.analysis.averages import evaluate_averages as evaluate
-    from ditlab.analysis.opened_run import open_found
 
-    found = find_training_run(opened.home, opened.id)
-    saved = replace(open_found(found, opened.home, opened.warn, opened.on_progress), anyway=opened.anyway).saved()
-    return evaluate(saved, averages, quality, rows, batch, overrides)
+    return evaluate(opened.refresh()._opened().saved(), averages, quality, rows, batch, overrides)
 
 
 def figures() -> FigureSet:

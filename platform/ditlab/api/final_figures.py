@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ditlab.api.pages import log_files, renew_report
 from ditlab.api.run import Run
-from ditlab.progress import ignore
 from ditlab.reports.formatting import format_clock
 from ditlab.reports.time_summary import FIGURES_TIME
 from ditlab.runs.cores import computing_beside_others
@@ -37,7 +36,6 @@ LARGEST_ON_CPU = 20_000_000
 class FinalFigures:
     """Figures that were drawn at a run's end."""
 
-    files: list[Path]
     kinds: list[str]
     """Kinds that the run has."""
     left: list[str]
@@ -47,9 +45,8 @@ class FinalFigures:
 def draw_final_figures(
     run: Run,
     warn: Callable[[str], None],
-    on_stage: Callable[[str], None] = ignore,
-    share: float | None = SHARE,
-    clock: Callable[[], float] = time.monotonic,
+    on_stage: Callable[[str], None],
+    share: float | None,
 ) -> FinalFigures:
     """Draw figures of a finished run into its folder; log them and their time to it, and renew its page.
 
@@ -60,7 +57,7 @@ def draw_final_figures(
     Raises KeyboardInterrupt at a signal; what was drawn until then stays.
     """
     if share is not None and not run.spec.evaluation.samples:
-        return FinalFigures([], [], [])
+        return FinalFigures([], [])
     try:
         on_stage("opening the run for its figures")
         figures = run.figures()
@@ -75,8 +72,8 @@ def draw_final_figures(
         others = [kind for kind in kinds if kind not in first]
         drawn: list[str] = []
         files: list[Path] = []
-        with _time_logged(run, clock), computing_beside_others(warn):
-            for kind, stage in scheduled(first, others, seconds, clock):
+        with _time_logged(run), computing_beside_others(warn):
+            for kind, stage in scheduled(first, others, seconds, time.monotonic):
                 on_stage(stage)
                 drawn.append(kind)
                 files += _draw(run, figures, kind, warn)
@@ -84,11 +81,11 @@ def draw_final_figures(
         pictures = [file for file in files if file.suffix in {".png", ".gif"}]
         log_files(run.home, run.folder, pictures, run.warn, "figures")
         renew_report(run.home, run.folder, warn)
-        return FinalFigures(files, kinds, [kind for kind in kinds if kind not in drawn])
+        return FinalFigures(kinds, [kind for kind in kinds if kind not in drawn])
     except Exception as error:
         _raise_if_interrupted(error)
         warn(f"figures were not drawn ({error}); ditlab figures {run.id} draws them.")
-        return FinalFigures([], [], [])
+        return FinalFigures([], [])
 
 
 def scheduled(
@@ -147,14 +144,14 @@ def _draw(run: Run, figures: FigureSet, kind: str, warn: Callable[[str], None]) 
 
 
 @contextmanager
-def _time_logged(run: Run, clock: Callable[[], float]) -> Iterator[None]:
+def _time_logged(run: Run) -> Iterator[None]:
     """Journal the time of the block, however it ends, at the run's last step."""
-    begun = clock()
+    begun = time.monotonic()
     try:
         yield
     finally:
         journal = JournalWriter(run.folder, warn=run.warn)
-        journal.log_metrics(run.record.step, {FIGURES_TIME: clock() - begun})
+        journal.log_metrics(run.record.step, {FIGURES_TIME: time.monotonic() - begun})
         journal.close()
 
 

@@ -14,7 +14,7 @@ from ditlab.data.importing import ImportRequest, find_importer, run_import
 from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.spec.uris import is_uri
 from ditlab.storage.files import folder_size
 from ditlab.tracking.records import scan_runs
@@ -32,7 +32,7 @@ def import_data(
     out: Path | None = None,
     address: str | None = None,
     progress: Progress = ignore_progress,
-    warn: Callable[[str], None] = lambda message: None,
+    warn: Callable[[str], None] = ignore,
     replace: bool = False,
 ) -> list[WrittenStore]:
     """Run an importer into `out` (None: DITLAB_HOME/stores), and return the stores that it wrote.
@@ -52,9 +52,7 @@ def import_data(
         return published(written, request, replace, warn, place)
 
 
-def import_beginning(
-    kind: str, options: Spec, folder: Path, progress: Progress = ignore_progress
-) -> list[WrittenStore]:
+def import_beginning(kind: str, options: Spec, folder: Path, progress: Progress) -> list[WrittenStore]:
     """Import about the first 1,000 records of a source into a folder, by an importer that `has_dry_run`.
 
     Raises UserError as the importer does for this beginning.

@@ -36,41 +36,37 @@ class NewPath(click.Path):
         return found
 
 
-as_json: Decorator = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output."
-)
-anyway: Decorator = click.option(
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output.")
+anyway = click.option(
     "--anyway", is_flag=True, help="Go on where the data are other than the run's; nothing is added to the run."
 )
-overrides: Decorator = click.option(
+overrides = click.option(
     "--set", "overrides", multiple=True, metavar="P=V", help="Override a field by its dotted path: optimizer.lr=1e-4."
 )
-quick: Decorator = click.option(
+quick = click.option(
     "--quick",
     is_flag=True,
     help="Shorten it to about a minute: few steps, small batches, few evaluated samples. Prints what it changes; "
     "fields of --set stay.",
 )
-grace: Decorator = click.option(
+grace = click.option(
     "--grace", type=click.FloatRange(min=1.0), default=25.0, show_default=True, metavar="S", envvar="DITLAB_GRACE",
     help="Seconds from a signal (Ctrl-C, SIGTERM, a batch system's) to the end: what is not saved by then is lost.",
 )  # fmt: skip
-seeds: Decorator = click.option(
+seeds = click.option(
     "--seeds", type=click.IntRange(min=2), metavar="N",
     help="Train N runs, one after the other, under the spec's seed, the next one, and so on: a group, which `ditlab "
     "compare` and `ditlab runs` show as one. With --resume GROUP its unfinished runs go on.",
 )  # fmt: skip
-figures: Decorator = click.option(
+figures = click.option(
     "--figures/--no-figures", default=None, envvar="DITLAB_FIGURES",
     help="Draw all of the family's figures at the end, or none. Default: samples and loss, then others for up to a "
     "tenth of the training's time; with --quick samples and loss alone; of a large network without a GPU the loss.",
 )  # fmt: skip
-spec: Decorator = click.argument("spec", type=click.Path(path_type=Path))
-run: Decorator = click.argument("run")
-ema: Decorator = click.option(
-    "--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`."
-)
-train_address: Decorator = click.option(
+spec = click.argument("spec", type=click.Path(path_type=Path))
+run = click.argument("run")
+ema = click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+train_address = click.option(
     "--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone)."
 )
 

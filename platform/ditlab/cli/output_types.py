@@ -65,20 +65,16 @@ def result_types() -> dict[str, Any]:
     return found
 
 
-def result_type(command: str, *, is_strict: bool = False) -> TypeAdapter[Any]:
-    """Return the type of the last line that a command prints; strict: keys that it has not are refused.
-
-    Raises UserError for an unknown command.
-    """
+def result_type(command: str) -> Any:
+    """Return the type of the last line that a command prints. Raises UserError for an unknown command."""
     types = result_types()
     if command not in types:
         raise UserError(f"--result {command}: no command is called so; {nearest(command, list(types))}")
-    extra: Literal["forbid", "ignore"] = "forbid" if is_strict else "ignore"
-    config = ConfigDict(extra=extra, use_attribute_docstrings=True, strict=True)
-    return TypeAdapter(types[command] | ErrorOutput, config=config)
+    return types[command] | ErrorOutput
 
 
 def result_schema(command: str) -> dict[str, Any]:
     """JSON schema (2020-12) of the object that a command prints. Raises UserError for an unknown command."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, "title": f"ditlab {command} --json", **result_type(command).json_schema()}
+    found = TypeAdapter(result_type(command), config=ConfigDict(use_attribute_docstrings=True, strict=True))
+    return {"$schema": dialect, "title": f"ditlab {command} --json", **found.json_schema()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -49,17 +48,23 @@ def status_text(status: str) -> Text:
     return Text(escape_for_terminal(status), STATUS_COLOURS.get(status, ""))
 
 
-class LiveDisplay(ABC):
+class LiveDisplay:
     """Progress on standard error, with messages above it. Use as a context manager."""
 
-    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with a stage, which is shown until the first report."""
         self._console = console or TerminalConsole(stderr=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._clock, self._plain = clock, PlainLines(self.describe, clock)
+        self.stage(stage)
 
-    @abstractmethod
+    def stage(self, name: str) -> None:
+        """Show what is waited for."""
+        self._text = f"{name} ..."
+
     def describe(self) -> str:
         """Text of a plain line."""
+        return self._text
 
     def render(self) -> RenderableType:
         """Content on a terminal: the text of a plain line, cut where the terminal ends."""
@@ -72,7 +77,7 @@ class LiveDisplay(ABC):
     def say(self, message: str) -> None:
         """Print a message above the display."""
         if self._is_live:
-            self._console.print(escape_for_terminal(message), markup=False, highlight=False, soft_wrap=True)
+            self._console.print(message, soft_wrap=True)
         else:
             print_plain(message)
 
@@ -98,11 +103,7 @@ class LiveDisplay(ABC):
 class ProgressBars(LiveDisplay):
     """A bar and a line about the latest task; in a log, lines alone. Call it to report (`ditlab.progress`)."""
 
-    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with a stage, which is shown until the first report."""
-        super().__init__(console, clock)
-        self._what = ""
-        self.stage(stage)
+    _what = ""
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
         """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit counts nothing."""
@@ -141,21 +142,8 @@ class ProgressBars(LiveDisplay):
 
 
 class ProgressLine(LiveDisplay):
-    """Step, loss by component, speed and time left, in one line."""
-
-    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with a stage, which is shown until the first step."""
-        super().__init__(console, clock)
-        self.stage(stage)
-
-    def stage(self, name: str) -> None:
-        """Show what is done before the first step."""
-        self._text = f"{name} ..."
+    """Step, loss by component, speed and time left, in one line; a stage before the first step."""
 
     def update(self, progress: TrainingProgress) -> None:
         """Show the latest progress: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
         self._text = progress.describe()
-
-    def describe(self) -> str:
-        """Latest progress."""
-        return self._text

@@ -30,11 +30,14 @@ class CompileDecision:
         return f"{self.numbers} ({self.reason})"
 
 
-def compile_decision(experiment: Experiment, device_type: str, torch_version: str | None = None) -> CompileDecision:
-    """Decide whether the blocks are compiled, on a device of type `cpu` or `cuda`; `torch_version` None: the installed.
+def compile_decision(experiment: Experiment, device_type: str) -> CompileDecision:
+    """Decide whether the blocks are compiled under the installed torch, on a device of type `cpu` or `cuda`.
+
     The same spec gives the same bits on every machine of a kind, or an error: UserError for ZeRO-3 under a torch whose
-    compiled blocks lose gradients there."""
-    torch_version, asked = (torch_version or installed_torch()).split("+")[0], experiment.engine.compile
+    compiled blocks lose gradients there.
+    """
+    torch_version = installed_torch().split("+")[0]
+    asked = experiment.engine.compile
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
     is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
     if asked is True and is_old and experiment.engine.zero.stage == 3:

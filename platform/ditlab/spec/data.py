@@ -1,17 +1,21 @@
 """Data of an experiment (`data`)."""
 
-from collections.abc import Mapping
 from functools import partial
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ditlab.parts import absent_part
 from ditlab.spec.uris import refuse_storage
-from ditlab.spec.values import SizeText
-from ditlab_models.contract import Spec
+from ditlab.spec.values import Nonempty, SizeText
+from ditlab_models.contract import Share, Spec
 
+Seed = Annotated[int, Field(ge=0)]
+NumStates = Annotated[int, Field(ge=2, le=16)]
+NumSamples = Annotated[int, Field(ge=10, le=1_000_000)]
+Size = Annotated[int, Field(ge=1, le=1000)]
+"""A dimension of data that are generated."""
 HoldOut = Annotated[float, Field(ge=0, le=0.5)]
 Packing = Literal["joined", "masked"]
 """Attention among the documents of a row of tokens."""
@@ -23,7 +27,7 @@ _MOST_AT_ONCE = 2**27
 class HoldOutClasses(Spec):
     """Whole classes that are kept out of training: all rows of some chromosomes."""
 
-    column: Annotated[str, Field(min_length=1)]
+    column: Nonempty
     """Column of class indices."""
     values: Annotated[tuple[str | int, ...], Field(strict=False)]
     """Classes to keep out: their names, or their numbers where the column has no names."""
@@ -84,12 +88,23 @@ def order_of(data: Spec) -> OrderSpec:
     return order
 
 
-def _check_size(sizes: Mapping[str, int], most: int = _MOST_AT_ONCE) -> None:
-    """Raise ValueError where generated data of these sizes, by field, would have more than `most` numbers."""
-    numbers = prod(sizes.values())
-    if numbers > most:
-        written = ", ".join(f"data.{name}={size}" for name, size in sizes.items())
-        raise ValueError(f"{written} give {numbers:,} numbers, and at most {most:,} are made; lower one of them.")
+class GeneratedData(Spec):
+    """Base of the data that are generated, of a bounded size."""
+
+    size_fields: ClassVar[tuple[str, ...]]
+    """Fields whose product is the number of numbers; null counts as 1."""
+    most_numbers: ClassVar[int] = _MOST_AT_ONCE
+
+    @model_validator(mode="after")
+    def _fits_a_disk(self) -> Self:
+        sizes = {name: getattr(self, name) or 1 for name in self.size_fields}
+        numbers = prod(sizes.values())
+        if numbers > self.most_numbers:
+            written = ", ".join(f"data.{name}={size}" for name, size in sizes.items())
+            raise ValueError(
+                f"{written} give {numbers:,} numbers, and at most {self.most_numbers:,} are made; lower one of them."
+            )
+        return self
 
 
 class DigitsData(Spec):
@@ -155,7 +170,7 @@ class ArrowData(Spec):
     packing: Packing = "joined"
     """Attention among documents that share a row of text. `joined`: a token attends to the whole row, whatever document
     it is of. `masked`: to its own document alone. The rows are the same, and no token is wasted."""
-    flip: Annotated[float, Field(ge=0, le=1)] = 0.0
+    flip: Share = 0.0
     """Probability that a training image is mirrored from left to right, drawn anew by seed, step and sample. Held-out
     images stay as they are."""
     captions: Literal["whole", "one"] = "whole"
@@ -176,69 +191,63 @@ class ArrowData(Spec):
         return self
 
 
-class MotifsData(Spec):
+class MotifsData(GeneratedData):
     """Generated regions of a genome, with planted motif modules and so with a known optimum. Needs no download."""
 
+    size_fields = ("chromosomes", "peaks", "motifs")
+    most_numbers = _MOST_NUMBERS
     kind: Literal["motifs"] = "motifs"
     """Generated data: sparse motif scores whose modules run along the genome."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the modules and of every draw; it does not follow the experiment's seed."""
-    motifs: Annotated[int, Field(ge=1, le=1000)] = 31
+    motifs: Size = 31
     """Motif scores of a region; accessibility comes on top (model.num_features = motifs + 1)."""
     chromosomes: Annotated[int, Field(ge=3, le=100)] = 20
     """Chromosomes, chr1 and so on; each is drawn on its own."""
     peaks: Annotated[int, Field(ge=1, le=100_000)] = 4000
     """Regions along each chromosome."""
-    regions: Annotated[int, Field(ge=1, le=1000)] = 64
+    regions: Size = 64
     """Consecutive regions that make a sample (model.num_regions)."""
-    domains: Annotated[int, Field(ge=2, le=16)] = 5
+    domains: NumStates = 5
     """States of the hidden chain with the shorter runs (12 regions on average)."""
-    programs: Annotated[int, Field(ge=2, le=16)] = 5
+    programs: NumStates = 5
     """States of the hidden chain with the longer runs (30 regions). Each pair of states has motifs of its own."""
     hold_out: HoldOut | HoldOutClasses | None = None
     """Samples held out of training, for evaluation: a share of the samples, or some chromosomes,
     `{column: chromosome, values: [chr1]}`. Null: the last two chromosomes."""
 
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "MotifsData":
-        _check_size({"chromosomes": self.chromosomes, "peaks": self.peaks, "motifs": self.motifs}, _MOST_NUMBERS)
-        return self
 
-
-class GaussianMixtureData(Spec):
+class GaussianMixtureData(GeneratedData):
     """Generated points of a mixture of Gaussians, whose optimal denoiser is known. Needs no download."""
 
+    size_fields = ("num", "regions", "dimensions")
     kind: Literal["gaussian_mixture"] = "gaussian_mixture"
     """Generated data: points around a few centres."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the centres and of every draw; it does not follow the experiment's seed."""
-    components: Annotated[int, Field(ge=1, le=1000)] = 8
+    components: Size = 8
     """Gaussians, equally likely. Their means are uniform in [-0.5, 0.5] along each dimension."""
-    dimensions: Annotated[int, Field(ge=1, le=1000)] = 2
+    dimensions: Size = 2
     """Numbers of a point."""
     std: Annotated[float, Field(gt=0, le=0.0625)] = 0.05
     """Standard deviation of each Gaussian, at most 1/16, so that all points lie in [-1, 1]."""
-    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    num: NumSamples = 20_000
     """Samples."""
-    regions: Annotated[int, Field(ge=1, le=1000)] | None = None
+    regions: Size | None = None
     """Points of a sample. Null: a sample is one point, an image of one pixel with a channel for each dimension (`dit`:
     model.image_size=1, model.patch_size=1, model.channels = dimensions). A number: so many points that do not depend on
     each other, regions with a feature for each dimension (`region`)."""
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""
 
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "GaussianMixtureData":
-        _check_size({"num": self.num, "regions": self.regions or 1, "dimensions": self.dimensions})
-        return self
 
-
-class MarkovChainData(Spec):
+class MarkovChainData(GeneratedData):
     """Generated tokens of a Markov chain, whose true scores are known. Needs no download."""
 
+    size_fields = ("num", "length")
     kind: Literal["markov_chain"] = "markov_chain"
     """Generated data: sequences in which each token depends on the one before."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the transitions and of every draw; it does not follow the experiment's seed."""
     states: Annotated[int, Field(ge=2, le=64)] = 8
     """Tokens of the chain (model.vocabulary)."""
@@ -247,15 +256,10 @@ class MarkovChainData(Spec):
     above 1 all of them are alike. A hundredth of each transition is uniform."""
     length: Annotated[int, Field(ge=2, le=100_000)] = 16
     """Tokens of a sample (model.length)."""
-    num: Annotated[int, Field(ge=10, le=1_000_000)] = 20_000
+    num: NumSamples = 20_000
     """Samples."""
     hold_out: HoldOut = 0.1
     """Share of the samples kept out of training, for evaluation."""
-
-    @model_validator(mode="after")
-    def _fits_a_disk(self) -> "MarkovChainData":
-        _check_size({"num": self.num, "length": self.length})
-        return self
 
 
 class TextData(Spec):

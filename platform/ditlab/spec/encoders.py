@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ditlab.spec.values import Nonempty
 from ditlab_models.contract import ANY, BatchField, Spec
 
-Place = Annotated[str, Field(min_length=1)]
+Place = Nonempty
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 TEXT = ("text", "text_mask", "text_pooled")
 """Fields that an encoder of captions makes."""
@@ -26,7 +28,7 @@ class Scorer(Spec):
     model: Place
     """Folder of the model and its tokeniser (GPT-2 large, in most papers). Nothing is downloaded: fetch it with
     `hf download openai-community/gpt2-large --local-dir FOLDER`."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    sha256: Sha256 | None = None
     """SHA-256 that its files must have, as `ditlab evaluate` prints it; null: any, and the measurement records it."""
 
 

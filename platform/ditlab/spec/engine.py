@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ditlab.spec.encoders import Scorer
+from ditlab.spec.encoders import Scorer, Sha256
 from ditlab.spec.optimization import Count
 from ditlab.spec.uris import refuse_storage
-from ditlab.spec.values import format_value
-from ditlab_models.contract import Spec
+from ditlab.spec.values import Nonempty, format_value
+from ditlab_models.contract import PositiveFloat, Share, Spec
 
 LARGEST_BUCKET = 500_000_000
 """Most gradient values that workers reduce at once; fewer where a network has fewer parameters."""
@@ -109,9 +109,9 @@ class EvaluatorResources(Spec):
     """CPU cores that an evaluation reserves on the cluster, and its threads. Null: none are reserved, and it has the
     threads of a worker of the run. Its priority is lower than theirs (nice 10). On the CPU, metrics have the bits of an
     evaluation within the training where the threads are as many."""
-    gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+    gpus: Share = 0.0
     """GPUs, or the part of one, beside those of the workers; 0 evaluates on the CPU."""
-    custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    custom: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Resources of Ray's by your own names, such as {cheap: 1}, which the nodes that may evaluate were started with
     (`ray start --resources='{"cheap": 4}'`)."""
 
@@ -131,13 +131,13 @@ class ImageFeatures(Spec):
     kind: Literal["inception", "dinov2", "clip"]
     """Network, and figures: the Inception v3 of FID (FID, KID, precision, recall, density, coverage), DINOv2
     (FD-DINOv2, MMD), or CLIP (CMMD, and CLIP score where samples have captions)."""
-    weights: Annotated[str, Field(min_length=1)]
+    weights: Nonempty
     """File of the weights (inception: pt_inception-2015-12-05-6726825d.pth, or its tensors as safetensors), or folder
     as transformers saves it; a relative one may lie in DITLAB_HOME/caches/features. Nothing is downloaded."""
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
     """SHA-256 of the file of weights, as `sha256sum FILE` prints it (of a folder: of its model.safetensors; of several
     shards: that of the lines that `sha256sum *.safetensors` prints). Other weights are refused."""
-    reference: Annotated[str, Field(min_length=1)] | None = None
+    reference: Nonempty | None = None
     """An .npz file as ADM writes them, in place of the run's training images: statistics of these features (`mu`,
     `sigma`) for the Frechet distance, images (`arr_0`, uint8 NHWC) for all figures, or both. Null: training images."""
 
@@ -198,7 +198,7 @@ class Evaluation(Spec):
 class Tracking(Spec):
     """MLflow."""
 
-    experiment: Annotated[str, Field(min_length=1)] = "ditlab"
+    experiment: Nonempty = "ditlab"
     """MLflow experiment that the run appears under."""
     uri: str | None = None
     """MLflow tracking server or database (http://host:5000, sqlite:///file.db). Null: MLFLOW_TRACKING_URI where that is

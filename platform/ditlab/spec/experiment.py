@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache, partialmethod
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
 from ditlab.errors import UserError, nearest
@@ -33,7 +33,7 @@ from ditlab.spec.optimization import (
     WarmupStableDecaySchedule,
     optimizers_with,
 )
-from ditlab.spec.overrides import Assignment, assign, explain
+from ditlab.spec.overrides import Assignment, assign, validate
 from ditlab.spec.plugins import AddedParts, parts_in, section_fields
 from ditlab.spec.resources import Resources
 from ditlab.spec.start import Start
@@ -44,7 +44,7 @@ from ditlab_models.extensions import extended_objective, with_kinds, with_solver
 from ditlab_models.families import AnyFamily, family_names, family_of, find_family
 from ditlab_models.plugins import PluginError
 
-NOTHING_ADDED = AddedParts()
+RunSeed = Annotated[int, Field(ge=0, lt=2**63)]
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
 """Sections that came after the first runs, with the content under which a run is what it was without them."""
 LATER_DATA_FIELDS: dict[str, Any] = {
@@ -88,12 +88,24 @@ def check_name(name: str) -> str:
     return name
 
 
-class Experiment(Spec):
+class NamedSpec(Spec):
+    """Base of the specs that a file describes: an experiment, sweeps."""
+
+    name: str
+
+    _plain_name = field_validator("name")(check_name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field in JSON's types, defaults included."""
+        return self.model_dump(mode="json", serialize_as_any=True)
+
+
+class Experiment(NamedSpec):
     """One training run. `model`, `objective` and `sampling` are those of the model's family."""
 
     name: str
     """Name of the run, for people: letters, digits, `-`, `_`, `.`."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: RunSeed = 0
     """Decides initial weights, order of samples and every random draw."""
     model: ModelSpec
     """The network, by family."""
@@ -127,7 +139,6 @@ class Experiment(Spec):
     """Tracking of metrics."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
-    _plain_name = field_validator("name")(check_name)
 
     @model_validator(mode="after")
     def fits_together(self) -> Experiment:
@@ -215,10 +226,6 @@ class Experiment(Spec):
         """Return the fields of a batch that network and loss read."""
         return (*self.model.batch_fields(), *self.objective.batch_fields(self.model))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Every field in JSON's types, defaults included."""
-        return self.model_dump(mode="json", serialize_as_any=True)
-
     def replace(self, path: str, value: Any) -> Experiment:
         """Return the experiment with the field at a dotted path changed: `spec.replace("optimizer.lr", 3e-4)`. A
         mapping is merged into the fields that it names. Raises UserError, naming field and value, for what is wrong."""
@@ -268,9 +275,7 @@ class Experiment(Spec):
 
 
 @cache
-def experiment_class(
-    family: AnyFamily, objective: type[ObjectiveSpec], added: AddedParts = NOTHING_ADDED
-) -> type[Experiment]:
+def experiment_class(family: AnyFamily, objective: type[ObjectiveSpec], added: AddedParts) -> type[Experiment]:
     """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
     loss components and time densities of other packages, `added` all other parts of theirs."""
     default: Any = objective
@@ -321,8 +326,4 @@ def class_for(mapping: Any) -> type[Experiment]:
 
 def validate_experiment(mapping: Mapping[str, Any]) -> Experiment:
     """Validate a resolved mapping. Raises UserError with one line a mistake."""
-    cls = class_for(mapping)
-    try:
-        return cls.model_validate(dict(mapping))
-    except ValidationError as error:
-        raise UserError("\n".join(explain(error, cls, mapping))) from None
+    return validate(class_for(mapping), mapping)

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -27,7 +27,6 @@ from ditlab.storage.plain_files import MIB, UnusableFile, read_plain
 
 SpecT = TypeVar("SpecT")
 _log = logging.getLogger("ditlab.spec")
-_said: set[str] = set()
 FILES = ("model.init.from", "evaluation.features.weights", "evaluation.features.reference")
 """Fields with files whose own name tells their kind, whatever they link to."""
 STANDARD_INPUT = Path("-")
@@ -59,7 +58,7 @@ def spec_files(path: Path) -> list[Path]:
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
-def read_mapping(path: Path, named_by: str = "") -> dict[str, Any]:
+def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
     """Read the mapping of one YAML file, without its parents. Raises UserError for any other file. `named_by` is the
     field that names the file: `child.yaml: extends=base.yaml`."""
     shown = spec_name(path)
@@ -95,10 +94,9 @@ def _read_stream(stream: TextIO | None) -> bytes:
     return stream.buffer.read(MAX_BYTES + 1)
 
 
+@cache
 def _warn_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        _log.warning("%s", message)
+    _log.warning("%s", message)
 
 
 def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ditlab.spec.uris import refuse_storage
+from ditlab.spec.values import Nonempty
 from ditlab_models.checks import check_multiple
-from ditlab_models.contract import Spec
+from ditlab_models.contract import PositiveInt, Spec
 
 SMALLEST_RESOLUTION = 8
 
@@ -72,7 +73,7 @@ class ImagesOptions(Spec):
     label_from: Literal["folder", "cls"] | None = None
     """Origin of classes (column label). `folder`: each folder directly below --source is a class; `cls`: the .cls file
     of the same stem. Classes are numbered in the order of their names, and by value where all are whole numbers."""
-    label_column: Annotated[str, Field(min_length=1)] | None = None
+    label_column: Nonempty | None = None
     """Column of Parquet or metadata that holds classes: whole numbers or text. Names that Hugging Face's `datasets` has
     written (ClassLabel) are kept."""
     sizes: Literal["aspect", "square"] = "aspect"
@@ -85,17 +86,17 @@ class ImagesOptions(Spec):
     keeps one that is as long on one side, and leaves out the smaller."""
     grey: bool = False
     """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and blue."""
-    patch: Annotated[int, Field(ge=1)] = 16
+    patch: PositiveInt = 16
     """Side of the model's patches (model.patch_size)."""
-    step: Annotated[int, Field(ge=1)] | None = None
+    step: PositiveInt | None = None
     """Sides of sizes are multiples of this, itself a multiple of --patch [default: 4 patches]."""
-    min_side: Annotated[int, Field(ge=1)] | None = None
+    min_side: PositiveInt | None = None
     """Shortest side of a size [default: --step]."""
-    max_side: Annotated[int, Field(ge=1)] | None = None
+    max_side: PositiveInt | None = None
     """Longest side of a size (model.max_resolution) [default: twice --resolution, not above 1024]."""
-    image_column: Annotated[str, Field(min_length=1)] = "image"
+    image_column: Nonempty = "image"
     """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
-    caption_column: Annotated[str, Field(min_length=1)] = "caption"
+    caption_column: Nonempty = "caption"
     """Column of Parquet or metadata that holds captions."""
     caption_length: Annotated[int, Field(ge=4)] = 512
     """Bytes of a caption's column; longer captions are cut between two characters, and counted."""
@@ -103,9 +104,9 @@ class ImagesOptions(Spec):
     """Treatment of an image without a caption."""
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a file that is damaged or no image."""
-    max_pixels: Annotated[int, Field(ge=1)] = 64_000_000
+    max_pixels: PositiveInt = 64_000_000
     """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a pixel."""
-    processes: Annotated[int, Field(ge=1)] | None = None
+    processes: PositiveInt | None = None
     """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
     name: FolderName | None = None
     """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
@@ -143,18 +144,18 @@ class TextOptions(Spec):
     """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web,
     hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are searched to their depth
     and read in the order of the paths; a zip of this machine is read as a folder."""
-    tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
+    tokenizer: Nonempty = "bytes"
     """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
     a folder that holds one, or a tokeniser's name on the Hugging Face hub."""
     vocabulary: Annotated[int, Field(ge=257)] | None = None
     """Tokens of --tokenizer=bpe: the 256 bytes, the end token and what is learned [default: 4096]."""
     length: Annotated[int, Field(ge=2)] = 1024
     """Tokens of a row (model.length)."""
-    column: Annotated[str, Field(min_length=1)] = "text"
+    column: Nonempty = "text"
     """Key of JSON lines, or column of tables and shards, that holds the text."""
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no JSON, a damaged row."""
-    processes: Annotated[int, Field(ge=1)] | None = None
+    processes: PositiveInt | None = None
     """Processes that tokenise; the store is the same for any number [default: the cores, fewer for a small text]."""
     name: FolderName | None = None
     """Name of the store and its folder [default: text-SOURCE-TOKENIZER-LENGTH]."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ditlab.spec.values import Nonempty
 from ditlab_models.contract import NonNegativeFloat, PositiveFloat, Role, Share, Spec
 from ditlab_models.extensions import with_kinds
 from ditlab_models.finetuning import LoRA, Pattern, matches
@@ -280,7 +281,7 @@ class WarmupStableDecaySchedule(RisingSchedule):
 
     kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
     """Linear rise, constant rate, fall at the end."""
-    decay_start: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    decay_start: Warmup | None = None
     """Step after which the rate falls, down to `final` at the run's last step; null: it does not fall. A resume may set
     or change it."""
     shape: Literal["sqrt", "linear"] = "sqrt"
@@ -430,7 +431,7 @@ class Averages(Spec):
 class EarlyStop(Spec):
     """End of a run whose evaluations have stopped to get better. The learning rate's schedule is that of all steps."""
 
-    metric: Annotated[str, Field(min_length=1)]
+    metric: Nonempty
     """Metric of the evaluations, such as `eval/velocity`."""
     mode: Literal["min", "max"] = "min"
     """`min`: lower values are better; `max`: higher ones."""

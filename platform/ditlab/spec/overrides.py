@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -23,6 +23,7 @@ from ditlab.spec.values import format_value, printable, printable_sentence, shor
 from ditlab.spec.yaml_text import parse_yaml
 from ditlab_models.contract import Spec
 
+SpecT = TypeVar("SpecT", bound=Spec)
 ClassOf = Callable[[dict[str, Any]], type[Spec]]
 """Gives the spec class that a mapping is written for."""
 SELECTORS = ("kind", "family", "process")
@@ -274,6 +275,14 @@ def _unknown_field(
     if other := next((each for each in kinds if key in each and selector in each), None):
         remedy = f"set {above}.{selector} to {other[selector].default} first."
     return f"{above}.{selector}={fields[selector].default} has no field '{name}'; {remedy}"
+
+
+def validate(cls: type[SpecT], mapping: Mapping[str, Any], before: str = "") -> SpecT:
+    """Validate a resolved mapping. Raises UserError with one line a mistake, each behind the text `before`."""
+    try:
+        return cls.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise UserError("\n".join(before + line for line in explain(error, cls, mapping))) from None
 
 
 def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any]) -> list[str]:

@@ -92,7 +92,7 @@ def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
     solver = value_at(mapping, ["sampling", "solver"])
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
-        orders=_added("order", [*own_orders, *source_kinds(mapping.get("data"), "order")], FullOrderSpec, OrderSpec),
+        orders=_added_orders([*own_orders, *source_kinds(mapping.get("data"), "order")]),
         schedules=_added_to(mapping, "schedule", ScheduleSpec, Schedule),
         optimizers=_added_to(mapping, "optimizer", OptimizerSpec, Optimizer),
         sections=section_classes(mapping),
@@ -112,13 +112,12 @@ def all_added_parts() -> AddedParts:
     )
 
 
-def _added(noun: str, kinds: Iterable[Any], own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
-    """Return the classes of kinds that are no own ones: all for one that nobody has, so that a message can list
-    them."""
-    found: dict[type[SpecT], None] = {}
+def _added_orders(kinds: Iterable[str]) -> tuple[type[OrderSpec], ...]:
+    """Return the classes of orders of add-ons: all for a kind that nobody has, so that a message can list them."""
+    found: dict[type[OrderSpec], None] = {}
     for kind in kinds:
-        if isinstance(kind, str) and kind not in kinds_of(own):
-            found |= dict.fromkeys(added_kinds(noun, base, kind))
+        if kind not in kinds_of(FullOrderSpec):
+            found |= dict.fromkeys(added_kinds("order", OrderSpec, kind))
     return tuple(found)
 
 

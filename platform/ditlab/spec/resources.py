@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from ditlab.spec.optimization import Count
-from ditlab_models.contract import Spec
+from ditlab_models.contract import PositiveFloat, Share, Spec
 
 
 class WorkerNetwork(Spec):
@@ -29,7 +29,7 @@ class ElasticWorkers(Spec):
     """Fewest workers to go on with."""
     max: Count
     """Most workers to use. Each needs a micro-batch of its own: at most batch.size / batch.micro."""
-    interval: Annotated[float, Field(gt=0)] = 60.0
+    interval: PositiveFloat = 60.0
     """Seconds between looks for room for more workers; taking them in goes back to the last checkpoint."""
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class Resources(Spec):
 
     workers: Count | ElasticWorkers = 1
     """Training processes, each with its share of every batch; `{min: 2, max: 8}` follows the size of the cluster."""
-    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0.0
+    gpus_per_worker: Share = 0.0
     """GPUs of each worker: 1 trains on CUDA, 0 on the CPU. A part of one (0.25) lets runs of one worker, such as a
     sweep's trials, share a GPU and its memory."""
     cpus_per_worker: Count | None = None

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     create_model,
     field_validator,
@@ -20,15 +19,15 @@ from pydantic import (
 
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, sweep_kinds
-from ditlab.spec.experiment import Experiment, check_name, class_for
+from ditlab.spec.experiment import Experiment, NamedSpec, RunSeed, class_for
 from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, ClassOf, assign, explain, field_at, parse_overrides
+from ditlab.spec.overrides import Assignment, ClassOf, assign, field_at, parse_overrides, validate
 from ditlab.spec.plugins import added_kinds, section_classes, section_fields
 from ditlab.spec.sweep_axes import Axis
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value, parse_duration, printable_sentence, value_at
-from ditlab_models.contract import Spec
+from ditlab_models.contract import PositiveFloat, Share, Spec
 from ditlab_models.extensions import kinds_of, with_kinds
 
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
@@ -36,6 +35,8 @@ MAX_SEEDS = 1000
 GRACE = 100
 """Steps before a scheduler looks at trials for the first time, where a sweep gives none."""
 Mode = Literal["min", "max"]
+Reduction = Annotated[int, Field(ge=2, le=1000)]
+SeveralSeeds = Annotated[int, Field(ge=2, le=MAX_SEEDS)]
 
 
 def seconds(written: Any) -> Any:
@@ -129,7 +130,7 @@ class Asha(Spec):
     """Stops the worse trials at ever longer milestones."""
     grace: Count = GRACE
     """Steps that every trial trains, and the first milestone; at least evaluation.every."""
-    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
+    reduction: Reduction = 3
     """One trial in so many goes on at a milestone; the next milestone is so many times later."""
 
 
@@ -142,7 +143,7 @@ class Pbt(Spec):
     """Steps between takeovers; a multiple of evaluation.every."""
     quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
     """Share of the population that is replaced, and share that it is replaced from."""
-    resample: Annotated[float, Field(ge=0, le=1)] = 0.25
+    resample: Share = 0.25
     """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
 
 
@@ -163,9 +164,9 @@ SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator
 class SeedRange(Spec):
     """Seeds of a scheduler that adds seeds where arms are close."""
 
-    min: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 3
+    min: SeveralSeeds = 3
     """Seeds of every arm."""
-    max: Annotated[int, Field(ge=2, le=MAX_SEEDS)] = 12
+    max: SeveralSeeds = 12
     """Seeds of arms that are close."""
 
     @model_validator(mode="after")
@@ -178,11 +179,11 @@ class SeedRange(Spec):
 class SweepBudget(Spec):
     """Limit of the trials of a sweep together."""
 
-    device_hours: Annotated[float, Field(gt=0)]
+    device_hours: PositiveFloat
     """GPU hours over all trials and sessions; core hours where trials have no GPU."""
 
 
-class Sweep(Spec):
+class Sweep(NamedSpec):
     """Trials of one experiment that differ along axes."""
 
     name: str
@@ -210,10 +211,10 @@ class Sweep(Spec):
     also {min: 3, max: 12}: arms that are close get more."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: RunSeed = 0
     """Decides the values of every trial; the experiment's own seed is `seed` of the base."""
     time_budget: Annotated[
-        Annotated[float, Field(gt=0)] | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
+        PositiveFloat | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
     ] = None
     """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
     budget: SweepBudget | None = None
@@ -222,7 +223,6 @@ class Sweep(Spec):
     """Keep the processes of a trial that has ended for the next one, which spares their start."""
 
     _no_secrets = model_validator(mode="before")(check_texts)
-    _plain_name = field_validator("name")(check_name)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -255,11 +255,12 @@ class Sweep(Spec):
     def _word_or_words(cls, value: Any, info: ValidationInfo) -> Any:
         words = value if isinstance(value, list) else [value]
         problem = ""
-        if info.field_name == "mode" and not (words and all(word in ("min", "max") for word in words)):
-            problem = "must be min or max, or a list with one of them for each metric"
-        if info.field_name == "metric" and not (words and all(isinstance(word, str) and word for word in words)):
+        if info.field_name == "mode":
+            if not words or any(word not in ("min", "max") for word in words):
+                problem = "must be min or max, or a list with one of them for each metric"
+        elif not words or not all(isinstance(word, str) and word for word in words):
             problem = "must be the name of a metric, such as eval/velocity, or several"
-        elif info.field_name == "metric" and len(set(words)) < len(words):
+        elif len(set(words)) < len(words):
             problem = "names a metric twice; keep one of the two"
         if problem:
             raise ValueError(f"{info.field_name}={format_value(value)} {problem}.")
@@ -300,10 +301,6 @@ class Sweep(Spec):
         """One for each of `metrics`."""
         return (self.mode,) * len(self.metrics) if isinstance(self.mode, str) else tuple(self.mode)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Every field in JSON's types, defaults included."""
-        return self.model_dump(mode="json", serialize_as_any=True)
-
     _repr_html_ = partialmethod(display_html, "sweep")
 
 
@@ -314,19 +311,14 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
     """
     kind = value_at(mapping, ["scheduler", "kind"])
     is_own = mapping is not None and (not isinstance(kind, str) or kind in kinds_of(SchedulerSpec))
-    added = () if is_own else _added_schedulers(str(kind))
+    added = () if is_own else added_kinds("scheduler", Scheduler, str(kind))
     return _with_parts(section_classes(mapping, "sweep_sections"), added)
 
 
 def kinds_with_seed_range() -> list[str]:
     """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else those of DiTLab."""
-    found = [cls.model_fields["kind"].default for cls in _added_schedulers() if cls.takes_seed_range]
+    found = [cls.model_fields["kind"].default for cls in added_kinds("scheduler", Scheduler) if cls.takes_seed_range]
     return found or list(OF_ADDONS["scheduler"])
-
-
-def _added_schedulers(kind: str = "") -> tuple[type[Scheduler], ...]:
-    """Return the class of a kind; for one that nobody has all that can be used."""
-    return added_kinds("scheduler", Scheduler, kind)
 
 
 @cache
@@ -410,8 +402,4 @@ def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], class_
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
-    cls = sweep_class(mapping)
-    try:
-        return cls.model_validate(dict(mapping))
-    except ValidationError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in explain(error, cls, mapping))) from None
+    return validate(sweep_class(mapping), mapping, f"{source}: ")

@@ -354,11 +354,11 @@ def off_evaluations(field: str, steps: int, every: int, use: str) -> Iterator[st
 def _check_value(sweep: Sweep, path: str, value: Any, source: str) -> None:
     """One axis at one of its ends, its conditions fulfilled, the other axes as the base has them. Where that is
     refused, the others at the first of their values are asked too: widths and heads may only fit so."""
-    wanted = {name: values[0] for name, values in fulfilled(sweep.space, path).items()} | {path: value}
-    alone = {name: axis for name, axis in sweep.space.items() if name in wanted or axis.when}
+    needed = {path, *fulfilled(sweep.space, path)}
+    alone = {name: axis for name, axis in sweep.space.items() if name in needed or axis.when}
     refused = ""
     for space in (alone, sweep.space):
-        values = draw_values(space, lambda name, axis: wanted[name] if name in wanted else axis.ends()[0])
+        values = values_with(sweep.model_copy(update={"space": space}), path, value)
         try:
             experiment_for(sweep, values, source=f"{source}: space.{path} at {format_value(value)}")
             return

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ByteSize, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ByteSize, Field, TypeAdapter, ValidationError
 
+Nonempty = Annotated[str, Field(min_length=1)]
 LONGEST = 60  # characters of a value, and items of a collection, that a sentence can carry
 _BYTES = TypeAdapter(ByteSize)
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}

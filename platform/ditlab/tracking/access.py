@@ -6,7 +6,7 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -32,7 +32,7 @@ def validate_tracking_uri(uri: str, option: str = "tracking.uri") -> str:
     """Return `uri` if it is well-formed. Raises UserError naming the option, its value and the valid forms."""
     try:
         parts = urlsplit(uri)
-        scheme = scheme_of(parts)
+        scheme = scheme_of(uri)
         has_host = bool(parts.hostname) and parts.port != 0
         path = uri.partition("://")[2]
     except ValueError:  # whose message may show a piece of a password
@@ -69,7 +69,7 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
     check_tracker(uri)
-    if scheme_of(urlsplit(uri)) == "sqlite":
+    if scheme_of(uri) == "sqlite":
         refuse_ray_copy(sqlite_path(uri), f"{option}={uri}", "give the database's absolute path")
     address = resolve_tracking_uri(uri, home)
     return None if address == resolve_tracking_uri(None, home) else address
@@ -77,21 +77,21 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
 
 def check_tracker(uri: str) -> None:
     """Raise UserError where another tracker than MLflow cannot use an address of its scheme on this machine."""
-    scheme = scheme_of(urlsplit(uri))
+    scheme = scheme_of(uri)
     if target := named("trackers").get(scheme):
         load_part("tracker", scheme, target).check_address(uri)
 
 
 def is_mlflow(uri: str) -> bool:
     """Return True where MLflow receives what is sent to an address, and no tracker of an add-on."""
-    return scheme_of(urlsplit(uri)) not in named("trackers")
+    return scheme_of(uri) not in named("trackers")
 
 
 def resolve_tracking_uri(uri: str | None, home: Home) -> str:
     """Resolve null to DITLAB_HOME's database and paths to absolute ones. Raises UserError for a malformed address."""
     if uri is None:
         return sqlite_address(home.mlflow_database)
-    if scheme_of(urlsplit(validate_tracking_uri(uri))) == "sqlite":
+    if scheme_of(validate_tracking_uri(uri)) == "sqlite":
         return sqlite_address(sqlite_path(uri))
     return uri.rstrip("/")
 
@@ -120,12 +120,12 @@ def artifact_address(folder: Path) -> str:
 
 def is_server(uri: str) -> bool:
     """Return True if the address is a server's, which decides where artifacts go, and not a database's."""
-    return scheme_of(urlsplit(uri)) in {"http", "https", "databricks"} or uri == "databricks"
+    return scheme_of(uri) in {"http", "https", "databricks"} or uri == "databricks"
 
 
-def scheme_of(parts: SplitResult) -> str:
+def scheme_of(uri: str) -> str:
     """The scheme without its driver: `mysql` of `mysql+pymysql://`."""
-    return parts.scheme.lower().partition("+")[0]
+    return urlsplit(uri).scheme.partition("+")[0]
 
 
 def redact(uri: str) -> str:
@@ -147,7 +147,7 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     """Reason why nothing answers at `uri` in time; None for any answer, an error too. A SQLite file must exist."""
     exempt_from_proxies()
     parts = urlsplit(uri)
-    scheme = scheme_of(parts)
+    scheme = scheme_of(uri)
     if uri == "databricks" or scheme == "databricks" or scheme in named("trackers"):
         return None  # their own client tells
     if scheme == "sqlite":

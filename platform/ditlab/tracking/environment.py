@@ -5,15 +5,14 @@ import platform
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 
-def environment(directory: Path | None = None) -> str:
+def environment() -> str:
     """Python, platform, git commit and packages with versions, as text: nothing that identifies a machine or person."""
     lines = [
         f"python {sys.version.split()[0]} ({platform.python_implementation()})",
         f"platform {platform.system()} {platform.release()} {platform.machine()}",
-        f"git {git_state(directory or Path.cwd())}",
+        f"git {git_state()}",
         "",
     ]
     packages = set()
@@ -27,27 +26,25 @@ def environment(directory: Path | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def git_state(directory: Path) -> str:
-    """`<commit>` or `<commit> (dirty)`; `none` outside a repository or without git."""
-    commit = _git(directory, "rev-parse", "HEAD")
+def git_state() -> str:
+    """`<commit>` or `<commit> (dirty)` of the working directory; `none` outside a repository or without git."""
+    commit = _git("rev-parse", "HEAD")
     if not commit:
         return "none"
-    return f"{commit} (dirty)" if _git(directory, "status", "--porcelain", "--untracked-files=no") else commit
+    return f"{commit} (dirty)" if _git("status", "--porcelain", "--untracked-files=no") else commit
 
 
-def _git(directory: Path, *arguments: str) -> str:
+def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10, check=False
-        )
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def source_tags(directory: Path | None = None) -> dict[str, str]:
+def source_tags() -> dict[str, str]:
     """Tags for the git commit, MLflow's own among them; none where the working directory lies in no repository."""
-    state = git_state(directory or Path.cwd())
+    state = git_state()
     if state == "none":
         return {}
     return {"mlflow.source.git.commit": state.split()[0], "ditlab.git": state}

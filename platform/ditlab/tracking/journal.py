@@ -29,8 +29,9 @@ from ditlab.storage.files import add_checksum, is_intact, without_checksum
 from ditlab.storage.plain_files import MIB
 
 Time = Annotated[int, Field(ge=0, lt=1 << 53)]
-Step = Annotated[int, Field(ge=0, lt=1 << 53)]
-Value = Annotated[float, Field(allow_inf_nan=False)] | Literal["NaN", "Infinity", "-Infinity"]
+Step = Time
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Value = Finite | Literal["NaN", "Infinity", "-Infinity"]
 Texts = dict[str, str]
 JournalRecord = dict[str, Any]
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -48,7 +49,7 @@ class ModelPoint(TypedDict):
     """A metric of exported weights, as the run's `metrics` record has it."""
 
     name: str
-    value: Annotated[float, Field(allow_inf_nan=False)]
+    value: Finite
     time: Time
     step: Step
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ditlab.errors import first_line
-from ditlab.home import RunFolder
-from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, Warn, recorded_file
+from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, recorded_file
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
 from ditlab.tracking.mlflow_runs import (
@@ -68,12 +67,10 @@ _STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "i
 class MlflowBackend(TrackingBackend):
     """Sends records to one MLflow run. Every method raises what MLflow raises when it does not answer."""
 
-    def __init__(self, client: Any, run_id: str, folder: RunFolder, warn: Warn, node: int = 0) -> None:
+    def __init__(self, client: Any, run_id: str, to: Destination) -> None:
         self.client = client
         self.run_id = run_id
-        self.folder = folder
-        self.warn = warn
-        self.node = node
+        self.to = to
         self._clear_batch()
 
     @classmethod
@@ -98,7 +95,7 @@ class MlflowBackend(TrackingBackend):
                 run_id = find_or_create_mlflow_run(client, experiment, start)
             check_alive(client, run_id)
         forget_artifact_folder(run_id)
-        return cls(client, run_id, to.folder, to.warn, to.node)
+        return cls(client, run_id, to)
 
     def add(self, record: JournalRecord, num_bytes: int) -> bool:
         """Take metrics, parameters or tags; return True where one call can hardly take more."""
@@ -134,9 +131,9 @@ class MlflowBackend(TrackingBackend):
 
     def send(self, record: JournalRecord) -> None:
         """Send a record of another kind; a refused one, or one with an unusable file, is dropped with a warning."""
-        path: Path | None = self.folder.path
+        path: Path | None = self.to.folder.path
         if "path" in record:
-            path = recorded_file(self.folder, record, self.warn, "MLflow")
+            path = recorded_file(self.to.folder, record, self.to.warn, "MLflow")
         if path is None:
             return
         try:
@@ -145,7 +142,7 @@ class MlflowBackend(TrackingBackend):
             if not is_refusal(error):
                 raise
             check_alive(self.client, self.run_id)
-            self.warn(f"MLflow refused the {record['kind']} ({first_line(error)}); it stays in the journal only")
+            self.to.warn(f"MLflow refused the {record['kind']} ({first_line(error)}); it stays in the journal only")
 
     def nest(self, parent: str) -> bool:
         """Nest this run under another of ours, once MLflow has that one."""
@@ -176,7 +173,7 @@ class MlflowBackend(TrackingBackend):
                 raise
             if len(entries) == 1:
                 check_alive(self.client, self.run_id)
-                self.warn(f"MLflow refused {entries[0].key} ({first_line(error)}); it stays in the journal only")
+                self.to.warn(f"MLflow refused {entries[0].key} ({first_line(error)}); it stays in the journal only")
                 return
             self._send_entries(entries[: len(entries) // 2])
             self._send_entries(entries[len(entries) // 2 :])
@@ -189,7 +186,7 @@ class MlflowBackend(TrackingBackend):
             case "start":
                 # This changes nothing of a new run; a resumed one becomes active again. Node 0 alone sends it: another
                 # node's start may be sent after the run's end.
-                if self.node == 0:
+                if self.to.node == 0:
                     self.client.update_run(self.run_id, status="RUNNING")
             case "end":
                 self.client.set_terminated(self.run_id, _STATUS[record["status"]], end_time=record["time"])
@@ -231,7 +228,7 @@ class MlflowBackend(TrackingBackend):
                 opened.seek(getattr(opened, "n_frames", 1) - 1)
                 image = opened.convert("RGB")
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            self.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
+            self.to.warn(f"{path} is no picture ({first_line(error)}), so MLflow does not get it")
             return
         key = record["key"]
         step = record["step"]
@@ -247,7 +244,7 @@ class MlflowBackend(TrackingBackend):
             for card, at, time in pairs:
                 # The name by which MLflow's UI finds an image: the same at each call, where MLflow draws a random one.
                 # The UI reads its step with leading zeros, by which files sort.
-                unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{self.folder.run_id}/{card}/{at}/{time}")
+                unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{self.to.folder.run_id}/{card}/{at}/{time}")
                 stem = f"{card.replace('/', '~')}+step+{at:08d}+timestamp+{time}+{unique}"
                 for shown, suffix in ((image, ".png"), (compress_image_size(image), "+compressed.webp")):
                     shown.save(Path(folder, stem + suffix))
@@ -268,7 +265,7 @@ class MlflowBackend(TrackingBackend):
         try:
             text = path.read_bytes().decode(errors="replace")
         except OSError as error:
-            self.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
+            self.to.warn(f"{path} cannot be read ({first_line(error)}), so MLflow does not get it")
             return
         run = self.client.get_run(self.run_id)
         tags = run.data.tags
@@ -321,7 +318,7 @@ class MlflowBackend(TrackingBackend):
     def _create_model(self, experiment_id: str, record: JournalRecord) -> Any:
         step = record["step"]
         name = record["name"]
-        run_id = self.folder.run_id
+        run_id = self.to.folder.run_id
         note = (  # written once, so that people may change it
             f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
             "network. Download the artifacts into a folder, then:\n\n"

@@ -31,7 +31,7 @@ _COLUMNS = (
 _IMAGE_SECTION = "ditlab-images"
 
 
-def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str = "") -> str:
+def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metric: str) -> str:
     """MLflow's id of the experiment of this name. A new one has our saved view, with columns of its first run's main
     metric; its artifacts lie under DITLAB_HOME unless a server keeps them."""
     found = client.get_experiment_by_name(name)

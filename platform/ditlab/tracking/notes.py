@@ -46,6 +46,7 @@ _STATUS = {
     "running": "in training", "finished": "finished", "failed": "**failed**", "interrupted": "interrupted",
     "stopped": "stopped early by its sweep",
 }  # fmt: skip
+_LONGEST_CODE = 160
 _MOST_TRIALS = 10
 _MOST_AXES = 6
 _MOST_RESUMES = 4
@@ -77,15 +78,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def code(lines: Iterable[str], width: int = 160) -> str:
-    """A block in which nothing is markup; each line is cut to `width` characters."""
-    kept = (re.sub(r"[`\x00-\x1f\x7f]+", " ", hide(line[: width + _MARGIN])) for line in lines)
-    return "\n".join(["```", *(shorten(line, max(width, 60)) for line in kept), "```"])
+def code(lines: Iterable[str]) -> str:
+    """A block in which nothing is markup; each line is cut to 160 characters."""
+    kept = (re.sub(r"[`\x00-\x1f\x7f]+", " ", hide(line[: _LONGEST_CODE + _MARGIN])) for line in lines)
+    return "\n".join(["```", *(shorten(line, _LONGEST_CODE) for line in kept), "```"])
 
 
-def listed(lines: Iterable[str], width: int = 400) -> str:
-    """A list of plain lines of at most about `width` characters. A page breaks them; a block's lines would widen it."""
-    return "\n".join(f"- {plain(line, width)}" for line in lines)
+def listed(lines: Iterable[str]) -> str:
+    """A list of plain lines of at most about 400 characters. A page breaks them; a block's lines would widen it."""
+    return "\n".join(f"- {plain(line, 400)}" for line in lines)
 
 
 def picture(title: str, artifact: str) -> str:

@@ -69,8 +69,8 @@ class RunTracker:
         self._begin = threading.Event()
         if not is_held:
             self._begin.set()
-        transfer = JournalTransfer(folder, self.uri, home, self._warn, node, self.journal.sync)
-        self._uploader = BackgroundUploader(transfer, self._begin)
+        self._transfer = JournalTransfer(folder, self.uri, home, self._warn, node, self.journal.sync)
+        self._uploader = BackgroundUploader(self._transfer, self._begin)
 
     def begin_upload(self) -> None:
         """Begin the upload and the system metrics where they are held."""
@@ -79,7 +79,7 @@ class RunTracker:
     @property
     def mlflow_run_id(self) -> str | None:
         """MLflow's id of this run, once it has been reached."""
-        return self._uploader.mlflow_run_id
+        return self._transfer.cursor.mlflow_run_id
 
     def start(
         self,

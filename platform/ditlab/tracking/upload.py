@@ -264,11 +264,6 @@ class BackgroundUploader:
         self._is_outage = False
         self._thread.start()
 
-    @property
-    def mlflow_run_id(self) -> str | None:
-        """MLflow's id of this run, once it has been reached."""
-        return self._transfer.cursor.mlflow_run_id
-
     def close(self, timeout: float) -> int:
         """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
         self._until = time.monotonic() + timeout
@@ -327,8 +322,4 @@ class BackgroundUploader:
 
 def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
     """Number of a run's records that an address has not received. Contacts nothing."""
-    nodes = folder.journal_nodes()
-    return sum(
-        JournalTransfer(folder, address, home, logging.getLogger("ditlab.tracking").debug, node).num_left()
-        for node in nodes
-    )
+    return sum(JournalTransfer(folder, address, home, _log.debug, node).num_left() for node in folder.journal_nodes())

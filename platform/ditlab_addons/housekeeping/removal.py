@@ -27,11 +27,10 @@ from ditlab.tracking.mlflow_connection import connect
 from ditlab.tracking.mlflow_runs import find_mlflow_run, search_models
 from ditlab.tracking.records import RunList, RunRecord, find_run, scan_runs
 from ditlab.tracking.upload import num_unsent
+from ditlab_addons.housekeeping.sync import SPECS
 
 _REMOVED = ".removed"
 """Folder beside the runs, to which a run is renamed before its files are deleted."""
-_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
-"""Files of a run that may name another."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def _trial_numbers(home: Home, known: RunList, staying: Sequence[RunRecord]) -> 
 
 def _naming_texts(home: Home, users: Mapping[str, str]) -> list[tuple[str, bytes]]:
     """Whose and which text of all that may name a run: specs of the runs that stay, and records of stores."""
-    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in _SPECS]
+    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in SPECS]
     places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
     texts = []
     for user, path in places:

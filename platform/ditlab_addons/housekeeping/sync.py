@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from ditlab.cli import options, output
 from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
+from ditlab.spec.uris import map_texts
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped, write_durably
 from ditlab.tracking.access import access_fault, redact, resolve_tracking_uri
 from ditlab.tracking.backend import NotReadyError, RunGoneError, Warn
@@ -27,7 +27,7 @@ from ditlab.tracking.mlflow_connection import REFILL, database_damage, is_damage
 from ditlab.tracking.records import RunRecord, find_run, record_remarks, scan_runs
 from ditlab.tracking.upload import CursorFile, JournalTransfer, num_unsent
 
-_SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
+SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 """Files of a run's folder that may name stores and checkpoints of the home by absolute paths."""
 
 
@@ -235,19 +235,13 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
     # A whole path, or the path of a file:// URI: the former `/runs` is not the end of `/data/runs`.
     pattern = re.compile(rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(former)}(?![\w.~-])")
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: moved(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [moved(each) for each in value]
-        if not isinstance(value, str):
-            return value
-        return pattern.sub(lambda _: present, value)
+    def moved(_: str, text: str) -> str:
+        return pattern.sub(lambda _: present, text)
 
-    for path in (folder.path / name for name in _SPECS):
+    for path in (folder.path / name for name in SPECS):
         try:
             content = path.read_bytes()
-            text = moved(content.decode())
+            text = moved("", content.decode())
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -259,5 +253,6 @@ def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> 
             write_durably(path, text.encode())
     trials = folder.path / "trials.jsonl"
     lines = read_json_lines(trials)
-    if moved(lines.records) != lines.records and not lines.num_damaged:
-        write_durably(trials, b"".join(map(encode_json_line, moved(lines.records))))
+    records = map_texts(lines.records, moved)
+    if records != lines.records and not lines.num_damaged:
+        write_durably(trials, b"".join(map(encode_json_line, records)))

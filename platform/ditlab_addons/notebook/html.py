@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ditlab.secrets import hide
+from ditlab.spec.values import printable
 
 LONGEST = 300
 """Characters of a text in a table."""
@@ -29,9 +30,7 @@ def shown(text: object, longest: int = LONGEST) -> Markup:
     """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
     written = hide(str(text))  # before the cut, or a part of a secret would stay
     rest, start = len(written) - longest, written[:longest]
-    escaped = Markup.escape(
-        "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in start)
-    )
+    escaped = Markup.escape("\n".join(map(printable, start.split("\n"))))
     return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
 
 
@@ -49,13 +48,13 @@ def status(word: str) -> Markup:
     return Markup("<span aria-hidden='true' style='color:{}'>&#9679;</span> {}").format(dot, shown(word, 40))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
     """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the right."""
     heading = Markup("<th scope='col' style='{};font-weight:600'>{}</th>")
     head = Markup("").join(heading.format(_CELL, shown(name)) for name in columns)
     line = Markup("<tr style='{}'>{}</tr>")
     body = Markup("").join(line.format(_ROW, Markup("").join(map(_cell, row))) for row in rows)
-    return (paragraph(caption) if caption else Markup("")) + Markup(
+    return Markup(
         "<table style='border-collapse:collapse;margin:.2em 0 .6em;table-layout:auto'>"
         "<thead><tr style='{}'>{}</tr></thead><tbody>{}</tbody></table>"
     ).format(_ROW, head, body)
@@ -66,12 +65,12 @@ def paragraph(text: object) -> Markup:
     return Markup("<p style='margin:.4em 0'>{}</p>").format(as_markup(text))
 
 
-def fold(summary: str, body: Markup) -> Markup:
-    """Markup that is shown on a click on its summary."""
+def fold_spec(body: Markup) -> Markup:
+    """Markup that is shown on a click on the word `spec`."""
     return Markup(
-        "<details style='margin:.4em 0'><summary style='cursor:pointer'>{}</summary>"
+        "<details style='margin:.4em 0'><summary style='cursor:pointer'>spec</summary>"
         "<div style='margin:.3em 0 .3em 1.2em'>{}</div></details>"
-    ).format(shown(summary), body)
+    ).format(body)
 
 
 def code(text: str) -> Markup:
@@ -80,15 +79,11 @@ def code(text: str) -> Markup:
     return Markup("<pre style='{}'>{}</pre>").format(style, shown(text, 4000))
 
 
-def picture(png: bytes, alternative: str, caption: str = "", style: str = "max-width:100%") -> Markup:
+def picture(png: bytes, alternative: str) -> Markup:
     """A PNG inside the page, with an alternative text."""
-    image = Markup("<img src='data:image/png;base64,{}' alt='{}' style='{}'>").format(
-        base64.b64encode(png).decode(), shown(alternative), style
+    return Markup("<img src='data:image/png;base64,{}' alt='{}' style='max-width:100%'>").format(
+        base64.b64encode(png).decode(), shown(alternative)
     )
-    if not caption:
-        return image
-    small = Markup("<figcaption style='font-size:.85em;overflow-wrap:anywhere'>{}</figcaption>").format(shown(caption))
-    return Markup("<figure style='margin:0;max-width:10em'>{}{}</figure>").format(image, small)
 
 
 class NotebookBar:

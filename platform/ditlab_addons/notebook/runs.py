@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 
 from markupsafe import Markup
 
 from ditlab.api.run import FoundRuns, Run
 from ditlab.api.training import TrainingResult
+from ditlab.cli.output import short_path
 from ditlab.errors import UserError, first_line
 from ditlab.home import RunFolder
 from ditlab.runs.listing import run_rows
@@ -20,7 +19,7 @@ from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.tracking.records import RunRecord, read_record
-from ditlab_addons.notebook.html import card, code, fold, paragraph, picture, shown, status, table
+from ditlab_addons.notebook.html import card, code, fold_spec, paragraph, picture, shown, status, table
 from ditlab_addons.notebook.specs import differing_fields
 
 MOST_RUNS = 30
@@ -63,9 +62,7 @@ def run_page(run: Run) -> str:
     if record.message:
         parts.append(paragraph(shown(record.message, 600)))
     if record.status in ("interrupted", "failed", "running") and not is_training:
-        spec = run.folder.spec
-        shortest = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
-        command = f"ditlab train {shlex.quote(str(shortest))} --resume {record.run_id}"
+        command = f"ditlab train {short_path(run.folder.spec)} --resume {record.run_id}"
         parts.append(paragraph("To go on from the last checkpoint, in Python or in a terminal:"))
         parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
     with noted("the last samples"):
@@ -75,7 +72,7 @@ def run_page(run: Run) -> str:
     if metrics:
         parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
     with noted("the spec"):
-        parts.append(fold("spec", differing_fields(run.spec)))
+        parts.append(fold_spec(differing_fields(run.spec)))
     parts += [paragraph(Markup("<i>{}</i>").format(shown(note, 600))) for note in notes]
     return card(record.name, f"run {record.run_id} of the family {record.family}", parts)
 

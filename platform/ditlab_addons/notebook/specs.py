@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from ditlab.spec.overrides import spec_fields
-from ditlab_addons.notebook.html import card, table
+from ditlab_addons.notebook.html import card, paragraph, table
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
@@ -40,7 +40,8 @@ def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> M
         for path, value, default in fields
         if value != default
     ]
-    return table(["field", "value", "default"], rows, f"{len(rows)} of {len(fields)} fields differ from the defaults:")
+    caption = paragraph(f"{len(rows)} of {len(fields)} fields differ from the defaults:")
+    return caption + table(["field", "value", "default"], rows)
 
 
 def value_text(value: Any) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import Count
-from ditlab.spec.sweep import MAX_TRIALS, Scheduler, Sweep
+from ditlab.spec.sweep import MAX_TRIALS, Reduction, Scheduler, Sweep
 from ditlab.spec.sweep_axes import combinations
 from ditlab.spec.sweep_space import crossed_axes, off_evaluations, unshared_axes
 from ditlab.spec.values import format_value
@@ -25,7 +25,7 @@ class SeedRace(Scheduler):
 
     kind: Literal["race"] = "race"
     """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it is sure."""
-    reduction: Annotated[int, Field(ge=2, le=1000)] = 3
+    reduction: Reduction = 3
     """The next rung is so many times later."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Chance that the whole race drops no best arm, and names no winner among equal ones."""

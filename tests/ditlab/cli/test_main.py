@@ -16,11 +16,11 @@ import pytest
 from ditlab import __version__
 from ditlab.cli.main import main
 from ditlab.cli.output import emit
-from ditlab.cli.output_types import result_type
 from ditlab.parts import commands
 from ditlab.storage.files import stamped
 from support.clusters.faults import wait_until
 from support.command import run_inside, run_process
+from support.results import strict_type
 from support.trainings.endings import handles_sigterm
 
 HEAVY = ("torch", "ray", "mlflow", "deepspeed", "pydantic", "pyarrow", "matplotlib", "numpy")
@@ -118,7 +118,7 @@ def test_errors_as_json(ditlab):
     for arguments in (["trian", "--json"], ["validate", "nowhere.yaml", "--json"]):
         said = ditlab(*arguments)
         assert said.code == 2 and said.out.count("\n") == 1, arguments
-        result_type("validate" if arguments[0] == "validate" else "runs", is_strict=True).validate_python(said.json)
+        strict_type("validate" if arguments[0] == "validate" else "runs").validate_python(said.json)
         assert said.json["kind"] == "user_error" and said.json["message"] in said.err
 
 

@@ -12,7 +12,7 @@ from ditlab.spec.compiling import compile_decision, compiled_warning, missing_to
 from support.trainings.workers import tiny
 
 
-def test_truth_table():
+def test_truth_table(monkeypatch):
     for wanted, stage, device, torch_version, compiled in [
         (False, 1, "cpu", "2.13.0", False),
         (False, 1, "cuda", "2.13.0", False),
@@ -27,17 +27,19 @@ def test_truth_table():
         ("auto", 1, "cpu", "3.0.0", True),
     ]:
         experiment = tiny(engine={"compile": wanted, "zero": {"stage": stage}})
-        decision = compile_decision(experiment, device, torch_version)
+        monkeypatch.setattr("ditlab.spec.compiling.installed_torch", lambda version=torch_version: version)
+        decision = compile_decision(experiment, device)
         assert decision.is_compiled is compiled, (wanted, stage, device, torch_version)
         assert f"engine.compile={str(wanted).lower()}" in str(decision)
         same = f"compiled by torch {torch_version.split('+')[0]} for {device}" if compiled else "eager"
         assert decision.numbers == same
 
 
-def test_zero_3_under_a_torch_that_loses_its_gradients_is_refused():
+def test_zero_3_under_a_torch_that_loses_its_gradients_is_refused(monkeypatch):
+    monkeypatch.setattr("ditlab.spec.compiling.installed_torch", lambda: "2.11.0+cu130")
     experiment = tiny(engine={"compile": True, "zero": {"stage": 3}})
     with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0; install torch 2\.13 or later, or set"):
-        compile_decision(experiment, "cuda", "2.11.0+cu130")
+        compile_decision(experiment, "cuda")
 
 
 def test_the_machine_decides_nothing(monkeypatch):

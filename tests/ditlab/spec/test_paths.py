@@ -20,7 +20,7 @@ metric: eval/velocity
 def lab(tmp_path, monkeypatch, small, write):
     """A parent in `lab/`, its child in `lab/mine/`, and a working directory beside them."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(files, "_said", set())
+    files._warn_once.cache_clear()
     for folder in ("work", "home/stores/known", "lab/mine"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "work")

@@ -18,7 +18,7 @@ from ditlab.sweeps.folder import SweepFolder
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec as DiTLab writes it into a run's folder."""
-    monkeypatch.setattr(files, "_said", set())
+    files._warn_once.cache_clear()
     file = tmp_path / "spec.yaml"
     file.write_bytes(encode_recorded(load_experiment(Path("experiments/digits/dit.yaml")).to_dict()))
     return file

@@ -47,7 +47,8 @@ def test_names_are_made_to_fit() -> None:
 
 def test_the_environment_names_versions_and_keeps_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DITLAB_TEST_SECRET", "not-for-others")
-    text = environment(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = environment()
     assert f"python {sys.version.split()[0]}" in text
     assert "\nmlflow==" in text and "git none" in text
     assert "not-for-others" not in text and platform.node() not in text.split()

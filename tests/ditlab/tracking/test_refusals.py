@@ -88,7 +88,7 @@ def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_t
     home = Home(databases.seed(tmp_path / "a home", mlflow_template)).ensure()
     uri = f"sqlite:///{home.mlflow_database}"
     client = connect(uri, home)
-    number = find_or_create_experiment(client, "digits", uri, home)
+    number = find_or_create_experiment(client, "digits", uri, home, "")
     run = client.create_run(number).info.run_id
     client.delete_run(run)
     with pytest.raises(RunGoneError, match="was deleted in MLflow") as caught:
@@ -96,11 +96,11 @@ def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_t
     follow(str(caught.value), uri)
     check_alive(client, run)
     client.delete_experiment(number)
-    for look in (lambda: find_or_create_experiment(client, "digits", uri, home), lambda: check_alive(client, run)):
+    for look in (lambda: find_or_create_experiment(client, "digits", uri, home, ""), lambda: check_alive(client, run)):
         with pytest.raises(RunGoneError, match="experiment 'digits' was deleted") as caught:
             look()
     follow(str(caught.value), uri)
-    assert find_or_create_experiment(client, "digits", uri, home) == number
+    assert find_or_create_experiment(client, "digits", uri, home, "") == number
     check_alive(client, run)
 
 

@@ -59,7 +59,7 @@ def spoken() -> Iterator[list[str]]:
     before = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
-    files._said.clear()
+    files._warn_once.cache_clear()
     try:
         yield found
     finally:

@@ -112,10 +112,7 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
 
 
 class SampleNumber(click.IntRange):
-    """Number of samples whose quality is measured, 100 to 50,000; 0 for none."""
-
-    def __init__(self) -> None:
-        super().__init__(100, 50_000)
+    """Number of samples whose quality is measured, of a range; 0 for none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Convert as an integer of the range, or 0."""
@@ -126,7 +123,7 @@ class SampleNumber(click.IntRange):
 @options.run
 @options.batch(None)
 @click.option(
-    "--quality", metavar="NUM", type=SampleNumber(),
+    "--quality", metavar="NUM", type=SampleNumber(100, 50_000),
     help="Draw NUM samples (100 to 50000) and measure their quality, `quality/...`, added to the run where training "
     "measured as many, or none [default: as many as in training; 0 for none]: distances to the real images on features "
     "of DiTLab's own classifier of this data set, which cannot be compared with published FID; FID and others by the "

@@ -102,8 +102,7 @@ def run_import(
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.overrides import explain
 
-    flagged, default = click.get_current_context().get_parameter_source, click.core.ParameterSource.DEFAULT
-    given = {name: value for name, value in given.items() if flagged(name) is not default}
+    given = {name: value for name, value in given.items() if output.is_typed(name)}
     try:
         chosen = fields(**given)
     except ValidationError as error:

@@ -160,8 +160,7 @@ def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
         (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()
     ]
     if counts.trainable != counts.total:
-        rows.append(("trainable", f"{counts.trainable:,}", ""))
-        rows.append(("frozen", f"{counts.frozen:,}", ""))
+        rows += [("trainable", f"{counts.trainable:,}", ""), ("frozen", f"{counts.frozen:,}", "")]
     rows.append(("total", f"{counts.total:,}", ""))
     title = f"{experiment.name} ({experiment.model.family})"
     return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)

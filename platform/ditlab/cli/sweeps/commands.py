@@ -18,7 +18,7 @@ from ditlab.cli.terminal import escape_line, print_plain
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.parts import SweepKind, load_part
-from ditlab.reports.formatting import describe_value, format_duration, short_names, terminal_table
+from ditlab.reports.formatting import describe_value, format_duration, listed, short_names, terminal_table
 from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, why_incomparable
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _left_over(summary: SweepSummary) -> str:
     interrupted = [str(trial.number) for trial in summary.runs if trial.status == "interrupted"]
     num_ended = sum(trial.has_ended for trial in summary.runs)
     num_waiting = max(0, summary.total_trials - len(interrupted) - num_ended)  # a scheduler may have added seeds
-    named = ", ".join(interrupted[:MOST_RUNNING]) + (", ..." if len(interrupted) > MOST_RUNNING else "")
+    named = listed(interrupted, MOST_RUNNING)
     parts = [f"{len(interrupted)} interrupted (trial{'s' * (len(interrupted) > 1)} {named})"] * bool(interrupted)
     return ", ".join([*parts, *[f"{num_waiting} not begun"] * bool(num_waiting)])
 
@@ -167,7 +167,7 @@ class SweepTable(LiveDisplay):
     """Table of the trials, rewritten in place; in a log, a line for each ended trial, and lines of progress."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, clock)
+        super().__init__("preparing the sweep", console, clock)
         self._progress: SweepProgress | None = None
         self._printed: set[int] = set()
 
@@ -195,7 +195,7 @@ class SweepTable(LiveDisplay):
     def describe(self) -> str:
         """Counts, and steps of trials that train: `2 running of 8 · trial 3 at step 120/600, ...`."""
         if not self._progress:
-            return "preparing the sweep ..."
+            return super().describe()
         running = [trial for trial in self._progress.trials if trial.status == "running" and trial.total_steps]
         shown = [f"trial {each.number} at step {each.step:,}/{each.total_steps:,}" for each in running[:MOST_RUNNING]]
         if len(running) > MOST_RUNNING:

@@ -105,9 +105,8 @@ def train(
         left: list[str] = []
         if figures is not False:
             left = _draw_figures([each for each in results if each.status == "finished"], figures, quick, line)
-    for text in [text for result in results for text in (_summary(result)[:1] if group else _summary(result))]:
-        output.print_line(text, as_json)
-    for text in _group_lines(group) if group else ():
+    lines = _group_lines(group) if group else _summary(results[0])
+    for text in lines:
         output.print_line(text, as_json)
     ended: TrainingResult | GroupResult = group or results[0]
     figures_left = {"figures_left": left} if left else {}
@@ -153,8 +152,11 @@ def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: 
 
 
 def _group_lines(group: GroupResult) -> list[str]:
-    """Lines on a group of seeds: mean and interval of its training loss and held-out metrics."""
-    lines = [f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to {group.seeds[-1]}"]
+    """Lines on a group of seeds: its runs, mean and interval of its training loss and held-out metrics."""
+    lines = [_summary(result)[0] for result in group.results]
+    lines.append(
+        f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to {group.seeds[-1]}"
+    )
     for name, interval in group.intervals.items():
         if name.startswith(("train/loss", "eval/", "quality/")):
             lines.append(f"  {name}: {interval.text()} (mean of {interval.num} seeds, 95 %)")
@@ -308,14 +310,12 @@ def submit(
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
     """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in it."""
+    from ditlab.api.specs import quick as shorten
     from ditlab.spec.files import load_experiment
-    from ditlab.spec.quick import load_quick_experiment, load_quick_sweep
     from ditlab.spec.sweep import load_sweep
 
-    if quick and sweep:
-        return load_quick_sweep(spec, overrides).spec.name
     if quick:
-        return load_quick_experiment(spec, overrides).spec.name
+        return str(shorten(spec, overrides).spec.name)
     return load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
 
 

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.spec.experiment import Experiment, check_name, class_for
+from ditlab.spec.experiment import Experiment, NamedSpec, class_for
 from ditlab.spec.files import build_experiment, load_recorded_experiment, read_with_parents, spec_name
 from ditlab.spec.optimization import Count
-from ditlab.spec.overrides import Assignment, assign, explain, is_below, parse_overrides
+from ditlab.spec.overrides import Assignment, assign, is_below, parse_overrides, validate
 from ditlab.spec.schema import file_schema
 from ditlab.spec.sweep import MAX_TRIALS, Mode, assign_to_sweep
 from ditlab.spec.sweep_axes import Axis, combinations
 from ditlab.spec.sweep_space import axis_problems, written
-from ditlab.spec.values import format_value
+from ditlab.spec.values import Nonempty, format_value
 from ditlab.tracking.records import find_training_run
 from ditlab_models.contract import Spec
 
@@ -37,11 +37,11 @@ NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask
 class TrainedRun(Spec):
     """The run whose weights draw the samples."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Nonempty
     """Id of the run, a unique prefix of one, or a run's name."""
 
 
-class SamplingSweep(Spec):
+class SamplingSweep(NamedSpec):
     """Points of sampling settings, from each of which samples of one trained run are drawn and measured."""
 
     name: str
@@ -66,12 +66,6 @@ class SamplingSweep(Spec):
     """First seed, as `ditlab sample --seed` takes it; the next ones are `samples` apart."""
     batch: Count = 256
     """Samples drawn at once; lower it where memory is short."""
-
-    _plain_name = field_validator("name")(check_name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field in JSON's types, defaults included."""
-        return self.model_dump(mode="json", serialize_as_any=True)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -141,14 +135,10 @@ def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSw
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top, `base.run` among them. Raises
     UserError, naming file and field, for what is wrong in its own fields; `point_experiments` checks the rest."""
     mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep)
-    try:
-        return SamplingSweep.model_validate(mapping)
-    except ValidationError as error:
-        lines = explain(error, SamplingSweep, mapping)
-        raise UserError("\n".join(f"{spec_name(path)}: {line}" for line in lines)) from None
+    return validate(SamplingSweep, mapping, f"{spec_name(path)}: ")
 
 
-def load_checked(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
+def load_checked(path: Path, overrides: Sequence[str]) -> SamplingSweep:
     """Load a sweep, and check every point against the run that its base names. Raises UserError."""
     sweep = load_sampling_sweep(path, overrides)
     run = find_training_run(Home.from_environment(), sweep.base.run)
