@@ -77,15 +77,18 @@ class StagedState:
         self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
 
 
+@dataclass(eq=False)
 class SaveFailed(Exception):
     """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier ones are untouched."""
 
-    def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
-        super().__init__(kind, step, reason)
-        self.kind = kind
-        self.step = step
-        self.reason = reason
-        self.remedy = _REMEDY[kind]
+    kind: SaveFailureKind
+    step: int
+    reason: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return _REMEDY[self.kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."

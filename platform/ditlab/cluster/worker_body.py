@@ -41,7 +41,6 @@ from ditlab.runs.launch import Launch, added_hooks
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
 from ditlab.secrets import hide, raise_hidden
-from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import Reporter
@@ -116,9 +115,7 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     link = HeartbeatThread(group, control, rank.rank, launch.experiment.resources.hang_timeout)
     link.start()
     try:
-        if launch.versions:
-            packages = plugin_packages(launch.experiment.to_dict())
-            check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+        check_joining_node(launch)
         _train_run(launch, group, rank, link)
     except Exception as error:
         record_failure(error, rank.rank, launch.resumed, group)

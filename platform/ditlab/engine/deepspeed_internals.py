@@ -249,14 +249,13 @@ class FrozenParameters:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._parts: list[tuple[Any, ParameterSlice]] = []
-        self._stage = stage
-        rank = distributed.get_rank()
-        workers = distributed.get_world_size()
+        self._num_shards = distributed.get_world_size() if stage else 1
+        rank = distributed.get_rank() if stage else 0
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 numel = whole_shape(parameter).numel()
-                shard = numel if stage == 0 else math.ceil(numel / workers)  # as ZeRO-3 cuts it
-                start = 0 if stage == 0 else min(rank * shard, numel)
+                shard = math.ceil(numel / self._num_shards)  # as ZeRO-3 cuts it
+                start = min(rank * shard, numel)
                 self._parts.append((parameter, ParameterSlice(name, start, min(start + shard, numel), start)))
 
     def slices(self) -> Iterator[tuple[ParameterSlice, Tensor]]:
@@ -275,12 +274,12 @@ class FrozenParameters:
             own = read("frozen", part.name, part.start, part.stop)
             with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
                 whole = parameter.view(-1)
-                if self._stage == 0 or distributed.get_world_size() == 1:
+                if self._num_shards == 1:
                     whole.copy_(own)
                 else:
-                    shard = math.ceil(whole.numel() / distributed.get_world_size())
+                    shard = math.ceil(whole.numel() / self._num_shards)
                     mine = functional.pad(own.to(whole), (0, shard - own.numel()))
-                    parts = mine.new_empty(shard * distributed.get_world_size())
+                    parts = mine.new_empty(shard * self._num_shards)
                     distributed.all_gather_into_tensor(parts.view(torch.uint8), mine.view(torch.uint8))
                     whole.copy_(parts[: whole.numel()])
 

@@ -246,7 +246,7 @@ def prepare_sweep(
         f"with {where} a trial"
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, fewer, warning]), *messages]
+    notes = [about, *seeds_notes(sweep, num_runs), *filter(None, [concurrency.note, fewer, warning]), *messages]
     chooser = make_chooser(sweep, total_steps, home)
     return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser)
 
@@ -254,12 +254,11 @@ def prepare_sweep(
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
 
-    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes.
+    `num_runs`: runs under the first seeds.
     """
     notes = []
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
-        num_runs = num_runs or (sweep.trials or 0) * len(sweep.first_seeds)
         arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
         more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
         notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")

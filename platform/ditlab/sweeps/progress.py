@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -84,13 +84,12 @@ class SweepTrials:
 
     def _take_planned(self) -> None:
         """Take in the trials that were added."""
-        is_sorted = True
+        if not self._planned:
+            return
         while self._planned:
             trial = self._planned.popleft()
-            is_sorted = is_sorted and trial.number > next(reversed(self._trials), -1)
             self._trials[trial.number] = self._open[trial.number] = trial
-        if not is_sorted:
-            self._trials = dict(sorted(self._trials.items()))
+        self._trials = dict(sorted(self._trials.items()))
 
     def _read_trial(self, trial: Trial, topics: Sequence[str]) -> None:
         number, home = trial.number, self._started.home
@@ -153,6 +152,6 @@ class SweepProgress:
     @property
     def counts(self) -> str:
         """The trials counted by status: `2 running, 3 finished of 8`."""
-        counts = {status: sum(trial.status == status for trial in self.trials) for status in ("running", *ENDED)}
-        text = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        counts = Counter(trial.status for trial in self.trials)
+        text = ", ".join(f"{counts[status]} {status}" for status in ("running", *ENDED) if counts[status])
         return f"{text or 'starting'} of {self.num_trials}"

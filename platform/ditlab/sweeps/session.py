@@ -40,7 +40,7 @@ from ditlab.sweeps.results import (
     past_curves,
     summarize_sweep,
 )
-from ditlab.sweeps.search import ChosenTrials, OptunaTrials, make_scheduler
+from ditlab.sweeps.search import ChosenTrials, NeverCopied, OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.index import DeviceHours
@@ -282,7 +282,7 @@ class TunerThread(threading.Thread):
         return ChosenTrials(started.sweep, chooser, self._past.runs, self._plan, on_round)
 
 
-class _IdleStopper(tune.Stopper):
+class _IdleStopper(NeverCopied, tune.Stopper):
     """Ends Tune on request, once no trial is training or saving its last checkpoint.
 
     Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
@@ -296,12 +296,6 @@ class _IdleStopper(tune.Stopper):
 
     def stop_all(self) -> bool:
         return self.requested.is_set() and not self._trials.is_any_running()
-
-    def __deepcopy__(self, memo: Any) -> _IdleStopper:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
-        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
 
 
 def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool) -> type[tune.Trainable]:

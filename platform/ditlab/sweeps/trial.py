@@ -56,11 +56,13 @@ class TrialThread(threading.Thread):
         A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
         once, however often the process that leads the trial is replaced.
         """
-        takeover, self._until = config.get("takeover"), config.get("until")
-        self._trial = Trial(**{key: value for key, value in config.items() if key not in ("takeover", "until")})
+        values = dict(config)
+        self._takeover = values.pop("takeover", None)
+        self._until = values.pop("until", None)
+        self._trial = Trial(**values)
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
         self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
-        self._share, self._takeover = share, takeover
+        self._share = share
         self._folder = home.run(self._trial.run_id)
         self._sweep_channel = KeyValueChannel(f"sweep-{sweep_id}")
         self._channel = KeyValueChannel(f"trial-{self._trial.run_id}")
@@ -160,7 +162,7 @@ class TrialThread(threading.Thread):
             with lifecycle.recording_failure():
                 takeover = self._takeover
                 if takeover and all(done.key != takeover["key"] for done in read_takeovers(folder)):
-                    self._take_over(experiment, takeover["run_id"], takeover["step"], takeover["key"])
+                    self._take_over(experiment, **takeover)
                 lifecycle.start(launch.plan.total_steps)
                 callbacks = RunCallbacks(
                     lambda progress: self._sweep_channel.try_put(topic, asdict(progress)),
@@ -176,16 +178,16 @@ class TrialThread(threading.Thread):
             lifecycle.end(outcome)
         return outcome
 
-    def _take_over(self, experiment: Experiment, donor_id: str, donor_step: int, key: str) -> None:
-        """Replace the trial's checkpoints by another trial's, once that is on the disk."""
+    def _take_over(self, experiment: Experiment, run_id: str, step: int, key: str) -> None:
+        """Replace the trial's checkpoints by another trial's of a step, once that is on the disk."""
         before, reached = load_recorded_experiment(self._folder.spec), read_record(self._folder).step
-        donor = self._home.run(donor_id)
+        donor = self._home.run(run_id)
         donor_store = checkpoint_store(donor, load_recorded_experiment(donor.spec).checkpoint.storage)
         deadline = time.monotonic() + DONOR_TIMEOUT
-        while donor_store.last_step() < donor_step and time.monotonic() < deadline:
+        while donor_store.last_step() < step and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL)
-        step = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, donor_step)
-        record_takeover(self._folder, Takeover(reached, donor_id, step, dict(self._trial.values), key), before)
+        step = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, step)
+        record_takeover(self._folder, Takeover(reached, run_id, step, dict(self._trial.values), key), before)
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))

@@ -107,6 +107,11 @@ def learning_rate(schedule: Schedule, base: float, step: int, total: int, epoch_
     return base * schedule.factor(step, total, epoch_steps)
 
 
+def planned_rate(experiment: Experiment, plan: RunPlan, step: int) -> float:
+    """Return the learning rate of optimiser step `step` (from 0) of an experiment's plan."""
+    return learning_rate(experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps)
+
+
 def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:
     """Return a sentence on both learning rates around the resume of a run after `step` steps with another spec.
 
@@ -115,9 +120,7 @@ def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int
     """
 
     def rate(experiment: Experiment, number: int) -> float:
-        plan = plan_run(experiment, data)
-        lr = experiment.optimizer.lr
-        return learning_rate(experiment.schedule, lr, number, plan.total_steps, plan.epoch_steps)
+        return planned_rate(experiment, plan_run(experiment, data), number)
 
     due, new = rate(before, step), rate(now, step)
     if not step or math.isclose(due, new, rel_tol=1e-9):
