@@ -31,8 +31,7 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
     real, generated = real.double(), generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
         return float("nan")
-    (m1, s1), (m2, s2) = moments(real), moments(generated)
-    return frechet_of_moments(m1, s1, m2, s2)
+    return frechet_of_moments(*moments(real), *moments(generated))
 
 
 def moments(points: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,6 @@ class LedgerSearcher(NeverCopied, Searcher):
         self._running: dict[str, Any] = {}
         """What trains now, by the id of Tune's trial."""
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
-
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
@@ -407,24 +405,17 @@ class Population(PopulationBasedTraining):
         self._perturb_when_complete(tune_controller)
         return TrialScheduler.NOOP
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        super().on_trial_complete(tune_controller, trial, result)
-        self._remove(tune_controller, trial)
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        super().on_trial_error(tune_controller, trial)
-        self._remove(tune_controller, trial)
-
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        super().on_trial_remove(tune_controller, trial)
-        self._remove(tune_controller, trial)
+        """Remove an ended trial, for which alone the others may have waited, and its score. Tune's own does nothing."""
+        self._trial_state[trial].last_score = None
+        self._ended.append(trial)
+        self._waiting = [each for each in self._waiting if each is not trial]
+        self._perturb_when_complete(tune_controller)
 
-    def _remove(self, controller: Any, ended: Any) -> None:
-        """Remove an ended trial, for which alone the others may have waited, and its score."""
-        self._trial_state[ended].last_score = None
-        self._ended.append(ended)
-        self._waiting = [trial for trial in self._waiting if trial is not ended]
-        self._perturb_when_complete(controller)
+    on_trial_error = on_trial_remove
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self.on_trial_remove(tune_controller, trial)
 
     def _perturb_when_complete(self, controller: Any) -> None:
         """Let all trials continue, the worst with another one's weights, once all of them wait."""

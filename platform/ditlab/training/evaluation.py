@@ -7,7 +7,7 @@ and batches, all three give the same bits, whatever the number of workers.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def evaluated_modules(
     return network, objective
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluated:
     """Figures of a network; on a worker beside the first those of held-out samples alone."""
 
@@ -177,7 +177,7 @@ class StateEvaluator:
             spec.quality if quality is None else quality,
         )
         at_once, draws = at_once or max(batch_size, spec.samples), rank.is_first if draws is None else draws
-        found, drawn, grid = Evaluated(), None, None
+        found = Evaluated()
         with inside:
             for group, limit in groups.items():
                 by_sample, intervals = BySample(), dict[str, Ends]()
@@ -191,9 +191,9 @@ class StateEvaluator:
                 found.by_sample[group] = by_sample
             if num_shown and draws:
                 sampler, samples = draw_samples(network, self.experiment, self.data, num_shown, self.inputs)
-                grid = sampler.show(samples) if rank.is_first else None
+                found.grid = sampler.show(samples) if rank.is_first else None
             if quality and draws:
-                drawn = self.quality.draw(network, quality, at_once)
+                found.drawn = self.quality.draw(network, quality, at_once)
         if quality:
             measuring()
         if not rank.is_first:
@@ -204,10 +204,10 @@ class StateEvaluator:
                 self.experiment, self.data, limit, precision, rank.device.type, self.home, batch_size,
                 torch.get_num_threads(),
             )  # fmt: skip
-        if drawn is not None:
-            found.values.update(self.quality.measure(drawn))
+        if found.drawn is not None:
+            found.values.update(self.quality.measure(found.drawn))
             found.measurements["quality"] = self.quality.measurement(quality, at_once, precision)
-        return replace(found, grid=grid, drawn=drawn)
+        return found
 
 
 class RunEvaluation:
