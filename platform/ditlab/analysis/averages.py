@@ -87,9 +87,7 @@ class ExportSource:
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
 
-def export_saved(
-    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str = "ditlab"
-) -> list[Path]:
+def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str) -> list[Path]:
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
     known = export_formats()
     if form not in (*OWN_FORMATS, *known):

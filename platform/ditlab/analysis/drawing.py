@@ -39,7 +39,7 @@ from ditlab.home import Home
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.images import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
@@ -117,7 +117,7 @@ def draw(
 def draw_set(
     options: SampleOptions, experiment: Experiment, sampler: Any, request: SampleRequest, inputs: ModelInputs,
     open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, home: Home, view: View | None = None,
-    warn: Callable[[str], None] = lambda _: None, progress: Progress = ignore_progress,
+    warn: Callable[[str], None] = ignore, progress: Progress = ignore_progress,
 ) -> SampleSet:  # fmt: skip
     """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a step.
 

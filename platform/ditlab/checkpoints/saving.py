@@ -69,12 +69,14 @@ class StagedState:
         self.reserve(tensors)
         sizes = [tensor.nbytes for _, tensor in tensors]
         parts = self._buffer[: sum(sizes)].split(sizes)
-        pairs = [(part.view(tensor.dtype), tensor.detach()) for part, (_, tensor) in zip(parts, tensors, strict=True)]
-        for view, tensor in pairs:
-            view.copy_(tensor.reshape(-1), non_blocking=True)
-        if any(tensor.is_cuda for _, tensor in pairs):
+        copies = []
+        for part, (key, tensor) in zip(parts, tensors, strict=True):
+            view = part.view(tensor.dtype)
+            view.copy_(tensor.detach().reshape(-1), non_blocking=True)
+            copies.append((key, view))
+        if any(tensor.is_cuda for _, tensor in tensors):
             torch.cuda.current_stream().synchronize()
-        self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
+        self.tensors = copies
 
 
 @dataclass(eq=False)

@@ -51,7 +51,8 @@ def cpu_share(resources: Resources, nodes: Sequence[Node], concurrent: int | Non
     if gpus := resources.gpus_per_worker:
         share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in nodes if node.get("GPU", 0))])
     if share >= 1 or concurrent is None:
-        return CpuShare(max(1, int(share)), float(max(1, int(share))))
+        threads = max(1, int(share))
+        return CpuShare(threads, float(threads))
     return CpuShare(1, max(0.01, math.floor(share * 100) / 100))
 
 

@@ -100,15 +100,17 @@ class _WithoutMlflow(MetaPathFinder):
 
 def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
     """Count the reduction of gradients, and with ZeRO-3 the gathering of parameters, as the phase `reduce`."""
-    engine.allreduce_gradients = clock.reducing(engine.allreduce_gradients)
+
+    def timed(owner: Any, method: str) -> None:
+        setattr(owner, method, clock.reducing(getattr(owner, method)))
+
     optimizer = engine.optimizer
+    timed(engine, "allreduce_gradients")
     if stage in (1, 2):
-        optimizer.reduce_ipg_grads = clock.reducing(optimizer.reduce_ipg_grads)
+        timed(optimizer, "reduce_ipg_grads")
     elif stage == 3:
-        reduce = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
-        setattr(optimizer, reduce, clock.reducing(getattr(optimizer, reduce)))
-        coordinator = optimizer.parameter_offload.get_param_coordinator()
-        coordinator.fetch_sub_module = clock.reducing(coordinator.fetch_sub_module)
+        timed(optimizer, "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads")
+        timed(optimizer.parameter_offload.get_param_coordinator(), "fetch_sub_module")
 
 
 @contextmanager

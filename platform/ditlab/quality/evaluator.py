@@ -121,7 +121,7 @@ class QualityReference:
             compared = extract(images=self._images(real.reference))
             self.spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
         if basis.encoder is not None:
-            features = basis.encoder.features(self.device, tick)
+            features = partial(basis.encoder.features, self.device, tick)
             compared = features(self._images(real.reference))
             scale = float((compared.square().mean() + 1e-12).rsqrt())
             self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))

@@ -174,11 +174,8 @@ class PreparedSweep:
     """Lines that describe the sweep, and messages of the checks."""
     chooser: TrialChooser | None
     """Choice of the trials that train next, of a scheduler that has one."""
-
-    @property
-    def num_trials(self) -> int:
-        """Number of trials of the whole sweep: of arms times seeds."""
-        return len(self.trials) or (self.sweep.trials or 0) * len(self.sweep.first_seeds)
+    num_trials: int
+    """Number of trials of the whole sweep: of arms times seeds."""
 
 
 def prepare_sweep(
@@ -248,7 +245,7 @@ def prepare_sweep(
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
     notes = [about, *seeds_notes(sweep, num_runs), *filter(None, [concurrency.note, fewer, warning]), *messages]
     chooser = make_chooser(sweep, total_steps, home)
-    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser)
+    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser, num_runs)
 
 
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:

@@ -34,14 +34,12 @@ class SweepTrials:
         self._trials: dict[int, Trial] = {}
         self._open: dict[int, Trial] = {}
         """Trials as planned that have not ended."""
-        self._planned: deque[Trial] = deque()
+        self._planned = deque(started.past)
         self._begun: set[int] = set()
         self._num_warnings: dict[int, int] = {}
         self._num_ranked, self._is_first = -1, True
         self.leader: Trial | None = None
         """The best finished trial, or arm, by the first metric; None without one, or where trials do not compare."""
-        for trial in started.past:
-            self.add(trial)
 
     def add(self, trial: Trial) -> None:
         """Add a trial of the ledger."""
@@ -96,7 +94,6 @@ class SweepTrials:
         record = find_record(home, trial)
         if (topic := f"{WARNINGS}{number}") in topics:
             messages = self._channel.get(topic)
-            assert isinstance(messages, list)
             for message in messages[self._num_warnings.get(number, 0) :]:
                 self._warn(f"trial {number}: {message}")
             self._num_warnings[number] = len(messages)
@@ -104,8 +101,8 @@ class SweepTrials:
             if topic in topics:  # it could not be run: nothing but a warning is heard of it
                 self._channel.remove(topic)
             return
-        progress = self._channel.get(f"{PROGRESS}{number}") if f"{PROGRESS}{number}" in topics else None
-        known = progress if isinstance(progress, dict) else {}
+        place = f"{PROGRESS}{number}"
+        known = (self._channel.get(place) if place in topics else None) or {}
         metrics, step = known.get("metrics", {}), max(known.get("step", 0), record.step)
         measured: Mapping[tuple[str, str], str] = {}
         if record.status in ENDED:

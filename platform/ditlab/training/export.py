@@ -54,7 +54,7 @@ def export_weights(
 
 
 def write_export(
-    trained: CheckpointManifest, tensors: Mapping[str, torch.Tensor], folder: Path, tokenizer: Path | None = None,
+    trained: CheckpointManifest, tensors: Mapping[str, torch.Tensor], folder: Path, tokenizer: Path | None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Path]:  # fmt: skip
     """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the weights.

@@ -158,7 +158,7 @@ class WorkerShare:
     """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
 
 
-def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
+def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int) -> WorkerShare:
     """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings` times.
 
     Every worker needs at least one micro-batch.

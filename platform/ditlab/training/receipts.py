@@ -157,10 +157,8 @@ def processor_name() -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of Python, DiTLab and the libraries that a step's numbers come from."""
-    found = {"python": platform.python_version()}
-    for name in ("ditlab", *LIBRARIES):
-        found[name] = installed_version(name)
-    return found
+    versions = {name: installed_version(name) for name in ("ditlab", *LIBRARIES)}
+    return {"python": platform.python_version(), **versions}
 
 
 @cache
