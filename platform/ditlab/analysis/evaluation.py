@@ -65,26 +65,26 @@ class CheckpointEvaluation:
     """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
     """Plots by name."""
-    changes: Sequence[str] = ()
+    changes: Sequence[str]
     """Sources of changed fields, such as `--set sampling.steps=4`."""
-    on_other_data: bool = False
+    on_other_data: bool
     """True where it was to be measured on other data than the run's, if they are."""
-    quality: int | None = None
+    quality: int | None
     """Number of drawn samples behind `quality/...`; None: none."""
-    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    measurements: Mapping[str, Measurement]
     """Measurement behind each group of metrics: `eval`, `held_out`, `assessed`, `quality`."""
-    intervals: Mapping[str, Ends] = field(default_factory=dict)
+    intervals: Mapping[str, Ends]
     """95 % intervals by name: over held-out samples, and those that drawn samples came with."""
-    differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[str]]
     """Differences from training in words, by group: `threads 1 in place of 2`; without the groups that are alike.
     """
-    evaluation: str = ""
+    evaluation: str
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left_out: Mapping[str, Sequence[str]]
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
-    threads: int | None = None
+    threads: int | None
     """CPU threads that computed; None on a GPU."""
-    held_out_text: str = ""
+    held_out_text: str
     """Sentence on why `eval/...` and `held_out/...` differ, where both were measured."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
@@ -109,10 +109,10 @@ class CheckpointEvaluation:
             if not name.startswith("assessed/") and name not in ends
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
-        if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
-            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy")
-        elif self.quality:
-            yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
+        if self.quality:
+            is_text = any("perplexity" in name for name in self.metrics if name.startswith("quality/"))
+            note = "read perplexity beside entropy" if is_text else QUALITY_NOTE
+            yield Text(f"quality, of {self.quality} drawn samples: {note}")
         if self.held_out_text:
             yield Text(self.held_out_text)
         for group, words in self.differences.items():

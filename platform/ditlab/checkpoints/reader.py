@@ -32,7 +32,7 @@ class CheckpointReader:
     A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and deleted by `close`.
     """
 
-    def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool = True) -> None:
+    def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool) -> None:
         self._files = files
         self._folder = folder
         self._copies: tempfile.TemporaryDirectory[str] | None = None

@@ -126,9 +126,9 @@ class SaveOutcome:
     """Path or URI of the checkpoint."""
     metrics: dict[str, float]
     """Metrics in the manifest."""
-    error: SaveFailed | None = None
+    error: SaveFailed | None
     """Reason why there is no checkpoint of this step; of the same kind on every worker."""
-    note: str | None = None
+    note: str | None
     """A problem after the checkpoint was complete: older ones that could not be deleted."""
 
 

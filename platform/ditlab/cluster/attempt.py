@@ -117,9 +117,10 @@ class Attempt:
             self._callbacks.on_progress(TrainingProgress(**progress))
         for rank in range(self._resources.max_workers):
             messages = self._group.get(f"warnings/{rank}") or []
-            for message in messages[self._num_warnings.get(rank, 0) :]:
+            num_told = self._num_warnings.get(rank, 0)
+            for message in messages[num_told:]:
                 self._callbacks.warn(message)
-            self._num_warnings[rank] = max(self._num_warnings.get(rank, 0), len(messages))
+            self._num_warnings[rank] = max(num_told, len(messages))
 
     def _check_group(self) -> None:
         """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""

@@ -6,7 +6,6 @@ A node that joins after the launch is checked by its own worker.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
-from ditlab.cluster.nodes import alive_nodes, node_name, run_on_nodes
+from ditlab.cluster.nodes import alive_nodes, node_name, run_on_nodes, wait_for
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
 from ditlab.runs.launch import Launch
@@ -138,11 +137,11 @@ def check_joining_node(launch: Launch) -> None:
     """
     if not launch.versions:
         return
-    folder = launch.folder.path
-    deadline = time.monotonic() + FILE_TIMEOUT
-    while not (is_there := folder.is_dir()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    problem = "" if is_there else f"the run's folder train/{launch.run_id} is not there"
+    problem = (
+        ""
+        if wait_for(launch.folder.path.is_dir, FILE_TIMEOUT)
+        else f"the run's folder train/{launch.run_id} is not there"
+    )
     packages = plugin_packages(launch.experiment.to_dict())
     report = NodeReport(node_name(), True, versions(packages=packages), home=problem)
     if faults := node_faults([report], NodeRequirements(launch.versions, str(launch.home.root))):

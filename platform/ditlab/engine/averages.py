@@ -27,7 +27,7 @@ class WeightAverages:
     """
 
     def __init__(
-        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool = False
+        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool
     ) -> None:
         """Begin the averages with the masters. `ema` is exponential, or where it `is_given` the optimiser's own."""
         self._partitions = partitions

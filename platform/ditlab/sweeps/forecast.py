@@ -102,16 +102,17 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         for number in range(prepared.num_trials)
     ]
     for trial in prepared.trials or unknown:
-        key = _speed_key(trial.experiment)
+        experiment = trial.experiment
+        key = _speed_key(experiment)
         if key not in speeds:
-            speeds[key] = _speed(trial.experiment, prepared.home, at_once)
+            speeds[key] = _speed(experiment, prepared.home, at_once)
         speed = speeds[key]
-        samples = (trial.total_steps - first_step(trial.experiment.start)) * trial.experiment.batch.size
+        samples = (trial.total_steps - first_step(experiment.start)) * experiment.batch.size
         seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
         if duration is not None:
             idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
-            workers, threads = trial.experiment.resources.max_workers, prepared.concurrency.share.threads
-            hours[trial.number] = duration * num_devices(trial.experiment, workers, threads) / 3600
+            workers, threads = experiment.resources.max_workers, prepared.concurrency.share.threads
+            hours[trial.number] = duration * num_devices(experiment, workers, threads) / 3600
     to_come = [number for number in seconds if number not in ended]
     left = [seconds[number] for number in to_come]
     total = None if None in left else sum(filter(None, left)) / at_once

@@ -228,14 +228,15 @@ def prepare_sweep(
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
     nodes = nodes_for_workers(base, nodes, grows)
-    concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs, grows)
+    resources = base.resources
+    concurrency = plan_concurrency(sweep, resources, nodes, num_runs, grows)
     share, fewer = concurrency.share, ""
-    if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
-        threads, reason = worker_threads(base.resources, concurrent=concurrency.num_trials)
+    if not remote and not threads and share.threads > 1 and not resources.gpus_per_worker:
+        threads, reason = worker_threads(resources, concurrent=concurrency.num_trials)
         fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
-    if threads and not base.resources.cpus_per_worker:
+    if threads and not resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
-    threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
+    threads, gpus, workers = concurrency.share.threads, resources.gpus_per_worker, resources.max_workers
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     about = (
         f"{sweep.name}: {base.model.family}, {len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s, "

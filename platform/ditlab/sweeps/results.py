@@ -286,7 +286,7 @@ class SweepResult:
     """finished | interrupted | stopped (a budget was used up)."""
     summary: SweepSummary
     report: Path
-    reason: str = ""
+    reason: str
     """Clause on the budget that was used up; empty for another end."""
 
     @property
@@ -296,13 +296,14 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
-        found, metrics = best(self.summary), self.summary.metrics
+        summary = self.summary
+        found, metrics = best(summary), summary.metrics
         arms: dict[str, Any] = {}
-        if self.summary.num_seeds > 1:
-            ranked = [arm for arm in rank(self.summary) if objectives(self.summary, arm) is not None]
-            differences = differences_to_best(self.summary)
+        if summary.num_seeds > 1:
+            ranked = [arm for arm in rank(summary) if objectives(summary, arm) is not None]
+            differences = differences_to_best(summary)
             arms = {
-                "arms": [_best(self.summary, arm) for arm in ranked],
+                "arms": [_best(summary, arm) for arm in ranked],
                 "differences": [each.to_dict() for each in differences],
                 "not_told_apart": not_told_apart(differences),
             }
@@ -313,16 +314,16 @@ class SweepResult:
             "trials": [
                 {**trial.to_dict(), "status": trial.status, "step": trial.step,
                  "metrics": {name: trial.metrics.get(name) for name in metrics}, "note": trial.note}
-                for each in rank(self.summary)
+                for each in rank(summary)
                 for trial in each.members or [each]
             ],
             **arms,
-            **({"verdict": list(self.summary.verdict)} if self.summary.verdict else {}),
-            "best": found and _best(self.summary, found),
-            "why_no_best": why_incomparable(self.summary),
+            **({"verdict": list(summary.verdict)} if summary.verdict else {}),
+            "best": found and _best(summary, found),
+            "why_no_best": why_incomparable(summary),
             "best_of_comparable": [
-                {"where": shared_values(self.summary, group), "trials": len(group), **_best(self.summary, group[0])}
-                for group in comparable(self.summary)
+                {"where": shared_values(summary, group), "trials": len(group), **_best(summary, group[0])}
+                for group in comparable(summary)
             ],
             "report": str(self.report),
         }  # fmt: skip
@@ -354,18 +355,19 @@ def finish_sweep(
     summary = summarize_sweep(started, seconds)
     num_ended = sum(trial.has_ended for trial in summary.trials)
     update_record(folder.folder, status=status, step=num_ended, message=reason)
+    report = folder.report
     files = []
     try:
         spec = best_spec(started.sweep, summary)
         resume = f"ditlab tune --resume {summary.sweep_id}"
         rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
-        samples = write_samples(rows, folder.report / "samples.png")
-        files = write_sweep_report(summary, folder.report, spec, resume, samples)
+        samples = write_samples(rows, report / "samples.png")
+        files = write_sweep_report(summary, report, spec, resume, samples)
         if spec:
-            files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
+            files.append(write_durably(report / "best.yaml", stamped(spec).encode()))
     except OSError as error:  # the result is known without it
-        warn(f"{folder.report} cannot be written ({error.strerror}).")
+        warn(f"{report} cannot be written ({error.strerror}).")
     except KeyboardInterrupt:
         warn(f"a signal ended the drawing of the report: `ditlab tune --resume {summary.sweep_id}` draws it.")
     if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
@@ -373,10 +375,10 @@ def finish_sweep(
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})
         message = (
             f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}"
-            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(folder.report))}."
+            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(report))}."
         )
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     leader = best(summary)
     parent.end(status, summary, files, trial_experiment(started.sweep, leader).to_dict() if leader else None)
-    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html", reason)
+    return SweepResult(summary.sweep_id, status, summary, report / "report.html", reason)

@@ -20,7 +20,7 @@ from ray import tune
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
-from ditlab.cluster.session import lost_ray
+from ditlab.cluster.session import lost_ray, set_defaults
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, first_line
 from ditlab.home import Home
@@ -28,7 +28,7 @@ from ditlab.reports.sweep_records import SweepSummary, Trial
 from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
-from ditlab.runs.signals import GRACE, StopRequests, stop_signals
+from ditlab.runs.signals import StopRequests, stop_signals
 from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt
 from ditlab.sweeps.chooser import Round, TrialChooser, stop_waiting
 from ditlab.sweeps.folder import SweepFolder, current_values
@@ -66,7 +66,7 @@ class SweepSession:
 
     def __init__(
         self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
-        grace: float = GRACE, makers: Sequence[ObserverMaker] = (),
+        grace: float, makers: Sequence[ObserverMaker],
     ) -> None:  # fmt: skip
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`.
         `makers` make the observers."""
@@ -208,8 +208,7 @@ class TunerThread(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
+        set_defaults(SETTINGS)
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:

@@ -67,24 +67,25 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
     order.check_room(experiment.data, data.train.store, experiment.resources.max_workers)
-    epoch_steps = 0 if data.mixture else order.batches_per_epoch
+    mixed = data.mixture
+    epoch_steps = 0 if mixed else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
     try:
         experiment.schedule.check_length(total, epoch_steps)
     except ValueError as error:
         raise UserError(str(error)) from None
-    views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
-    if data.mixture and data.mixture.draw == "sample":
+    views = [part.train for part in mixed.parts.values()] if mixed else [data.train]
+    if mixed and mixed.draw == "sample":
         views = []  # no sample waits for a batch of its shape
     note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
     mixture = ""
-    if data.mixture:
+    if mixed:
         drawn, parts = total * experiment.batch.size, []
-        for name, share in data.mixture.shares.items():
-            num = len(data.mixture.parts[name].train)
+        for name, share in mixed.shares.items():
+            num = len(mixed.parts[name].train)
             parts.append(f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)")
-        mixture = f"mixture drawn by {data.mixture.draw}: {', '.join(parts)}; no epoch of the whole"
+        mixture = f"mixture drawn by {mixed.draw}: {', '.join(parts)}; no epoch of the whole"
     return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture)
 
 
