@@ -286,7 +286,7 @@ class SweepResult:
     """finished | interrupted | stopped (a budget was used up)."""
     summary: SweepSummary
     report: Path
-    reason: str
+    reason: str = ""
     """Clause on the budget that was used up; empty for another end."""
 
     @property
