@@ -89,7 +89,7 @@ class SaveFailed(Exception):
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """Sentence part on how to go on."""
         return _REMEDY[self.kind]
 
     def __str__(self) -> str:

@@ -53,7 +53,7 @@ class LedgerSearcher(NeverCopied, Searcher):
     def __init__(self) -> None:
         super().__init__(metric=None, mode=None)
         self._running: dict[str, Any] = {}
-        """What trains now, by the id of Tune's trial."""
+        """Trials that train now, by the id of Tune's trial."""
 
     def save(self, checkpoint_path: str) -> None: ...
 
