@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.opened_run import SavedRun
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
-from ditlab.checkpoints.kept_averages import KeptAverages, open_averages
+from ditlab.checkpoints.kept_averages import open_averages
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OWN_FORMATS, absent_part, export_formats, load_part
 from ditlab.reports.formatting import terminal_table
@@ -51,12 +51,6 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
     return list(found)
 
 
-def kept_averages(saved: SavedRun) -> AbstractContextManager[KeptAverages]:
-    """Open the averages that a run keeps. Raises UserError where there are none."""
-    store = checkpoint_store(saved.folder, saved.experiment.checkpoint.storage)
-    return open_averages(store, saved.checkpoint, saved.warn, saved.progress)
-
-
 @contextmanager
 def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[SavedRun]:
     """Open a run with one rebuilt average in place of its own (None). Raises UserError where it cannot be rebuilt."""
@@ -66,7 +60,8 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
     profiles = requested_profiles(str(requested).split(","))
     if len(profiles) > 1:
         raise UserError(f"--ema {requested} names {len(profiles)} averages, and one is used here; name one.")
-    with kept_averages(saved) as kept:
+    store = checkpoint_store(saved.folder, saved.experiment.checkpoint.storage)
+    with open_averages(store, saved.checkpoint, saved.warn, saved.progress) as kept:
         rebuilt = kept.rebuild(profiles[0])
         error = rebuilt.combination.profile_error
         rough = "; it is rough, as there are few snapshots" if error > ROUGH else ""
@@ -92,9 +87,7 @@ class ExportSource:
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
 
-def export_saved(
-    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str = "ditlab"
-) -> list[Path]:
+def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str) -> list[Path]:
     """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
     known = export_formats()
     if form not in (*OWN_FORMATS, *known):

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
 from io import BytesIO
@@ -39,7 +39,7 @@ from ditlab.home import Home
 from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
-from ditlab.progress import Progress, ignore_progress
+from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.images import npz_of_images
 from ditlab.reports.text_file import save_table, save_text
@@ -117,7 +117,7 @@ def draw(
 def draw_set(
     options: SampleOptions, experiment: Experiment, sampler: Any, request: SampleRequest, inputs: ModelInputs,
     open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, home: Home, view: View | None = None,
-    warn: Callable[[str], None] = lambda _: None, progress: Progress = ignore_progress,
+    warn: Callable[[str], None] = ignore, progress: Progress = ignore_progress,
 ) -> SampleSet:  # fmt: skip
     """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a step.
 
@@ -283,7 +283,7 @@ def prompt_lines(path: Path) -> list[str]:
 def class_number(name: str, names: Sequence[str]) -> int:
     """Return the number of a class by its name, or by its number in digits. Raises UserError for an unknown one."""
     if name in names:
-        return list(names).index(name)
+        return names.index(name)
     if NUMBER.fullmatch(name):
         return int(name)
     if not names:
@@ -323,13 +323,13 @@ class SampleSet:
     """Where the weights come from, by name: run, step."""
     folder: Path
     """Default folder of `save`."""
-    rows: RealRows | None = None
+    rows: RealRows | None
     """The rows that were completed; None where samples were drawn from noise alone."""
-    table_facts: Mapping[str, Any] = field(default_factory=dict)
+    table_facts: Mapping[str, Any]
     """Metadata of the table of completed rows."""
-    seconds: float = 0.0
+    seconds: float
     """Duration of the drawing."""
-    threads: int | None = None
+    threads: int | None
     """CPU threads that drew them; None on a GPU."""
 
     @property
@@ -351,9 +351,9 @@ class SampleSet:
     @property
     def numbers(self) -> dict[str, Tensor]:
         """Content of `samples.safetensors`: values, conditions, and the trajectory if there is one, in host memory."""
-        tensors = {"values": self.samples.values, **self.samples.conditions}
-        if self.samples.trajectory is not None:
-            tensors["trajectory"] = self.samples.trajectory
+        tensors = {"values": self.values, **self.conditions}
+        if self.trajectory is not None:
+            tensors["trajectory"] = self.trajectory
         return {name: value.cpu().contiguous() for name, value in tensors.items()}
 
     @cached_property
@@ -364,11 +364,11 @@ class SampleSet:
     @property
     def animation(self) -> Plot:
         """The samples over the solver steps, in at most 26 frames. Raises ValueError without a trajectory."""
-        frames = self.samples.trajectory
+        frames = self.trajectory
         if frames is None:
             raise ValueError("these samples have no trajectory; draw them with trajectory=True.")
         picked = sorted({round(i * (len(frames) - 1) / 25) for i in range(26)})
-        shown = [self.sampler.show(Samples(frames[index], self.samples.conditions)) for index in picked]
+        shown = [self.sampler.show(Samples(frames[index], self.conditions)) for index in picked]
         last = shown[-1]
         return Plot(replace(last, frames=[*shown, *[last] * 5]))
 
@@ -419,14 +419,14 @@ class SampleSet:
         return files
 
     def _save_images(self, path: Path) -> Path:
-        values = self.samples.values
+        values = self.values
         if values.ndim != 4 or values.shape[1] not in (1, 3):
             raise UserError(f"--out {path}: samples of shape {tuple(values.shape[1:])} are no images; name a folder.")
         with writing(path):
             return write_whole(path, npz_of_images(values))
 
     def __len__(self) -> int:
-        return len(self.samples.values)
+        return len(self.values)
 
     def _repr_png_(self) -> bytes:
         return self.plot._repr_png_()

@@ -42,7 +42,6 @@ from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
 from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
 from ditlab.training.inbox import EVALUATE, Inbox, Request
-from ditlab_models.contract import EvaluationResult
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
@@ -66,26 +65,26 @@ class CheckpointEvaluation:
     """Tables by name: columns of equal length."""
     plots: dict[str, Plot]
     """Plots by name."""
-    changes: Sequence[str] = ()
+    changes: Sequence[str]
     """Sources of changed fields, such as `--set sampling.steps=4`."""
-    on_other_data: bool = False
+    on_other_data: bool
     """True where it was to be measured on other data than the run's, if they are."""
-    quality: int | None = None
+    quality: int | None
     """Number of drawn samples behind `quality/...`; None: none."""
-    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    measurements: Mapping[str, Measurement]
     """Measurement behind each group of metrics: `eval`, `held_out`, `assessed`, `quality`."""
-    intervals: Mapping[str, Ends] = field(default_factory=dict)
+    intervals: Mapping[str, Ends]
     """95 % intervals by name: over held-out samples, and those that drawn samples came with."""
-    differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[str]]
     """Differences from training in words, by group: `threads 1 in place of 2`; without the groups that are alike.
     """
-    evaluation: str = ""
+    evaluation: str
     """Digest of the measurements, the spec and the weights: equal for one evaluation made twice."""
-    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left_out: Mapping[str, Sequence[str]]
     """Classes that were kept out of training, and are measured, by column: chromosomes, cell types."""
-    threads: int | None = None
+    threads: int | None
     """CPU threads that computed; None on a GPU."""
-    held_out_text: str = ""
+    held_out_text: str
     """Sentence on why `eval/...` and `held_out/...` differ, where both were measured."""
     files: list[Path] = field(default_factory=list)
     """Files in the run's folder, where the evaluation was added to the run."""
@@ -110,10 +109,10 @@ class CheckpointEvaluation:
             if not name.startswith("assessed/") and name not in ends
         ]
         yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
-        if self.quality and any("perplexity" in name for name in self.metrics if name.startswith("quality/")):
-            yield Text(f"quality, of {self.quality} drawn samples: read perplexity beside entropy")
-        elif self.quality:
-            yield Text(f"quality, of {self.quality} drawn samples: {QUALITY_NOTE}")
+        if self.quality:
+            is_text = any("perplexity" in name for name in self.metrics if name.startswith("quality/"))
+            note = "read perplexity beside entropy" if is_text else QUALITY_NOTE
+            yield Text(f"quality, of {self.quality} drawn samples: {note}")
         if self.held_out_text:
             yield Text(self.held_out_text)
         for group, words in self.differences.items():
@@ -201,16 +200,18 @@ def evaluate_run(
         )  # fmt: skip
         del network, objective
         expected = _training_measurements(evaluator, spec, protocol, bool(quality)) if trains else {}
-        found, measurements = EvaluationResult(dict(measured.values), {}, {}), dict(measured.measurements)
+        metrics, measurements = dict(measured.values), dict(measured.measurements)
+        tables: dict[str, dict[str, np.ndarray]] = {}
+        plots: dict[str, Plot] = {}
         saved.progress("evaluating as the family does", 0, None, "")
         family: Any = None if resampled else spec.family.build_evaluator(spec.objective, spec.model, data.text)
         if family:
             real = (row_set(each, inputs) for each in (data.train, data.held_out.first(num)))
             batch_size = batch_size or 256
             own = family.evaluate(saved.network(device), *real, data.references, batch_size)
-            found.metrics.update({f"assessed/{name}": value for name, value in own.metrics.items()})
-            found.tables.update(own.tables)
-            found.figures.update(own.figures)
+            metrics |= {f"assessed/{name}": value for name, value in own.metrics.items()}
+            tables = own.tables
+            plots = {name: Plot(figure) for name, figure in own.figures.items()}
             if own.metrics:
                 measurements["assessed"] = family_measurement(
                     experiment, data, num, batch_size, device.type, saved.home
@@ -220,22 +221,22 @@ def evaluate_run(
         run_id=saved.folder.run_id,
         step=saved.step,
         num_samples=num,
-        metrics=found.metrics,
-        tables=found.tables,
-        plots={name: Plot(figure) for name, figure in found.figures.items()},
+        metrics=metrics,
+        tables=tables,
+        plots=plots,
         changes=[*(change.source for change in changes), *([] if other is None else [f"--data {other}"])],
         on_other_data=saved.anyway,
         quality=quality or None,
         measurements=measurements,
-        intervals=measured.intervals | interval_ends(found.metrics),
+        intervals=measured.intervals | interval_ends(metrics),
         differences={group: words for group, words in others.items() if words},
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
         threads=threads,
-        held_out_text=held_out_text(found.metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
+        held_out_text=held_out_text(metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit),
     )
     stays_apart = rows or changes or saved.average or saved.anyway or other is not None
-    return evaluation if stays_apart else _add_to_run(saved, found, evaluation)
+    return evaluation if stays_apart else _add_to_run(saved, evaluation)
 
 
 def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:
@@ -273,8 +274,9 @@ def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
     or whose tokens another tokeniser made.
     """
     view = chosen_rows(saved, saved.experiment.model.batch_fields(), choice)
+    replaced = replace(data, held_out=view, left_out={}, note="", mixture=None)
     if view.store.fingerprint == data.held_out.store.fingerprint:
-        return replace(data, held_out=view, left_out={}, note="", mixture=None)
+        return replaced
     own, theirs = (each.manifest.attachments.get(TOKENIZER_NAME) for each in (data.train.store, view.store))
     if own != theirs:
         raise UserError(
@@ -286,29 +288,27 @@ def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
         text = replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
     if isinstance(view.rows, ComputedRows):
         view = replace(view, rows=view.rows.shuffled("ditlab.held-out"))  # the first few are then a good sample
-    return replace(data, held_out=view, text=text, references={}, mixture=None, left_out={}, note="")
+    return replace(replaced, held_out=view, text=text, references={})
 
 
-def _add_to_run(saved: SavedRun, found: EvaluationResult, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
+def _add_to_run(saved: SavedRun, evaluation: CheckpointEvaluation) -> CheckpointEvaluation:
     """Write figures and tables into the run's folder, log them and the metrics; but not what training measures in
     another way, whose name would hold two measurements. Raises UserError for a full disk."""
-    apart = dict(evaluation.differences)
-    if (
-        Request(saved.step, EVALUATE) in Inbox(saved.folder.evaluator).listed()
-    ):  # the run takes in its own figures of this step
-        apart = {**apart, "eval": (), "quality": ()}
-    metrics = {name: value for name, value in found.metrics.items() if name.partition("/")[0] not in apart}
+    apart = set(evaluation.differences)
+    if Request(saved.step, EVALUATE) in Inbox(saved.folder.evaluator).listed():
+        apart |= {"eval", "quality"}  # the run takes in its own figures of this step
+    metrics = {name: value for name, value in evaluation.metrics.items() if name.partition("/")[0] not in apart}
     measurements = {group: each for group, each in evaluation.measurements.items() if group not in apart}
     if not measurements:
         return evaluation
     files: list[Path] = []
-    if found.figures or found.tables:
+    if evaluation.plots or evaluation.tables:
         from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before all is measured
 
         place = saved.writable_folder(f"media/{FOLDER}")
         try:
-            files += [save_figure(figure, place / name) for name, figure in found.figures.items()]
-            files += [save_table(table, place / f"{name}.parquet") for name, table in found.tables.items()]
+            files += [save_figure(plot.figure, place / name) for name, plot in evaluation.plots.items()]
+            files += [save_table(table, place / f"{name}.parquet") for name, table in evaluation.tables.items()]
         except OSError as error:
             raise UserError(f"{place} cannot be written ({error.strerror}); make room there.") from error
     saved.progress("sending the metrics to MLflow", 0, None, "")

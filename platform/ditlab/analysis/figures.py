@@ -21,7 +21,7 @@ from ditlab.reports.figures import loss_figure, parameters_figure, schedule_figu
 from ditlab.reports.rendering.render import PictureFormat, save_formats
 from ditlab.runs.cores import computing_beside_others
 from ditlab.tracking.history import metric_history
-from ditlab.training.plan import learning_rate, plan_run
+from ditlab.training.plan import learning_rate, plan_run, planned_rate
 from ditlab_models.contract import ModelSpec
 from ditlab_models.families import families
 from ditlab_models.figure_kinds.embeddings import embedding_figures
@@ -109,12 +109,7 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
 
     def schedule() -> Figure:
         plan = plan_run(experiment, saved.data())
-        lr = experiment.optimizer.lr
-
-        def rate(step: int) -> float:
-            return learning_rate(experiment.schedule, lr, step, plan.total_steps, plan.epoch_steps)
-
-        return schedule_figure(rate, plan.total_steps)
+        return schedule_figure(partial(planned_rate, experiment, plan), plan.total_steps)
 
     makers: dict[str, Maker] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.family.static_figures(experiment.model).items():

@@ -54,7 +54,7 @@ class OpenedRun:
     experiment: Experiment
     warn: Callable[[str], None]
     """Called with each remark for people."""
-    progress: Progress = ignore_progress
+    progress: Progress
     """Receives the progress of long work."""
     anyway: bool = False
     """True to go on with other data than the run's."""

@@ -5,7 +5,6 @@ Snapshots are a store of their own among the run's checkpoints, which is not pru
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -63,19 +62,13 @@ class RebuiltAverage:
 
     def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
         """Return whole float32 tensors by name; one tensor in float64 is in memory beside the result."""
-        manifest = self.checkpoint.manifest
-        tensors = {}
-        for name, shape in manifest.shapes.items():
-            if not name.startswith(prefix):
-                continue
-            numel = math.prod(shape)
-            is_averaged = (own := self.checkpoint.field_of(name, "")) == ""
-            whole = self._summed(name, numel) if is_averaged else self.checkpoint.read(own, name, 0, numel)
-            tensors[name.removeprefix(prefix)] = whole.float().reshape(shape)
-        return self.checkpoint.merge(tensors) if merged else tensors
+        return self.checkpoint.whole(self._read, prefix, merged)
 
-    def _summed(self, name: str, numel: int) -> Tensor:
-        """Return the sum of the kept averages of a tensor, float64."""
+    def _read(self, name: str, numel: int) -> Tensor:
+        """Return the sum of the kept averages of a tensor, float64; the checkpoint's values of one in no average."""
+        own = self.checkpoint.field_of(name, "")
+        if own:
+            return self.checkpoint.read(own, name, 0, numel)
         total = torch.zeros(numel, dtype=torch.float64)
         for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
             if share:
@@ -89,11 +82,6 @@ class KeptAverages:
 
     checkpoint: CheckpointReader
     sources: Sequence[AverageSource]
-
-    @property
-    def updates(self) -> int:
-        """Updates that the averages of the checkpoint are over."""
-        return _updates(self.checkpoint)
 
     @property
     def num_snapshots(self) -> int:
@@ -111,7 +99,7 @@ class KeptAverages:
                 f"--ema {profile.label} is shorter than the shortest average that the run keeps, {shortest:g}; name "
                 f"lengths from {shortest:g} to 0.25, or set training.averages.lengths in the next run."
             )
-        combination = combine([kept for _, kept in self.sources], profile, self.updates)
+        combination = combine([kept for _, kept in self.sources], profile, _updates(self.checkpoint))
         if combination.profile_error > LARGEST_ERROR:
             raise UserError(
                 f"--ema {profile.label} cannot be rebuilt from {self.num_snapshots} snapshots and the checkpoint of "

@@ -38,10 +38,6 @@ class ShardDigest:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def matches(self, size: int, digest: str) -> bool:
-        """Compare a file's size, and its BLAKE3 in hexadecimal."""
-        return self == ShardDigest(size, f"blake3:{digest}")
-
 
 @dataclass(frozen=True)
 class CheckpointManifest:

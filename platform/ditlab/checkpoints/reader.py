@@ -3,7 +3,7 @@
 import hashlib
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, folder_of
+from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, ShardDigest, folder_of
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
@@ -32,7 +32,7 @@ class CheckpointReader:
     A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and deleted by `close`.
     """
 
-    def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool = True) -> None:
+    def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool) -> None:
         self._files = files
         self._folder = folder
         self._copies: tempfile.TemporaryDirectory[str] | None = None
@@ -126,7 +126,7 @@ class CheckpointReader:
             raise DamagedCheckpoint(
                 f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
             ) from None
-        if not expected.matches(size, digest):
+        if expected != ShardDigest(size, f"blake3:{digest}"):
             raise DamagedCheckpoint(
                 f"{self.location}/{name} was altered (its hash differs; {size} bytes, {expected.size} were written);"
                 " use an earlier checkpoint."
@@ -225,11 +225,14 @@ class CheckpointReader:
         """Whole float32 tensors of the network by name, averaged ones if `averaged` and the checkpoint has them; those
         of the base with its adapters in them, if `merged`."""
         kind = "ema" if averaged and self.has("ema") else "master"
+        return self.whole(lambda name, numel: self.read(self.field_of(name, kind), name, 0, numel), prefix, merged)
+
+    def whole(self, read: Callable[[str, int], Tensor], prefix: str, merged: bool) -> dict[str, Tensor]:
+        """Return the tensors of a prefix as float32 by name; `read` returns the values of one by its name and size."""
         tensors = {}
         for name, shape in self.manifest.shapes.items():
             if name.startswith(prefix):
-                values = self.read(self.field_of(name, kind), name, 0, math.prod(shape))
-                tensors[name.removeprefix(prefix)] = values.float().reshape(shape)
+                tensors[name.removeprefix(prefix)] = read(name, math.prod(shape)).float().reshape(shape)
         return self.merge(tensors) if merged else tensors
 
     def merge(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

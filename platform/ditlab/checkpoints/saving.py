@@ -69,23 +69,28 @@ class StagedState:
         self.reserve(tensors)
         sizes = [tensor.nbytes for _, tensor in tensors]
         parts = self._buffer[: sum(sizes)].split(sizes)
-        pairs = [(part.view(tensor.dtype), tensor.detach()) for part, (_, tensor) in zip(parts, tensors, strict=True)]
-        for view, tensor in pairs:
-            view.copy_(tensor.reshape(-1), non_blocking=True)
-        if any(tensor.is_cuda for _, tensor in pairs):
+        copies = []
+        for part, (key, tensor) in zip(parts, tensors, strict=True):
+            view = part.view(tensor.dtype)
+            view.copy_(tensor.detach().reshape(-1), non_blocking=True)
+            copies.append((key, view))
+        if any(tensor.is_cuda for _, tensor in tensors):
             torch.cuda.current_stream().synchronize()
-        self.tensors = [(key, view) for (key, _), (view, _) in zip(tensors, pairs, strict=True)]
+        self.tensors = copies
 
 
+@dataclass(eq=False)
 class SaveFailed(Exception):
     """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier ones are untouched."""
 
-    def __init__(self, kind: SaveFailureKind, step: int, reason: str) -> None:
-        super().__init__(kind, step, reason)
-        self.kind = kind
-        self.step = step
-        self.reason = reason
-        self.remedy = _REMEDY[kind]
+    kind: SaveFailureKind
+    step: int
+    reason: str
+
+    @property
+    def remedy(self) -> str:
+        """Sentence part on how to go on."""
+        return _REMEDY[self.kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."
@@ -121,9 +126,9 @@ class SaveOutcome:
     """Path or URI of the checkpoint."""
     metrics: dict[str, float]
     """Metrics in the manifest."""
-    error: SaveFailed | None = None
+    error: SaveFailed | None
     """Reason why there is no checkpoint of this step; of the same kind on every worker."""
-    note: str | None = None
+    note: str | None
     """A problem after the checkpoint was complete: older ones that could not be deleted."""
 
 

@@ -6,7 +6,8 @@ checks it). The library's own writer takes a path and no stream, and its file wo
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +27,32 @@ DTYPE_NAMES = {
 
 def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
     """The bytes of the file before the tensors' bytes."""
+    entries = header_entries(
+        (f"{field}/{name}/{start}", tensor.reshape(-1)) for (field, name, start), tensor in tensors
+    )
+    assert len(entries) == len(tensors), "two tensors of one name"
+    return with_length(json.dumps(entries, separators=(",", ":")).encode())
+
+
+def header_entries(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
+    """Return the entry of each named tensor in the header; their bytes follow one another in this order."""
     entries = {}
     offset = 0
-    for (field, name, start), tensor in tensors:
+    for name, tensor in tensors:
         end = offset + tensor.nbytes
-        key = f"{field}/{name}/{start}"
-        entries[key] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": [tensor.numel()], "data_offsets": [offset, end]}
+        entries[name] = {
+            "dtype": DTYPE_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
-    assert len(entries) == len(tensors), "two tensors of one name"
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors' bytes start at a multiple of eight
-    return len(text).to_bytes(8, "little") + text
+    return entries
+
+
+def with_length(header: bytes) -> bytes:
+    """Return the bytes of the file before the tensors' bytes: the length of a header, and the header."""
+    header += b" " * (-len(header) % 8)  # the tensors' bytes start at a multiple of eight
+    return len(header).to_bytes(8, "little") + header
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

@@ -94,21 +94,22 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
         raise Unreachable(f"{donor.location} holds no checkpoint to take over.")
     step = step if step in there else there[-1]
     average_snapshots(own).delete_after(0)
-    with own.files.translating_errors("cannot be written", "check that it can be reached and written"):
+    files = own.files
+    with files.translating_errors("cannot be written", "check that it can be reached and written"):
         # A checkpoint of that step of its own counts until the donor's manifest replaces its own.
         folder = folder_of(step)
         names = [name for name in donor.files.sizes(folder) if not is_hold(name)]
         manifest = donor.files.read(folder, MANIFEST)
-        here = own.files.sizes(folder)
-        if MANIFEST not in here or own.files.read(folder, MANIFEST) != manifest:
+        here = files.sizes(folder)
+        if MANIFEST not in here or files.read(folder, MANIFEST) != manifest:
             for name in names:
                 if name != MANIFEST:
                     if name in here:  # left by a copy that was cut short: no two saves give a shard the same name
-                        own.files.delete(folder, name)
-                    own.files.write(folder, name, donor.files.chunks(folder, name))
-            own.files.replace(folder, MANIFEST, manifest)
+                        files.delete(folder, name)
+                    files.write(folder, name, donor.files.chunks(folder, name))
+            files.replace(folder, MANIFEST, manifest)
         for name in here:
             if name not in names and not is_hold(name):
-                own.files.delete(folder, name)
+                files.delete(folder, name)
     own.delete_after(step)
     return step

@@ -51,12 +51,8 @@ class Attempt:
         self._keeps_workers = keeps_workers
         self._resources = launch.experiment.resources
         self._control = KeyValueChannel(f"{launch.run_id}-{secrets.token_hex(4)}")
-        self._group = self._control  # until the workers have named their group
-        self._hang_detector = HangDetector(self._resources.hang_timeout)
-        self._heartbeats: list[Heartbeat] = []
-        self._hung: list[Heartbeat] = []
+        self._follow(self._control)  # until the workers have named their group
         self._stop_reason = ""
-        self._num_warnings: dict[int, int] = {}
         self._next_hang_check = 0.0
         self._next_drain_check = 0.0
         self._nodes = alive_ids()
@@ -91,6 +87,14 @@ class Attempt:
             with suppress(*CHANNEL_ERRORS):
                 self._control.clear()
 
+    def _follow(self, group: KeyValueChannel) -> None:
+        """Read from the channel of a group of workers, of which nothing is known yet."""
+        self._group = group
+        self._hang_detector = HangDetector(self._resources.hang_timeout)
+        self._heartbeats: list[Heartbeat] = []
+        self._hung: list[Heartbeat] = []
+        self._num_warnings: dict[int, int] = {}
+
     def _warn_of_waiting(self) -> None:
         """Tell once that no worker has begun for a while."""
         if self._group is self._control and time.monotonic() > self._notice_at:
@@ -108,18 +112,15 @@ class Attempt:
         """Pass the workers' progress and new warnings to the callbacks."""
         name = self._control.get("group")  # Ray starts a new group of workers by itself when an elastic run grows
         if name and self._group.name != self._control.child(name).name:
-            self._group = self._control.child(name)
-            self._num_warnings = {}
-            self._heartbeats = []
-            self._hung = []
-            self._hang_detector = HangDetector(self._resources.hang_timeout)
+            self._follow(self._control.child(name))
         if progress := self._group.get("progress"):
             self._callbacks.on_progress(TrainingProgress(**progress))
         for rank in range(self._resources.max_workers):
             messages = self._group.get(f"warnings/{rank}") or []
-            for message in messages[self._num_warnings.get(rank, 0) :]:
+            num_told = self._num_warnings.get(rank, 0)
+            for message in messages[num_told:]:
                 self._callbacks.warn(message)
-            self._num_warnings[rank] = max(self._num_warnings.get(rank, 0), len(messages))
+            self._num_warnings[rank] = max(num_told, len(messages))
 
     def _check_group(self) -> None:
         """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""

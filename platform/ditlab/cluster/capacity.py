@@ -51,7 +51,8 @@ def cpu_share(resources: Resources, nodes: Sequence[Node], concurrent: int | Non
     if gpus := resources.gpus_per_worker:
         share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in nodes if node.get("GPU", 0))])
     if share >= 1 or concurrent is None:
-        return CpuShare(max(1, int(share)), float(max(1, int(share))))
+        threads = max(1, int(share))
+        return CpuShare(threads, float(threads))
     return CpuShare(1, max(0.01, math.floor(share * 100) / 100))
 
 
@@ -106,16 +107,11 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], grows: bool
                 return left
     if grows:
         return list(nodes)
-    raise _no_room_beside(experiment, nodes)
-
-
-def _no_room_beside(experiment: Experiment, nodes: Sequence[Node]) -> UserError:
-    """Return the error for an evaluation that no node has room for beside the workers."""
-    reserved = experiment.evaluation.resources
-    workers = experiment.resources.min_workers
+    reserved = evaluation.resources
+    workers = resources.min_workers
     missing = sorted(set(reserved.custom).difference(*nodes))
     remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
-    return UserError(
+    raise UserError(
         f"evaluation.resources={reserved} are on no node beside {workers} worker{'s' if workers > 1 else ''}: the "
         f"cluster has {_sizes(nodes)}; {remedy}."
     )

@@ -14,7 +14,6 @@ from ditlab.cluster.survey import check_joining_node
 from ditlab.errors import first_line
 from ditlab.runs.evaluator import POLL_INTERVAL, answer_request
 from ditlab.runs.launch import Launch
-from ditlab.spec.plugins import plugin_packages
 
 
 def evaluate_on_ray(launch: Launch, ended: threading.Event, threads: int) -> str:
@@ -47,7 +46,5 @@ def answer_on_node(values: dict[str, Any], threads: int) -> None:
     """
     launch = Launch.from_dict(values)
     os.environ["DITLAB_HOME"] = str(launch.home.root)
-    if launch.versions:
-        packages = plugin_packages(launch.experiment.to_dict())
-        check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+    check_joining_node(launch)
     answer_request(launch, threads)

@@ -51,14 +51,20 @@ def answering_ids() -> set[str]:
     return answering or {node["NodeID"] for node in nodes}  # from outside the cluster's network none can be reached
 
 
+def wait_for(is_there: Callable[[], bool], timeout: float, pause: float = 0.2) -> bool:
+    """Wait until something is there, for `timeout` seconds at most, with a `pause` between looks; return whether."""
+    deadline = time.monotonic() + timeout
+    while not (found := is_there()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    return found
+
+
 def refresh_node_count() -> None:
     """Make Ray Train recount the nodes that an elastic run may use, once Ray has declared silent nodes lost.
 
     By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for its resources.
     """
-    deadline = time.monotonic() + REFRESH_TIMEOUT
-    while alive_ids() - answering_ids() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_for(lambda: not alive_ids() - answering_ids(), REFRESH_TIMEOUT)
     coordinator = ray_internal("get_or_create_autoscaling_coordinator")()
     ray.get(coordinator.get_reserved_resources.remote("ditlab", recompute=True), timeout=20)
 

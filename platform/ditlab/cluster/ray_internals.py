@@ -118,9 +118,7 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
     that of Ray's C++ part is replaced at the end of the block.
     `leaders`: the descriptor of `killed_with_this_process`.
     """
-    utils = vars(import_module("ray._private.utils"))
     die_with_parent = ray_internal("set_kill_on_parent_death_linux")
-    set_handler = ray_internal("set_sigterm_handler")
 
     def prepare() -> None:  # in the new process, before its program
         os.setsid()
@@ -129,11 +127,10 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
         die_with_parent()
 
-    utils |= {"set_kill_on_parent_death_linux": prepare, "set_sigterm_handler": lambda _: None}
     try:
-        yield
+        with _replaced("set_kill_on_parent_death_linux", prepare), _replaced("set_sigterm_handler", lambda _: None):
+            yield
     finally:
-        utils |= {"set_kill_on_parent_death_linux": die_with_parent, "set_sigterm_handler": set_handler}
         renew_handlers()
 
 

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,12 @@ def cluster_address(address: str | None) -> str | None:
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
+def set_defaults(variables: Mapping[str, str]) -> None:
+    """Set environment variables that are not set."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
 def is_connected() -> bool:
     """Return True if this process is connected to Ray; does not import Ray to find out."""
     ray = sys.modules.get("ray")
@@ -106,8 +112,7 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     Raises UserError where nothing answers at the address, the cluster refuses the token, or TMPDIR is too long for
     sockets, and RunFailed where Ray does not start on this machine.
     """
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    set_defaults(SETTINGS)
     exempt_from_proxies()
     if address is not None:
         check_address(address)

@@ -6,17 +6,17 @@ A node that joins after the launch is checked by its own worker.
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
-from ditlab.cluster.nodes import NodeRow, alive_nodes, node_name, run_on_nodes
+from ditlab.cluster.nodes import alive_nodes, node_name, run_on_nodes, wait_for
 from ditlab.errors import UserError
 from ditlab.home import Home, resolve_user_path
+from ditlab.runs.launch import Launch
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.uris import is_uri
@@ -65,13 +65,9 @@ def collect_reports(
             continue
         values = dict(result.value)
         skew = values.pop("clock") - result.received
-        reports.append(NodeReport(result.name, can_train(result.node), skew=skew, **values))
+        trains = any(result.node["Resources"].get(kind, 0) > 0 for kind in ("CPU", "GPU"))
+        reports.append(NodeReport(result.name, trains, skew=skew, **values))
     return sorted(reports, key=lambda report: report.name), silent
-
-
-def can_train(node: NodeRow) -> bool:
-    """Return True if a node has a CPU or a GPU."""
-    return any(node["Resources"].get(kind, 0) > 0 for kind in ("CPU", "GPU"))
 
 
 def absolute(storage: str) -> str:
@@ -135,17 +131,20 @@ def removed_if_empty(folder: Path) -> Iterator[None]:
                 each.rmdir()
 
 
-def check_joining_node(expected: Mapping[str, str], packages: Collection[str], home: Home, run_id: str) -> None:
-    """Raises UserError, as the survey does, where this node has other versions than the launcher (`expected`, of
-    `packages` of the experiment's parts too), or does not see the run's folder.
+def check_joining_node(launch: Launch) -> None:
+    """Raises UserError, as the survey does, where this node has other versions than the launcher recorded, or does not
+    see the run's folder; a run on the launcher's machine records none.
     """
-    folder = home.run(run_id).path
-    deadline = time.monotonic() + FILE_TIMEOUT
-    while not (is_there := folder.is_dir()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    problem = "" if is_there else f"the run's folder train/{run_id} is not there"
+    if not launch.versions:
+        return
+    problem = (
+        ""
+        if wait_for(launch.folder.path.is_dir, FILE_TIMEOUT)
+        else f"the run's folder train/{launch.run_id} is not there"
+    )
+    packages = plugin_packages(launch.experiment.to_dict())
     report = NodeReport(node_name(), True, versions(packages=packages), home=problem)
-    if faults := node_faults([report], NodeRequirements(expected, str(home.root))):
+    if faults := node_faults([report], NodeRequirements(launch.versions, str(launch.home.root))):
         raise UserError(faults[0])
 
 

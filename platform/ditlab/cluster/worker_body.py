@@ -6,7 +6,6 @@ Of each run: its data, its reporter, the training, its outcome or the record of 
 from __future__ import annotations
 
 import gc
-import os
 import secrets
 import sys
 import time
@@ -33,6 +32,7 @@ from ditlab.cluster.channel import (
 )
 from ditlab.cluster.nodes import node_name
 from ditlab.cluster.ray_failures import ray_failure
+from ditlab.cluster.session import set_defaults
 from ditlab.cluster.survey import check_joining_node
 from ditlab.engine.distributed import Rank, current_rank, is_peer_loss
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
@@ -41,7 +41,6 @@ from ditlab.runs.launch import Launch, added_hooks
 from ditlab.runs.locks import lock_journal
 from ditlab.runs.reporter import TrackedReporter, max_nodes
 from ditlab.secrets import hide, raise_hidden
-from ditlab.spec.plugins import plugin_packages
 from ditlab.tracking.tracker import RunTracker
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import Reporter
@@ -106,8 +105,7 @@ def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:
 
 def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> None:
     """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
-    for name, value in launch.home.cache_variables().items():
-        os.environ.setdefault(name, value)
+    set_defaults(launch.home.cache_variables())
     group_name = [secrets.token_hex(4)]  # of this group of workers: Ray starts a new group when an elastic run grows
     distributed.broadcast_object_list(group_name, 0)
     if rank.is_first:
@@ -116,9 +114,7 @@ def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> Non
     link = HeartbeatThread(group, control, rank.rank, launch.experiment.resources.hang_timeout)
     link.start()
     try:
-        if launch.versions:
-            packages = plugin_packages(launch.experiment.to_dict())
-            check_joining_node(launch.versions, packages, launch.home, launch.run_id)
+        check_joining_node(launch)
         _train_run(launch, group, rank, link)
     except Exception as error:
         record_failure(error, rank.rank, launch.resumed, group)

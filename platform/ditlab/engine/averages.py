@@ -27,7 +27,7 @@ class WeightAverages:
     """
 
     def __init__(
-        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool = False
+        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool
     ) -> None:
         """Begin the averages with the masters. `ema` is exponential, or where it `is_given` the optimiser's own."""
         self._partitions = partitions
@@ -38,14 +38,10 @@ class WeightAverages:
         """Exponent of the profile of each relative length, by field."""
         self.start = 0
         """Updates that were applied before the averages of the lengths began."""
-        self._flats: dict[str, list[Tensor]] = {
-            field: [] for field in (*(["ema"] if ema or is_given else []), *self.exponents)
-        }
+        fields = (*(["ema"] if ema or is_given else []), *self.exponents)
+        self._flats = {field: [flat.detach().clone() for flat in partitions.flats] for field in fields}
         self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
         if self._flats:
-            for flat in partitions.flats:
-                for flats in self._flats.values():
-                    flats.append(flat.detach().clone())
             partitions.adam.register_step_post_hook(self._follow)
 
     def begin(self, step: int) -> None:

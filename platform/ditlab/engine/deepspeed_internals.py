@@ -100,15 +100,17 @@ class _WithoutMlflow(MetaPathFinder):
 
 def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
     """Count the reduction of gradients, and with ZeRO-3 the gathering of parameters, as the phase `reduce`."""
-    engine.allreduce_gradients = clock.reducing(engine.allreduce_gradients)
+
+    def timed(owner: Any, method: str) -> None:
+        setattr(owner, method, clock.reducing(getattr(owner, method)))
+
     optimizer = engine.optimizer
+    timed(engine, "allreduce_gradients")
     if stage in (1, 2):
-        optimizer.reduce_ipg_grads = clock.reducing(optimizer.reduce_ipg_grads)
+        timed(optimizer, "reduce_ipg_grads")
     elif stage == 3:
-        reduce = "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads"
-        setattr(optimizer, reduce, clock.reducing(getattr(optimizer, reduce)))
-        coordinator = optimizer.parameter_offload.get_param_coordinator()
-        coordinator.fetch_sub_module = clock.reducing(coordinator.fetch_sub_module)
+        timed(optimizer, "_DeepSpeedZeroOptimizer_Stage3__reduce_and_partition_ipg_grads")
+        timed(optimizer.parameter_offload.get_param_coordinator(), "fetch_sub_module")
 
 
 @contextmanager
@@ -249,14 +251,13 @@ class FrozenParameters:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._parts: list[tuple[Any, ParameterSlice]] = []
-        self._stage = stage
-        rank = distributed.get_rank()
-        workers = distributed.get_world_size()
+        self._num_shards = distributed.get_world_size() if stage else 1
+        rank = distributed.get_rank() if stage else 0
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 numel = whole_shape(parameter).numel()
-                shard = numel if stage == 0 else math.ceil(numel / workers)  # as ZeRO-3 cuts it
-                start = 0 if stage == 0 else min(rank * shard, numel)
+                shard = math.ceil(numel / self._num_shards)  # as ZeRO-3 cuts it
+                start = min(rank * shard, numel)
                 self._parts.append((parameter, ParameterSlice(name, start, min(start + shard, numel), start)))
 
     def slices(self) -> Iterator[tuple[ParameterSlice, Tensor]]:
@@ -275,12 +276,12 @@ class FrozenParameters:
             own = read("frozen", part.name, part.start, part.stop)
             with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
                 whole = parameter.view(-1)
-                if self._stage == 0 or distributed.get_world_size() == 1:
+                if self._num_shards == 1:
                     whole.copy_(own)
                 else:
-                    shard = math.ceil(whole.numel() / distributed.get_world_size())
+                    shard = math.ceil(whole.numel() / self._num_shards)
                     mine = functional.pad(own.to(whole), (0, shard - own.numel()))
-                    parts = mine.new_empty(shard * distributed.get_world_size())
+                    parts = mine.new_empty(shard * self._num_shards)
                     distributed.all_gather_into_tensor(parts.view(torch.uint8), mine.view(torch.uint8))
                     whole.copy_(parts[: whole.numel()])
 

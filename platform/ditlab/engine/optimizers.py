@@ -34,7 +34,7 @@ def parameter_facts(module: nn.Module) -> dict[str, ParameterFacts]:
 
 
 def build_optimizer(
-    module: nn.Module, facts: Mapping[str, ParameterFacts], spec: AdamW | Optimizer, is_aligned: bool = False
+    module: nn.Module, facts: Mapping[str, ParameterFacts], spec: AdamW | Optimizer, is_aligned: bool
 ) -> EagerOptimizer:
     """Build an optimiser; each group holds `lr_factor`, which a step's learning rate is multiplied by.
 

@@ -20,7 +20,7 @@ import torch
 PHASES = ("data", "forward", "backward", "reduce", "update", "checkpoint", "evaluation", "log")
 """Phases of a step. `log` is the rest: metrics, progress, and whatever else the loop does between the others."""
 LOG = PHASES.index("log")
-_OWN_WORK = (PHASES.index("forward"), PHASES.index("backward"))
+OWN_WORK = (PHASES.index("forward"), PHASES.index("backward"))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class PhaseClock:
 
         @wraps(function)
         def timed(*inputs: Any, **named: Any) -> Any:
-            with self.phase("reduce") if self._current in _OWN_WORK else nullcontext():
+            with self.phase("reduce") if self._current in OWN_WORK else nullcontext():
                 return function(*inputs, **named)
 
         return timed

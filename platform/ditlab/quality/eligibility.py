@@ -58,7 +58,7 @@ class QualityBasis:
     Empty where there are no classes, or images are too large."""
     encoder: ImageEncoder | None
     """Encoder whose features images are compared by as well."""
-    figures: tuple[QualityFigures, ...] = ()
+    figures: tuple[QualityFigures, ...]
     """Further figures of the images."""
 
     def check(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
@@ -118,23 +118,23 @@ class QualityReference:
         self.spaces: list[FeatureSpace] = []
         for trained in list(self.classifiers.values())[:1]:
             extract = partial(apply_batched, trained.network.features, tick=tick)  # scaled when it was trained
-            compared = extract(images=image_batches(real.reference, basis.image, self.device))
+            compared = extract(images=self._images(real.reference))
             self.spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
         if basis.encoder is not None:
-            features = basis.encoder.features(self.device, tick)
-            compared = features(image_batches(real.reference, basis.image, self.device))
+            features = partial(basis.encoder.features, self.device, tick)
+            compared = features(self._images(real.reference))
             scale = float((compared.square().mean() + 1e-12).rsqrt())
             self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
         self.warn = warn
         self.agreement_real: float | None = None
         """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
         if from_captions and self.classifiers:
-            images = list(image_batches(real.held_out, basis.image, self.device, LARGEST_REFERENCE))
+            images = list(self._images(real.held_out, LARGEST_REFERENCE))
             expected = classes_of(real.held_out, basis.classes, np.arange(sum(map(len, images))))
             recognised = recognised_classes(self.classifiers, images, tick)
             self.agreement_real = float(_all_right(expected, recognised).double().mean())
-        first = torch.cat(list(image_batches(real.held_out, basis.image, self.device, NUM_NEAREST)))
-        self.nearest_held_out = _nearest(first, image_batches(real.train, basis.image, self.device), tick)
+        first = torch.cat(list(self._images(real.held_out, NUM_NEAREST)))
+        self.nearest_held_out = _nearest(first, self._images(real.train), tick)
 
     @torch.no_grad()
     def measure(
@@ -147,19 +147,21 @@ class QualityReference:
             return dict.fromkeys(self.basis.metrics(agrees, bool(captions)), float("nan"))
         ready = samples.to(self.device, torch.float32).clamp(*RANGE)
         images = ready.split(images_per_batch(ready.shape[1:]))
-        train = image_batches(self.real.train, self.basis.image, self.device)
-        nearest = _nearest(ready[:NUM_NEAREST], train, self.tick), self.nearest_held_out
+        real = partial(self._images, self.real.train)
+        nearest = _nearest(ready[:NUM_NEAREST], real(), self.tick), self.nearest_held_out
         found = dict(zip(NEAREST, nearest, strict=True))
         for space in self.spaces:
             found |= space.distances(images)
         if self.agreement_real is not None and expected:
             recognised = recognised_classes(self.classifiers, images, self.tick)
             found |= agreement_metrics(self.classifiers, self.agreement_real, expected, recognised)
-        real = partial(image_batches, self.real.train, self.basis.image, self.device)
         for figures in self.basis.figures:
             compared = ComparedSamples(images, real, self._real_key, self.device, captions, self.tick, self.warn)
             found |= figures.measure(compared)
         return {name: found[name] for name in self.basis.metrics(agrees, bool(captions))}
+
+    def _images(self, view: View, num: int | None = None) -> Iterator[Tensor]:
+        return image_batches(view, self.basis.image, self.device, num)
 
     @cached_property
     def _real_key(self) -> str:
@@ -213,8 +215,7 @@ def agreement_metrics(
 
 def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -> dict[str, Tensor]:
     """Return the classes of a view's rows at `indices`."""
-    names = [each.label.name for each in fields]
-    return {name: view.gather(name, indices).long() for name in names}
+    return {each.label.name: view.gather(each.label.name, indices).long() for each in fields}
 
 
 def _all_right(expected: Classes, recognised: Classes) -> Tensor:
@@ -281,11 +282,6 @@ class DrawingEvaluator(ABC):
         """Sampler of `quality_sampler`, which raises UserError."""
         return quality_sampler(self.experiment, self.data)
 
-    @property
-    def decoding_sampler(self) -> Any:
-        """Sampler of pictures or text: `sampler`, whose latents, if such it draws, are decoded."""
-        return self.opened_inputs().decoding(self.sampler)
-
     def opened_inputs(self) -> ModelInputs:
         """Return `inputs`, opened."""
         if self.inputs is None:
@@ -301,20 +297,18 @@ class DrawingEvaluator(ABC):
         """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where none can be."""
         generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
         conditions = self.conditions(num)
-        return draw_reported(
-            self.progress, self.decoding_sampler, network, conditions.tensors, conditions.num, generator, batch_size
-        )
+        sampler = self.opened_inputs().decoding(self.sampler)  # latents, if such it draws, are decoded
+        return draw_reported(self.progress, sampler, network, conditions.tensors, conditions.num, generator, batch_size)
 
     def measurement(
-        self, num: int, batch_size: int, precision: str, noise_seed: int | None = None,
-        trained: tuple[Experiment, str, int] | None = None,
-    ) -> Measurement:  # fmt: skip
-        """Return what `measure` used, for `precision` of the network; `noise_seed` None: that of `draw`.
+        self, num: int, batch_size: int, precision: str, trained: tuple[Experiment, str, int] | None = None
+    ) -> Measurement:
+        """Return what `measure` used, for `precision` of the network.
 
         `trained`: experiment, kind of device and threads of a training, in place of those here.
         """
         spec, kind, threads = trained or (self.experiment, self.device.type, torch.get_num_threads())
-        seed = derived_seed(self.experiment.seed, "quality") if noise_seed is None else noise_seed
+        seed = derived_seed(self.experiment.seed, "quality")
         features = self.features_digest()
         return quality_measurement(spec, self.measured_data, num, batch_size, seed, precision, kind, features, threads)
 

@@ -31,8 +31,7 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
     real, generated = real.double(), generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
         return float("nan")
-    (m1, s1), (m2, s2) = moments(real), moments(generated)
-    return frechet_of_moments(m1, s1, m2, s2)
+    return frechet_of_moments(*moments(real), *moments(generated))
 
 
 def moments(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,14 +176,10 @@ class ImageEncoder:
                 f"samples whose quality is measured; draw sizes that are multiples of {patch}, or name another encoder."
             )
 
-    def features(self, device: torch.device, tick: Callable[[], None]) -> Extractor:
-        """Return an extractor of the last layer's mean over patches, (num, width); calls `tick` after each batch."""
-
-        def extract(images: Iterable[Tensor]) -> Tensor:
-            encoder, means = FrozenImageEncoder(self.place, None, None, device, self.dtype), []
-            for batch in images:
-                means.append(encoder.encode(batch).float().mean(1))
-                tick()
-            return torch.cat(means)
-
-        return extract
+    def features(self, device: torch.device, tick: Callable[[], None], images: Iterable[Tensor]) -> Tensor:
+        """Return the last layer's mean over patches, (num, width), of batches of images; calls `tick` after each."""
+        encoder, means = FrozenImageEncoder(self.place, None, None, device, self.dtype), []
+        for batch in images:
+            means.append(encoder.encode(batch).float().mean(1))
+            tick()
+        return torch.cat(means)

@@ -69,7 +69,7 @@ class QualityFigures(ABC):
         """Return a digest of all that decides the figures beside the samples: a part of the measurement's protocol."""
 
 
-def find_figures(experiment: Experiment, data: DataSplits, home: Home | None = None) -> tuple[QualityFigures, ...]:
+def find_figures(experiment: Experiment, data: DataSplits, home: Home | None) -> tuple[QualityFigures, ...]:
     """Return the further figures of an experiment's samples; `home` None: that of DITLAB_HOME.
 
     Raises UserError where a field asks for figures of an add-on that is not here, and for code that cannot be used.

@@ -102,26 +102,28 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         for number in range(prepared.num_trials)
     ]
     for trial in prepared.trials or unknown:
-        key = _speed_key(trial.experiment)
+        experiment = trial.experiment
+        key = _speed_key(experiment)
         if key not in speeds:
-            speeds[key] = _speed(trial.experiment, prepared.home, at_once)
+            speeds[key] = _speed(experiment, prepared.home, at_once)
         speed = speeds[key]
-        samples = (trial.total_steps - first_step(trial.experiment.start)) * trial.experiment.batch.size
+        samples = (trial.total_steps - first_step(experiment.start)) * experiment.batch.size
         seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
         if duration is not None:
             idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
-            workers, threads = trial.experiment.resources.max_workers, prepared.concurrency.share.threads
-            hours[trial.number] = duration * num_devices(trial.experiment, workers, threads) / 3600
-    left = [value for number, value in seconds.items() if number not in ended]
+            workers, threads = experiment.resources.max_workers, prepared.concurrency.share.threads
+            hours[trial.number] = duration * num_devices(experiment, workers, threads) / 3600
+    to_come = [number for number in seconds if number not in ended]
+    left = [seconds[number] for number in to_come]
     total = None if None in left else sum(filter(None, left)) / at_once
     sources = ", ".join(sorted({speed.source for speed in speeds.values()}))
     device, is_known = device_kind(prepared.base), None not in seconds.values()
-    hours_left = sum(each for number, each in hours.items() if number not in ended) if is_known else None
+    hours_left = sum(hours[number] for number in to_come) if is_known else None
     text = f"unknown ({sources})"
     busy = busy_text() if any(speed.idle_rate for speed in speeds.values()) else ""
     idle_total = None
     if total and busy:
-        idle_total = sum(each for number, each in idle_seconds.items() if number not in ended) / at_once
+        idle_total = sum(idle_seconds[number] for number in to_come) / at_once
     if total is not None and hours_left is not None:
         durations = format_duration(total)
         spent = f"{hours_left:.3g}"
@@ -141,15 +143,12 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         lines.append(f"scheduler {scheduler.kind} {note}")
     if prepared.sweep.budget:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
-        to_come = {number: each for number, each in hours.items() if number not in ended} if is_known else None
-        lines.append(_budget_line(prepared, used, hours, to_come))
+        lines.append(_budget_line(prepared, used, hours, hours_left))
     return Forecast(seconds, total, idle_total, hours_left, device, lines)
 
 
-def _budget_line(
-    prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: Mapping[int, float] | None
-) -> str:
-    """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` of those to come.
+def _budget_line(prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: float | None) -> str:
+    """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` the sum of those to come.
 
     `left` is None where they are unknown. Raises BudgetUsedUp for one that is used up, or too small for a trial.
     """
@@ -172,9 +171,8 @@ def _budget_line(
             f"{name} is less than the shortest trial takes, about {shortest:.3g} {device} hours; raise it, or lower "
             "training.steps under `fixed`."
         )
-    spent = sum(left.values())
-    about = f"{used:.3g} {device} hours are used, and about {spent:.3g} more are expected"
-    if used + spent <= limit:
+    about = f"{used:.3g} {device} hours are used, and about {left:.3g} more are expected"
+    if used + left <= limit:
         return f"{name} holds: {about}"
     return f"{name} does not hold: {about}; `ditlab tune --resume` with a larger budget goes on"
 

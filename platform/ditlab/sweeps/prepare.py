@@ -174,11 +174,8 @@ class PreparedSweep:
     """Lines that describe the sweep, and messages of the checks."""
     chooser: TrialChooser | None
     """Choice of the trials that train next, of a scheduler that has one."""
-
-    @property
-    def num_trials(self) -> int:
-        """Number of trials of the whole sweep: of arms times seeds."""
-        return len(self.trials) or (self.sweep.trials or 0) * len(self.sweep.first_seeds)
+    num_trials: int
+    """Number of trials of the whole sweep: of arms times seeds."""
 
 
 def prepare_sweep(
@@ -231,14 +228,15 @@ def prepare_sweep(
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
     nodes = nodes_for_workers(base, nodes, grows)
-    concurrency = plan_concurrency(sweep, base.resources, nodes, num_runs, grows)
+    resources = base.resources
+    concurrency = plan_concurrency(sweep, resources, nodes, num_runs, grows)
     share, fewer = concurrency.share, ""
-    if not remote and not threads and share.threads > 1 and not base.resources.gpus_per_worker:
-        threads, reason = worker_threads(base.resources, concurrent=concurrency.num_trials)
+    if not remote and not threads and share.threads > 1 and not resources.gpus_per_worker:
+        threads, reason = worker_threads(resources, concurrent=concurrency.num_trials)
         fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
-    if threads and not base.resources.cpus_per_worker:
+    if threads and not resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
-    threads, gpus, workers = concurrency.share.threads, base.resources.gpus_per_worker, base.resources.max_workers
+    threads, gpus, workers = concurrency.share.threads, resources.gpus_per_worker, resources.max_workers
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     about = (
         f"{sweep.name}: {base.model.family}, {len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s, "
@@ -246,20 +244,19 @@ def prepare_sweep(
         f"with {where} a trial"
     )
     warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *seeds_notes(sweep, len(trials)), *filter(None, [concurrency.note, fewer, warning]), *messages]
+    notes = [about, *seeds_notes(sweep, num_runs), *filter(None, [concurrency.note, fewer, warning]), *messages]
     chooser = make_chooser(sweep, total_steps, home)
-    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser)
+    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser, num_runs)
 
 
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
 
-    `num_runs`: runs that are known beforehand; 0 for a search that proposes values as it goes.
+    `num_runs`: runs under the first seeds.
     """
     notes = []
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
-        num_runs = num_runs or (sweep.trials or 0) * len(sweep.first_seeds)
         arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
         more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
         notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,14 +34,12 @@ class SweepTrials:
         self._trials: dict[int, Trial] = {}
         self._open: dict[int, Trial] = {}
         """Trials as planned that have not ended."""
-        self._planned: deque[Trial] = deque()
+        self._planned = deque(started.past)
         self._begun: set[int] = set()
         self._num_warnings: dict[int, int] = {}
         self._num_ranked, self._is_first = -1, True
         self.leader: Trial | None = None
         """The best finished trial, or arm, by the first metric; None without one, or where trials do not compare."""
-        for trial in started.past:
-            self.add(trial)
 
     def add(self, trial: Trial) -> None:
         """Add a trial of the ledger."""
@@ -84,20 +82,18 @@ class SweepTrials:
 
     def _take_planned(self) -> None:
         """Take in the trials that were added."""
-        is_sorted = True
+        if not self._planned:
+            return
         while self._planned:
             trial = self._planned.popleft()
-            is_sorted = is_sorted and trial.number > next(reversed(self._trials), -1)
             self._trials[trial.number] = self._open[trial.number] = trial
-        if not is_sorted:
-            self._trials = dict(sorted(self._trials.items()))
+        self._trials = dict(sorted(self._trials.items()))
 
     def _read_trial(self, trial: Trial, topics: Sequence[str]) -> None:
         number, home = trial.number, self._started.home
         record = find_record(home, trial)
         if (topic := f"{WARNINGS}{number}") in topics:
             messages = self._channel.get(topic)
-            assert isinstance(messages, list)
             for message in messages[self._num_warnings.get(number, 0) :]:
                 self._warn(f"trial {number}: {message}")
             self._num_warnings[number] = len(messages)
@@ -105,8 +101,8 @@ class SweepTrials:
             if topic in topics:  # it could not be run: nothing but a warning is heard of it
                 self._channel.remove(topic)
             return
-        progress = self._channel.get(f"{PROGRESS}{number}") if f"{PROGRESS}{number}" in topics else None
-        known = progress if isinstance(progress, dict) else {}
+        place = f"{PROGRESS}{number}"
+        known = (self._channel.get(place) if place in topics else None) or {}
         metrics, step = known.get("metrics", {}), max(known.get("step", 0), record.step)
         measured: Mapping[tuple[str, str], str] = {}
         if record.status in ENDED:
@@ -153,6 +149,6 @@ class SweepProgress:
     @property
     def counts(self) -> str:
         """The trials counted by status: `2 running, 3 finished of 8`."""
-        counts = {status: sum(trial.status == status for trial in self.trials) for status in ("running", *ENDED)}
-        text = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
+        counts = Counter(trial.status for trial in self.trials)
+        text = ", ".join(f"{counts[status]} {status}" for status in ("running", *ENDED) if counts[status])
         return f"{text or 'starting'} of {self.num_trials}"

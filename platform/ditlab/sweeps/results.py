@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,15 +86,12 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     spec = trial_experiment(sweep, found).to_dict()
     value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
     head = f"# {summary.unit.capitalize()} {found.number} (run {found.run_id}) of the sweep {summary.name} "
-    head += f"({summary.sweep_id}): {value}{_over_seeds(found)}.\n"
+    if found.members:
+        value += f", means over {found.num_seeds} seed{'s' if found.num_seeds > 1 else ''}"
+    head += f"({summary.sweep_id}): {value}.\n"
     if isinstance(sweep.scheduler, Pbt) and found.note:
         head += f"# Its values were the last of several: {found.note}.\n"
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
-
-
-def _over_seeds(trial: Trial) -> str:
-    """Say what an arm's values are means over; empty for a run."""
-    return f", means over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}" if trial.members else ""
 
 
 def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
@@ -200,7 +198,6 @@ class ParentRun:
         self._sweep = sweep
         self._base = base
         self._tags = tags or {}
-        self._metrics = sweep.metrics
         self._tracker = RunTracker(folder.folder, base.tracking.uri, home, budget=None)
         self._num_logged = -1
         self._has_ended = False
@@ -218,7 +215,7 @@ class ParentRun:
         tags |= self._tags
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
         tracker.log_artifact(self._folder.spec)
-        self._log_note("running")
+        self._log_note("running", 0, {})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -233,19 +230,23 @@ class ParentRun:
         if len(ended) <= self._num_logged:
             return
         self._num_logged = len(ended)
-        counts = {f"trials/{status}": float(sum(trial.status == status for trial in ended)) for status in ENDED}
+        counts = Counter(trial.status for trial in ended)
         final = leader.metrics if leader else {}
-        values = {f"best/{name}": final[name] for name in self._metrics if name in final}
-        self._tracker.journal.log_metrics(len(ended), {**counts, **values})
+        values = {f"trials/{status}": float(counts[status]) for status in ENDED}
+        values |= {f"best/{name}": final[name] for name in self._sweep.metrics if name in final}
+        self._tracker.journal.log_metrics(len(ended), values)
 
     def end(
         self, status: str, summary: SweepSummary, files: Sequence[Path], spec: Mapping[str, Any] | None = None
     ) -> None:
         """Log the ranking, the best trial with its `spec`, and the report's files, and end the run."""
         tracker = self._tracker
-        if summary.trials:
-            tracker.log_table(ranking_table(summary), "ranking.json")
+        ranking = ranking_table(summary) if summary.trials else {}
+        if ranking:
+            tracker.log_table(ranking, "ranking.json")
+        leader = ""
         if found := best(summary):
+            leader = f"{summary.unit} {found.number} (run {found.run_id})"
             values: dict[str, Any] = {f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()}
             tracker.set_tags(
                 {f"ditlab.best_{summary.unit}": str(found.number), "ditlab.best_run": found.run_id, **values}
@@ -253,26 +254,17 @@ class ParentRun:
         for file in files:
             tracker.log_artifact(file, REPORT_FOLDER)
         tracker.set_tags({STATUS_TAG: status})
-        self._log_note(status, summary, files, spec)
+        names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
+        pictures = [name for name in names if name.endswith(".png")]
+        page = next((name for name in names if name.endswith(".html")), "")
+        self._log_note(status, summary.total_trials, ranking, leader, flatten(spec or {}), pictures, page)
         tracker.end(status if status in ("failed", "interrupted") else "finished")  # type: ignore[arg-type]
         self._has_ended = True
 
-    def _log_note(
-        self, status: str, summary: SweepSummary | None = None, files: Sequence[Path] = (),
-        spec: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    def _log_note(self, status: str, *facts: Any) -> None:
         """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
-        sweep, found = self._sweep, best(summary) if summary else None
-        names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
-        note = SweepNote(
-            self._folder.sweep_id, sweep.name, status, sweep.metrics, sweep.modes,
-            summary.total_trials if summary else 0,
-            ranking_table(summary) if summary and summary.trials else {},
-            f"{summary.unit} {found.number} (run {found.run_id})" if summary and found else "",
-            flatten(spec or {}),
-            [name for name in names if name.endswith(".png")],
-            next((name for name in names if name.endswith(".html")), ""),
-        )  # fmt: skip
+        sweep = self._sweep
+        note = SweepNote(self._folder.sweep_id, sweep.name, status, sweep.metrics, sweep.modes, *facts)
         self._tracker.log_note(note.text())
 
 
@@ -304,13 +296,14 @@ class SweepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
-        found, metrics = best(self.summary), self.summary.metrics
+        summary = self.summary
+        found, metrics = best(summary), summary.metrics
         arms: dict[str, Any] = {}
-        if self.summary.num_seeds > 1:
-            ranked = [arm for arm in rank(self.summary) if objectives(self.summary, arm) is not None]
-            differences = differences_to_best(self.summary)
+        if summary.num_seeds > 1:
+            ranked = [arm for arm in rank(summary) if objectives(summary, arm) is not None]
+            differences = differences_to_best(summary)
             arms = {
-                "arms": [_best(self.summary, arm) for arm in ranked],
+                "arms": [_best(summary, arm) for arm in ranked],
                 "differences": [each.to_dict() for each in differences],
                 "not_told_apart": not_told_apart(differences),
             }
@@ -321,16 +314,16 @@ class SweepResult:
             "trials": [
                 {**trial.to_dict(), "status": trial.status, "step": trial.step,
                  "metrics": {name: trial.metrics.get(name) for name in metrics}, "note": trial.note}
-                for each in rank(self.summary)
+                for each in rank(summary)
                 for trial in each.members or [each]
             ],
             **arms,
-            **({"verdict": list(self.summary.verdict)} if self.summary.verdict else {}),
-            "best": found and _best(self.summary, found),
-            "why_no_best": why_incomparable(self.summary),
+            **({"verdict": list(summary.verdict)} if summary.verdict else {}),
+            "best": found and _best(summary, found),
+            "why_no_best": why_incomparable(summary),
             "best_of_comparable": [
-                {"where": shared_values(self.summary, group), "trials": len(group), **_best(self.summary, group[0])}
-                for group in comparable(self.summary)
+                {"where": shared_values(summary, group), "trials": len(group), **_best(summary, group[0])}
+                for group in comparable(summary)
             ],
             "report": str(self.report),
         }  # fmt: skip
@@ -348,6 +341,7 @@ def finish_sweep(
 
     Raises RunFailed where all trials have ended and none has a value of the metric.
     """
+    reason = reason if status == "stopped" else ""
     folder, home = started.folder, started.home
     for trial in folder.planned_trials():
         record, run = find_record(home, trial), home.run(trial.run_id)
@@ -360,19 +354,20 @@ def finish_sweep(
                 end_run(tracker, "interrupted")
     summary = summarize_sweep(started, seconds)
     num_ended = sum(trial.has_ended for trial in summary.trials)
-    update_record(folder.folder, status=status, step=num_ended, message=reason if status == "stopped" else "")
+    update_record(folder.folder, status=status, step=num_ended, message=reason)
+    report = folder.report
     files = []
     try:
         spec = best_spec(started.sweep, summary)
         resume = f"ditlab tune --resume {summary.sweep_id}"
         rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
                 for each in rank(summary)]  # fmt: skip
-        samples = write_samples(rows, folder.report / "samples.png")
-        files = write_sweep_report(summary, folder.report, spec, resume, samples)
+        samples = write_samples(rows, report / "samples.png")
+        files = write_sweep_report(summary, report, spec, resume, samples)
         if spec:
-            files = [*files, write_durably(folder.report / "best.yaml", stamped(spec).encode())]
+            files.append(write_durably(report / "best.yaml", stamped(spec).encode()))
     except OSError as error:  # the result is known without it
-        warn(f"{folder.report} cannot be written ({error.strerror}).")
+        warn(f"{report} cannot be written ({error.strerror}).")
     except KeyboardInterrupt:
         warn(f"a signal ended the drawing of the report: `ditlab tune --resume {summary.sweep_id}` draws it.")
     if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
@@ -380,11 +375,10 @@ def finish_sweep(
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})
         message = (
             f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}"
-            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(folder.report))}."
+            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(report))}."
         )
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     leader = best(summary)
     parent.end(status, summary, files, trial_experiment(started.sweep, leader).to_dict() if leader else None)
-    reason = reason if status == "stopped" else ""
-    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html", reason)
+    return SweepResult(summary.sweep_id, status, summary, report / "report.html", reason)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from ray import tune
@@ -37,20 +37,37 @@ from ditlab.sweeps.folder import free_numbers
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
 
-class LedgerSearcher(Searcher):
+class NeverCopied:
+    """Part of Tune's settings that Tune uses itself, in place of a copy or of what a file of it gives."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
+        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
+
+
+class LedgerSearcher(NeverCopied, Searcher):
     """Base of the searchers whose state is in the ledger and the runs' journals."""
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None: ...
+    def __init__(self) -> None:
+        super().__init__(metric=None, mode=None)
+        self._running: dict[str, Any] = {}
+        """Trials that train now, by the id of Tune's trial."""
 
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
 
-    def __deepcopy__(self, memo: Any) -> LedgerSearcher:
-        return self
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        trained = self._running.pop(trial_id, None)
+        if trained is not None:
+            last = result or {}
+            self._complete(trained, "failed" if error else str(last.get("status", "failed")), last)
 
-    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
-        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
+    def _complete(self, trained: Any, status: str, last: dict[str, Any]) -> None:
+        """Take in how a trial has ended, and what Tune was told `last` of it."""
+        raise NotImplementedError
 
 
 class OptunaTrials(LedgerSearcher):
@@ -61,19 +78,16 @@ class OptunaTrials(LedgerSearcher):
 
     def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[..., Trial]) -> None:
         """`plan` writes a new trial, by number, values, arm and seed, to the ledger."""
-        super().__init__(metric=None, mode=None)
+        super().__init__()
         self._sweep, self._plan = sweep, plan
         self._study = make_study(sweep, past)
-        self._arms: dict[int, list[Trial]] = {}
+        self._arms = _by_arm(past)
         """Trials of each arm that have ended or are known."""
-        for trial in past:
-            self._arms.setdefault(trial.arm, []).append(trial)
         self._waiting = [trial for trial in past if not trial.has_ended]
         self._numbers = free_numbers(past)
         self._free_arms = [arm for arm in range(sweep.trials or 0) if arm not in self._arms]
         self._proposals: dict[int, Any] = {trial.arm: None for trial in self._waiting}
         """Optuna's trial by arm; None for one of an earlier session that Optuna has not been asked for again."""
-        self._running: dict[str, Trial] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals, each under
@@ -104,17 +118,13 @@ class OptunaTrials(LedgerSearcher):
             return True
         return False
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        trial = self._running.pop(trial_id, None)
-        if trial is None:
-            return
-        last = result or {}
+    def _complete(self, trained: Trial, status: str, last: dict[str, Any]) -> None:
         metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
-        status = "failed" if error else str(last.get("status", "failed"))
-        ended = replace(trial, status=status, step=int(last.get("step", 0)), metrics=metrics)
-        arm = self._arms[trial.arm] = [ended if each.number == trial.number else each for each in self._arms[trial.arm]]
+        ended = replace(trained, status=status, step=int(last.get("step", 0)), metrics=metrics)
+        before = self._arms[trained.arm]
+        arm = self._arms[trained.arm] = [ended if each.number == ended.number else each for each in before]
         if all(each.has_ended for each in arm):  # others are resumed in the next session
-            _report(self._study, self._proposals.pop(trial.arm), self._sweep, arm)
+            _report(self._study, self._proposals.pop(trained.arm), self._sweep, arm)
 
 
 class ChosenTrials(LedgerSearcher):
@@ -127,7 +137,7 @@ class ChosenTrials(LedgerSearcher):
         """`past` has all trials of the ledger with their curves. `plan` writes a new trial, by number, values, arm and
         seed, to the ledger; `on_round` is told every round, the first and the last too.
         """
-        super().__init__(metric=None, mode=None)
+        super().__init__()
         self._metric_name = sweep.metrics[0]
         self._chooser = chooser
         self._plan = plan
@@ -135,7 +145,6 @@ class ChosenTrials(LedgerSearcher):
         self._trials = {(trial.arm, trial.seed): trial for trial in past}
         self._values = {trial.arm: trial.values for trial in past}
         self._numbers = free_numbers(past)
-        self._running: dict[str, ChosenTrial] = {}
         self._waiting: list[ChosenTrial] = []
         self._is_interrupted = False
         self._begin_round()
@@ -152,18 +161,13 @@ class ChosenTrials(LedgerSearcher):
         until = {} if chosen.until is None else {"until": chosen.until}
         return {"trial": {**self._trials[place].to_dict(), **until}}
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        chosen = self._running.pop(trial_id, None)
-        if chosen is None:
-            return
-        last = result or {}
-        status = "failed" if error else str(last.get("status", "failed"))
+    def _complete(self, trained: ChosenTrial, status: str, last: dict[str, Any]) -> None:
         if status == "interrupted":  # it is resumed in the next session, and its round with it
             self._is_interrupted = True
             self._waiting = []
         else:
-            place = chosen.arm, chosen.seed
-            self._trials[place] = self._ended(self._trials[place], chosen, status, last)
+            place = trained.arm, trained.seed
+            self._trials[place] = self._ended(self._trials[place], trained, status, last)
         if not self._running and not self._waiting and not self._is_interrupted:
             self._begin_round()
 
@@ -199,13 +203,17 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
-    arms: dict[int, list[Trial]] = {}
-    for trial in past:
-        arms.setdefault(trial.arm, []).append(trial)
-    for arm in arms.values():
+    for arm in _by_arm(past).values():
         if all(trial.has_ended for trial in arm):
             _report(study, _ask_again(study, sweep, arm[0].values), sweep, arm)
     return study
+
+
+def _by_arm(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
+    arms: dict[int, list[Trial]] = {}
+    for trial in trials:
+        arms.setdefault(trial.arm, []).append(trial)
+    return arms
 
 
 def _ask_again(study: Any, sweep: Sweep, values: Mapping[str, Any]) -> Any:
@@ -397,24 +405,17 @@ class Population(PopulationBasedTraining):
         self._perturb_when_complete(tune_controller)
         return TrialScheduler.NOOP
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        super().on_trial_complete(tune_controller, trial, result)
-        self._remove(tune_controller, trial)
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        super().on_trial_error(tune_controller, trial)
-        self._remove(tune_controller, trial)
-
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        super().on_trial_remove(tune_controller, trial)
-        self._remove(tune_controller, trial)
+        """Remove an ended trial, for which alone the others may have waited, and its score. Tune's own does nothing."""
+        self._trial_state[trial].last_score = None
+        self._ended.append(trial)
+        self._waiting = [each for each in self._waiting if each is not trial]
+        self._perturb_when_complete(tune_controller)
 
-    def _remove(self, controller: Any, ended: Any) -> None:
-        """Remove an ended trial, for which alone the others may have waited, and its score."""
-        self._trial_state[ended].last_score = None
-        self._ended.append(ended)
-        self._waiting = [trial for trial in self._waiting if trial is not ended]
-        self._perturb_when_complete(controller)
+    on_trial_error = on_trial_remove
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        self.on_trial_remove(tune_controller, trial)
 
     def _perturb_when_complete(self, controller: Any) -> None:
         """Let all trials continue, the worst with another one's weights, once all of them wait."""

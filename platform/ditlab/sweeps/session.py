@@ -20,7 +20,7 @@ from ray import tune
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, KeyValueChannel
 from ditlab.cluster.nodes import refresh_node_count
-from ditlab.cluster.session import lost_ray
+from ditlab.cluster.session import lost_ray, set_defaults
 from ditlab.cluster.workers import WorkerPool
 from ditlab.errors import RunFailed, first_line
 from ditlab.home import Home
@@ -28,7 +28,7 @@ from ditlab.reports.sweep_records import SweepSummary, Trial
 from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
-from ditlab.runs.signals import GRACE, StopRequests, stop_signals
+from ditlab.runs.signals import StopRequests, stop_signals
 from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt
 from ditlab.sweeps.chooser import Round, TrialChooser, stop_waiting
 from ditlab.sweeps.folder import SweepFolder, current_values
@@ -40,7 +40,7 @@ from ditlab.sweeps.results import (
     past_curves,
     summarize_sweep,
 )
-from ditlab.sweeps.search import ChosenTrials, OptunaTrials, make_scheduler
+from ditlab.sweeps.search import ChosenTrials, NeverCopied, OptunaTrials, make_scheduler
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.index import DeviceHours
@@ -66,7 +66,7 @@ class SweepSession:
 
     def __init__(
         self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
-        grace: float = GRACE, makers: Sequence[ObserverMaker] = (),
+        grace: float, makers: Sequence[ObserverMaker],
     ) -> None:  # fmt: skip
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`.
         `makers` make the observers."""
@@ -208,8 +208,7 @@ class TunerThread(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
+        set_defaults(SETTINGS)
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self._sweep.prepared.concurrency.num_trials)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
@@ -282,7 +281,7 @@ class TunerThread(threading.Thread):
         return ChosenTrials(started.sweep, chooser, self._past.runs, self._plan, on_round)
 
 
-class _IdleStopper(tune.Stopper):
+class _IdleStopper(NeverCopied, tune.Stopper):
     """Ends Tune on request, once no trial is training or saving its last checkpoint.
 
     Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
@@ -296,12 +295,6 @@ class _IdleStopper(tune.Stopper):
 
     def stop_all(self) -> bool:
         return self.requested.is_set() and not self._trials.is_any_running()
-
-    def __deepcopy__(self, memo: Any) -> _IdleStopper:
-        return self
-
-    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
-        return (bool, ())  # Tune keeps its settings in a file, from which nothing is restored here
 
 
 def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool) -> type[tune.Trainable]:

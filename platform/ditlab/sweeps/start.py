@@ -83,7 +83,7 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone.
         experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
         for start in {each.start.point: each.start for each in experiments if each.start}.values():
-            hold_start(start, prepared.home, folder.sweep_id)
+            hold_start(start, home, folder.sweep_id)
     except (OSError, UserError) as error:
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)

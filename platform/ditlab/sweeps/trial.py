@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from ditlab.checkpoints.start_point import take_over
 from ditlab.cluster.capacity import CpuShare
 from ditlab.cluster.channel import CHANNEL_ERRORS, INTERRUPTED, PAUSED, STOPPED, KeyValueChannel
 from ditlab.cluster.launch import train_with_retries
+from ditlab.cluster.nodes import wait_for
 from ditlab.cluster.workers import GroupSpec, WorkerPool
 from ditlab.errors import RunFailed, UserError
 from ditlab.home import Home, RunFolder
@@ -56,11 +56,13 @@ class TrialThread(threading.Thread):
         A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
         once, however often the process that leads the trial is replaced.
         """
-        takeover, self._until = config.get("takeover"), config.get("until")
-        self._trial = Trial(**{key: value for key, value in config.items() if key not in ("takeover", "until")})
+        values = dict(config)
+        self._takeover = values.pop("takeover", None)
+        self._until = values.pop("until", None)
+        self._trial = Trial(**values)
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
         self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
-        self._share, self._takeover = share, takeover
+        self._share = share
         self._folder = home.run(self._trial.run_id)
         self._sweep_channel = KeyValueChannel(f"sweep-{sweep_id}")
         self._channel = KeyValueChannel(f"trial-{self._trial.run_id}")
@@ -121,23 +123,24 @@ class TrialThread(threading.Thread):
 
     def _train(self) -> RunOutcome:
         home, folder, pool = self._home, self._folder, self._pool
-        experiment = trial_experiment(self._sweep, self._trial)
+        trial = self._trial
+        experiment = trial_experiment(self._sweep, trial)
         spec, start = experiment.to_dict(), experiment.start
-        resumed, topic = folder.record.exists(), f"{PROGRESS}{self._trial.number}"
+        resumed, topic = folder.record.exists(), f"{PROGRESS}{trial.number}"
         self._sweep_channel.try_put(topic, {})
         if not resumed:
             shutil.rmtree(folder.path, ignore_errors=True)  # a killed process may have left it without a record
             create_run(
                 home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
                 run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "", parent=self._sweep_id,
-                trial=self._trial.number, plugins=plugin_packages(spec), start=start.point if start else "",
-                group=f"{self._sweep_id}.{self._trial.arm}",
+                trial=trial.number, plugins=plugin_packages(spec), start=start.point if start else "",
+                group=f"{self._sweep_id}.{trial.arm}",
             )  # fmt: skip
             write_durably(folder.spec, encode_recorded(spec))
-        tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(self._trial.number)}
-        tags |= {CHANGED_TAG: values_text(self._trial.values), **plugin_tags(spec)}
-        if self._trial.seed is not None:
-            tags |= {GROUP_TAG: f"{self._sweep_id}.{self._trial.arm}", SEED_TAG: str(self._trial.seed)}
+        tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(trial.number)}
+        tags |= {CHANGED_TAG: values_text(trial.values), **plugin_tags(spec)}
+        if trial.seed is not None:
+            tags |= {GROUP_TAG: f"{self._sweep_id}.{trial.arm}", SEED_TAG: str(trial.seed)}
         if start:
             with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
                 hold_start(start, home, folder.run_id)
@@ -160,7 +163,7 @@ class TrialThread(threading.Thread):
             with lifecycle.recording_failure():
                 takeover = self._takeover
                 if takeover and all(done.key != takeover["key"] for done in read_takeovers(folder)):
-                    self._take_over(experiment, takeover["run_id"], takeover["step"], takeover["key"])
+                    self._take_over(experiment, **takeover)
                 lifecycle.start(launch.plan.total_steps)
                 callbacks = RunCallbacks(
                     lambda progress: self._sweep_channel.try_put(topic, asdict(progress)),
@@ -176,16 +179,14 @@ class TrialThread(threading.Thread):
             lifecycle.end(outcome)
         return outcome
 
-    def _take_over(self, experiment: Experiment, donor_id: str, donor_step: int, key: str) -> None:
-        """Replace the trial's checkpoints by another trial's, once that is on the disk."""
+    def _take_over(self, experiment: Experiment, run_id: str, step: int, key: str) -> None:
+        """Replace the trial's checkpoints by another trial's of a step, once that is on the disk."""
         before, reached = load_recorded_experiment(self._folder.spec), read_record(self._folder).step
-        donor = self._home.run(donor_id)
+        donor = self._home.run(run_id)
         donor_store = checkpoint_store(donor, load_recorded_experiment(donor.spec).checkpoint.storage)
-        deadline = time.monotonic() + DONOR_TIMEOUT
-        while donor_store.last_step() < donor_step and time.monotonic() < deadline:
-            time.sleep(POLL_INTERVAL)
-        step = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, donor_step)
-        record_takeover(self._folder, Takeover(reached, donor_id, step, dict(self._trial.values), key), before)
+        wait_for(lambda: donor_store.last_step() >= step, DONOR_TIMEOUT, POLL_INTERVAL)
+        taken = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, step)
+        record_takeover(self._folder, Takeover(reached, run_id, taken, dict(self._trial.values), key), before)
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))

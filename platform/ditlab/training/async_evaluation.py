@@ -82,29 +82,30 @@ class AsyncEvaluation(StepHook):
     def settle(self, answer: EvaluationAnswer) -> None:
         """Take note that an answer is in the journal, and say what it leaves out."""
         reporter = self._reporter
-        passed = [step for step in self._wanted if step < answer.step]
-        tags = {TAKEN_TAG: str(answer.step), **answer.tags}
+        step = answer.step
+        passed = [each for each in self._wanted if each < step]
+        tags = {TAKEN_TAG: str(step), **answer.tags}
         if passed:
             names = ", ".join(map(str, passed))
             steps = f"steps {names}" if len(passed) > 1 else f"step {names}"
-            reporter.warn(f"{steps} passed over: the newer checkpoint of step {answer.step} was evaluated instead.")
+            reporter.warn(f"{steps} passed over: the newer checkpoint of step {step} was evaluated instead.")
             before = reporter.recorded.tags().get(PASSED_TAG)
             tags[PASSED_TAG] = f"{before}, {names}" if before else names
         if answer.error:
             reporter.warn(
-                f"the checkpoint of step {answer.step} was not evaluated ({answer.error}); the run goes on, and "
+                f"the checkpoint of step {step} was not evaluated ({answer.error}); the run goes on, and "
                 "`ditlab evaluate` measures its newest checkpoint."
             )
-            tags["ditlab.evaluation_error"] = f"step {answer.step}: {answer.error}"[:1000]
+            tags["ditlab.evaluation_error"] = f"step {step}: {answer.error}"[:1000]
         reporter.tags(tags)
         if answer.pictures:
-            reporter.log_samples(answer.step)
+            reporter.log_samples(step)
         for warning in answer.warnings:
             reporter.warn(warning)
-        self._taken = answer.step
-        self._wanted = [step for step in self._wanted if step > answer.step]
-        for step in (*passed, answer.step):
-            self._inbox.remove(Request(step, EVALUATE))
+        self._taken = step
+        self._wanted = [each for each in self._wanted if each > step]
+        for each in (*passed, step):
+            self._inbox.remove(Request(each, EVALUATE))
 
     def _read(self, step: int) -> EvaluationAnswer | None:
         request = Request(step, EVALUATE)

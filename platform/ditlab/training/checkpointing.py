@@ -35,7 +35,7 @@ class CheckpointManager:
 
     def __init__(
         self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter, hooks: Hooks,
-        needed: Callable[[], Collection[int]] = tuple,
+        needed: Callable[[], Collection[int]],
     ) -> None:  # fmt: skip
         """Prepare to save; checkpoints of the steps that are `needed` are not pruned."""
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
@@ -123,12 +123,10 @@ class CheckpointManager:
 
         Raises RunFailed where the host has too little.
         """
-        if self.snapshots:
-            self.snapshots.begin(state)
         try:
-            self._saver.reserve(state.tensors())
             if self.snapshots:
-                self.snapshots.saver.reserve(self.snapshots.tensors(state))
+                self.snapshots.begin(state)
+            self._saver.reserve(state.tensors())
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -278,6 +276,7 @@ class AverageSnapshots:
                     f"training.averages: the checkpoint of step {state.step} has none of these lengths; they begin "
                     "after this step, and lengths are fractions of the steps from here on."
                 )
+        self.saver.reserve(self.tensors(state))
 
     def is_due(self, step: int) -> bool:
         """Return True if a snapshot is saved after a step."""

@@ -6,8 +6,8 @@ and batches, all three give the same bits, whatever the number of workers.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def evaluated_modules(
     return network, objective
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluated:
     """Figures of a network; on a worker beside the first those of held-out samples alone."""
 
@@ -161,7 +161,7 @@ class StateEvaluator:
         self, network: nn.Module, objective: Any, batch_size: int, *, precision: str | None = None,
         groups: Mapping[str, int | None] | None = None, num_shown: int | None = None, quality: int | None = None,
         at_once: int | None = None, draws: bool | None = None, with_intervals: bool = False,
-        inside: AbstractContextManager[None] | None = None, measuring: Callable[[], None] = ignore,
+        inside: AbstractContextManager[None], measuring: Callable[[], None] = ignore,
     ) -> Evaluated:  # fmt: skip
         """Evaluate a network with averaged weights, by default as the spec's `evaluation` says.
 
@@ -177,8 +177,8 @@ class StateEvaluator:
             spec.quality if quality is None else quality,
         )
         at_once, draws = at_once or max(batch_size, spec.samples), rank.is_first if draws is None else draws
-        found, drawn, grid = Evaluated(), None, None
-        with inside or nullcontext():
+        found = Evaluated()
+        with inside:
             for group, limit in groups.items():
                 by_sample, intervals = BySample(), dict[str, Ends]()
                 values = metrics_by_part(
@@ -191,28 +191,23 @@ class StateEvaluator:
                 found.by_sample[group] = by_sample
             if num_shown and draws:
                 sampler, samples = draw_samples(network, self.experiment, self.data, num_shown, self.inputs)
-                grid = sampler.show(samples) if rank.is_first else None
+                found.grid = sampler.show(samples) if rank.is_first else None
             if quality and draws:
-                drawn = self.quality.draw(network, quality, at_once)
+                found.drawn = self.quality.draw(network, quality, at_once)
         if quality:
             measuring()
         if not rank.is_first:
             return found
         precision = precision or self.experiment.training.precision
-        found.measurements.update(
-            {group: self.held_out_measurement(limit, batch_size, precision) for group, limit in groups.items()}
-        )
-        if drawn is not None:
-            found.values.update(self.quality.measure(drawn))
+        for group, limit in groups.items():
+            found.measurements[group] = held_out_measurement(
+                self.experiment, self.data, limit, precision, rank.device.type, self.home, batch_size,
+                torch.get_num_threads(),
+            )  # fmt: skip
+        if found.drawn is not None:
+            found.values.update(self.quality.measure(found.drawn))
             found.measurements["quality"] = self.quality.measurement(quality, at_once, precision)
-        return replace(found, grid=grid, drawn=drawn)
-
-    def held_out_measurement(self, limit: int | None, batch_size: int, precision: str) -> Measurement:
-        """Return what figures of the first `limit` held-out samples are measured with here."""
-        return held_out_measurement(
-            self.experiment, self.data, limit, precision, self.rank.device.type, self.home, batch_size,
-            torch.get_num_threads(),
-        )  # fmt: skip
+        return found
 
 
 class RunEvaluation:
@@ -319,14 +314,14 @@ def known_law(data: DataSplits, objective: Any) -> Any:
 
 def held_out_sums(
     network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress, by_sample: BySample | None = None, law: Any = None,
+    channel: ControlChannel, progress: Progress, by_sample: BySample, law: Any = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
 
     Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
     two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. Sums are
-    over batches in their order, so that any number of workers gives the bits of one. To `by_sample` are added the
-    values of each sample, where the objective gives them. `law`: that of `known_law`, above whose optimum the regret is
+    over batches in their order, so that any number of workers gives the bits of one. Into `by_sample` go the values
+    of each sample, where the objective gives them. `law`: that of `known_law`, above whose optimum the regret is
     measured.
     """
     batches = list(view.batches(batch_size, limit))
@@ -349,18 +344,16 @@ def held_out_sums(
             totals = {
                 name: float(known[name].sum() if name in known else size * value) for name, value in values.items()
             }
-            own[number] = {NUM: float(size), **totals}, known if by_sample is not None else {}
+            own[number] = {NUM: float(size), **totals}, known
     everyone: Any = channel.gather(own)
     found: dict[int, tuple[dict[str, float], BySample]] = {k: each for part in everyone for k, each in part.items()}
     sums: dict[str, float] = {}
     for number in sorted(found):
         for name, total in found[number][0].items():
             sums[name] = sums.get(name, 0.0) + total
-    if by_sample is not None:
-        places = sorted(found, key=lambda number: (batches[number].bucket, batches[number].first))
-        for name in found[0][1]:
-            before = [by_sample[name]] if name in by_sample else []
-            by_sample[name] = np.concatenate([*before, *(found[number][1][name] for number in places)])
+    places = sorted(found, key=lambda number: (batches[number].bucket, batches[number].first))
+    for name in found[0][1]:
+        by_sample[name] = np.concatenate([found[number][1][name] for number in places])
     return {name: sums[name] for name in sorted(sums)}
 
 
@@ -370,7 +363,7 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
     Student's t of a mean over samples. A metric of one mean (a perplexity) has the mean's ends, mapped; one of several
     (an R^2) that of its linear approximation, the delta method (van der Vaart 1998, Asymptotic Statistics, ch. 3).
     """
-    means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
+    means = _means(sums)
     known = {name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
     bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
     summary = summary_of(sums, objective)
@@ -420,9 +413,13 @@ def _by_sample_file(folder: RunFolder, step: int) -> Path:
 
 def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:
     """Return the objective's metrics by name, from `held_out_sums`; none without samples."""
-    means = {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
+    means = _means(sums)
     found: dict[str, float] = objective.summary(means) if means else {}
     return found
+
+
+def _means(sums: Mapping[str, float]) -> dict[str, float]:
+    return {name: value / sums[NUM] for name, value in sums.items() if name != NUM}
 
 
 def draw_samples(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ditlab.checkpoints.manifest import CheckpointManifest
-from ditlab.checkpoints.shard import CHUNK, DTYPE_NAMES, raw_bytes
+from ditlab.checkpoints.shard import CHUNK, header_entries, raw_bytes, with_length
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
 from ditlab.errors import UserError, first_line
@@ -41,8 +40,6 @@ MAX_TEXT_FILE = 256 * MIB
 """Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
 METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
 
-_log = logging.getLogger("ditlab")
-
 
 def export_weights(
     checkpoint: str | Path, folder: Path, averaged: bool = True, tokenizer: Path | None = None
@@ -57,7 +54,7 @@ def export_weights(
 
 
 def write_export(
-    trained: CheckpointManifest, tensors: Mapping[str, torch.Tensor], folder: Path, tokenizer: Path | None = None,
+    trained: CheckpointManifest, tensors: Mapping[str, torch.Tensor], folder: Path, tokenizer: Path | None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Path]:  # fmt: skip
     """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the weights.
@@ -96,20 +93,12 @@ def load_network(experiment: Experiment, weights: Mapping[str, torch.Tensor], de
     return built
 
 
-def load_export(
-    folder: Path, device: torch.device, warn: Callable[[str], None] = _log.warning
-) -> tuple[Experiment, nn.Module]:
-    """Load (experiment, network in evaluation mode) from a folder that `export_weights` wrote.
+def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
+    """Check the hashes of the files that `export_weights` wrote.
 
     `warn` is called for a spec.yaml that was changed since, and for weights that DiTLab did not write. Raises
     UserError for damaged or altered files, and where a package that the network needs is not installed here.
     """
-    check_export(folder, warn)
-    return load_checked(folder, device)
-
-
-def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
-    """Check the hashes of an export's files. Raises and warns as `load_export` does."""
     weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
     facts = read_facts(weights)
     for name in dict.fromkeys((SPEC_NAME, *facts.hashes)):
@@ -126,7 +115,7 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
 
 
 def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
-    """Load an export whose files were checked, as `load_export` does.
+    """Load (experiment, network in evaluation mode) from an export whose files `check_export` has checked.
 
     Raises UserError for weights that are not the network's.
     """
@@ -164,23 +153,13 @@ def write_weights(
 ) -> None:
     """Write tensors, metadata, and the hashes of both and of `files`. Raises OSError where the disk refuses."""
     ordered = {name: tensors[name].contiguous() for name in sorted(tensors)}
-    entries: dict[str, Any] = {}
-    offset = 0
-    for name, tensor in sorted(ordered.items(), key=lambda item: -item[1].element_size()):  # for their alignment
-        entries[name] = {
-            "data_offsets": [offset, offset + tensor.nbytes],
-            "dtype": DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-        }
-        offset += tensor.nbytes
+    entries = header_entries(sorted(ordered.items(), key=lambda item: -item[1].element_size()))  # for their alignment
     hashes = {file.name: _file_hash(file) for file in files}
     content = hashlib.sha256(_header(metadata, hashes, entries))
     for name in entries:
         content.update(raw_bytes(ordered[name]))
-    text = _header(metadata, {**hashes, CONTENT: content.hexdigest()}, entries)
-    text += b" " * (-len(text) % 8)  # the tensors' bytes start at a multiple of eight
     with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(with_length(_header(metadata, {**hashes, CONTENT: content.hexdigest()}, entries)))
         for name in entries:
             file.write(raw_bytes(ordered[name]))
 

@@ -165,7 +165,7 @@ class MetricLog:
             # one at the last step too, where that is no multiple
             pauses = {kind: -(-total // each) - step // each for kind, each in every.items() if each}
             left = self.throughput.seconds_left(total - step, pauses) if speed else None
-            self._reporter.progress(TrainingProgress(step, self._total_steps, speed, dict(self.latest), phase, left))
+            self._reporter.progress(TrainingProgress(step, total, speed, dict(self.latest), phase, left))
 
     def _update(self, values: dict[str, float]) -> None:
         """Replace the metrics of the groups (`train`, `eval`) that `values` belong to.

@@ -67,24 +67,25 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
     order.check_room(experiment.data, data.train.store, experiment.resources.max_workers)
-    epoch_steps = 0 if data.mixture else order.batches_per_epoch
+    mixed = data.mixture
+    epoch_steps = 0 if mixed else order.batches_per_epoch
     training = experiment.training
     total = training.steps or (training.epochs or 0) * epoch_steps
     try:
         experiment.schedule.check_length(total, epoch_steps)
     except ValueError as error:
         raise UserError(str(error)) from None
-    views = [part.train for part in data.mixture.parts.values()] if data.mixture else [data.train]
-    if data.mixture and data.mixture.draw == "sample":
+    views = [part.train for part in mixed.parts.values()] if mixed else [data.train]
+    if mixed and mixed.draw == "sample":
         views = []  # no sample waits for a batch of its shape
     note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
     mixture = ""
-    if data.mixture:
+    if mixed:
         drawn, parts = total * experiment.batch.size, []
-        for name, share in data.mixture.shares.items():
-            num = len(data.mixture.parts[name].train)
+        for name, share in mixed.shares.items():
+            num = len(mixed.parts[name].train)
             parts.append(f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)")
-        mixture = f"mixture drawn by {data.mixture.draw}: {', '.join(parts)}; no epoch of the whole"
+        mixture = f"mixture drawn by {mixed.draw}: {', '.join(parts)}; no epoch of the whole"
     return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture)
 
 
@@ -107,6 +108,11 @@ def learning_rate(schedule: Schedule, base: float, step: int, total: int, epoch_
     return base * schedule.factor(step, total, epoch_steps)
 
 
+def planned_rate(experiment: Experiment, plan: RunPlan, step: int) -> float:
+    """Return the learning rate of optimiser step `step` (from 0) of an experiment's plan."""
+    return learning_rate(experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps)
+
+
 def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:
     """Return a sentence on both learning rates around the resume of a run after `step` steps with another spec.
 
@@ -115,9 +121,7 @@ def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int
     """
 
     def rate(experiment: Experiment, number: int) -> float:
-        plan = plan_run(experiment, data)
-        lr = experiment.optimizer.lr
-        return learning_rate(experiment.schedule, lr, number, plan.total_steps, plan.epoch_steps)
+        return planned_rate(experiment, plan_run(experiment, data), number)
 
     due, new = rate(before, step), rate(now, step)
     if not step or math.isclose(due, new, rel_tol=1e-9):
@@ -155,7 +159,7 @@ class WorkerShare:
     """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
 
 
-def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int = 0) -> WorkerShare:
+def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int) -> WorkerShare:
     """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings` times.
 
     Every worker needs at least one micro-batch.

@@ -29,7 +29,7 @@ from ditlab.receipts.records import (
 )
 from ditlab.receipts.writer import ReceiptWriter
 from ditlab.spec.compiling import compile_decision
-from ditlab.spec.plugins import plugin_packages
+from ditlab.spec.plugins import installed_version, plugin_packages
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab.training.hooks import ConsumedPass, StepHook
 from ditlab.training.plan import TrainingRun
@@ -157,12 +157,8 @@ def processor_name() -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions of Python, DiTLab and the libraries that a step's numbers come from."""
-    found = {"python": platform.python_version()}
-    for name in ("ditlab", *LIBRARIES):
-        found[name] = ""
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    versions = {name: installed_version(name) for name in ("ditlab", *LIBRARIES)}
+    return {"python": platform.python_version(), **versions}
 
 
 @cache

@@ -14,7 +14,7 @@ from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.hooks import ConsumedPass, Hooks
 from ditlab.training.metrics import StepMetrics
-from ditlab.training.plan import ForwardPass, TrainingRun, WorkerShare, learning_rate
+from ditlab.training.plan import ForwardPass, TrainingRun, WorkerShare, planned_rate
 from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.state import TrainingState
 
@@ -49,8 +49,7 @@ class Stepper:
             consumed(number, passes)
         with self._clock.phase("reduce"):
             finite = metrics.all_finite()
-        experiment, plan = self._experiment, self._plan
-        lr = learning_rate(experiment.schedule, experiment.optimizer.lr, state.step, plan.total_steps, plan.epoch_steps)
+        lr = planned_rate(self._experiment, self._plan, state.step)
         with self._clock.phase("update"):
             norm = state.engine.step(state.step, lr, finite)
         self._clock.end_step()

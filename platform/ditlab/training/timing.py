@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ditlab.engine.distributed import Rank
-from ditlab.engine.phase_clock import PHASES, PhaseClock
+from ditlab.engine.phase_clock import OWN_WORK, PHASES, PhaseClock
 from ditlab.tracking.history import STRAGGLER_TAG
 from ditlab.training.hooks import StepHook
 from ditlab.training.plan import TrainingRun
@@ -32,7 +32,6 @@ FACTOR = 1.5
 LEAST_POINTS = 5
 """Logged points in a row, at least a second each: short steps of a busy machine differ by more than the factor."""
 # Utilisation
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 COUNTED_AFTER = 2.0
 """Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
 # Phases
@@ -40,7 +39,6 @@ INTERVAL = 1.0
 """Least seconds between two logged points: short steps would fill the journal with their times."""
 SHARE = 1e-4
 """Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
-_OWN_WORK = [PHASES.index("forward"), PHASES.index("backward")]
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
@@ -54,7 +52,7 @@ class ThroughputMeter:
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._batch_size, self._clock = batch_size, clock
-        self._since, self._steps = clock(), 0
+        self.restart()
         self.samples_per_second = 0.0
         self.seconds_per_sample = 0.0
         """Median of the `RECENT` latest stretches: what the time left is told from."""
@@ -75,7 +73,7 @@ class ThroughputMeter:
             self._paces.append(elapsed / samples)
             self.seconds_per_sample = statistics.median(self._paces)
             self.samples_per_second = samples / elapsed
-            self._since, self._steps = self._clock(), 0
+            self.restart()
 
     def seconds_left(self, steps: int, pauses: Mapping[str, int]) -> float:
         """Return the time of so many more steps and pauses by kind; a kind of which none is over yet counts nothing."""
@@ -119,6 +117,7 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     None, and a warning, for a network whose operations cannot be counted.
     """
     from ditlab.inputs.flops import matrix_rate, step_flops
+    from ditlab.inputs.meta_step import DTYPES
     from ditlab.inputs.model_inputs import data_shape
 
     experiment = run.experiment
@@ -127,7 +126,7 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     except Exception as error:  # a family of another package may do on the meta device what fails there
         warn(f"perf/mfu is not reported: the operations of {experiment.model.family} cannot be counted ({error}).")
         return None
-    rate = matrix_rate(rank.device, _DTYPES[experiment.training.precision])
+    rate = matrix_rate(rank.device, DTYPES[experiment.training.precision])
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
 
 
@@ -219,7 +218,7 @@ class PhaseLog(StepHook):
         values = {f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)}
         values["time/steps"] = float(num_steps)
         if self._rank.world_size > 1:
-            worker, own, others = slowest(of_workers[:, _OWN_WORK].sum(1).tolist())
+            worker, own, others = slowest(of_workers[:, OWN_WORK].sum(1).tolist())
             values["time/slowest"] = own / others if others else 1.0
             self._follow_slowest(worker, values["time/slowest"])
         step = float(mean.sum() - mean[_BETWEEN_STEPS].sum())

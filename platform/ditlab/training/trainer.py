@@ -283,6 +283,7 @@ class Trainer:
     def _after_step(self) -> bool:
         """Check, evaluate, answer and save as decided after a step; return True if training stops here."""
         step, metrics = self.state.step, self.metrics
+        paused = metrics.throughput.paused
         metrics.read_steps(step)
         self.evaluations.take()
         facts = self._exchange_facts()
@@ -300,18 +301,18 @@ class Trainer:
                 snapshots.save(self.state)
         values: dict[str, float] | None = None
         if Action.EVALUATE in actions:
-            with metrics.throughput.paused("evaluation"):
+            with paused("evaluation"):
                 values = self._evaluate()
                 self.evaluations.record(step, values)
         if Action.REQUEST in actions:
-            with metrics.throughput.paused():
+            with paused():
                 self._begin_request(facts.request, values)
         if Action.SAVE in actions:
-            with metrics.throughput.paused("checkpoint"):
+            with paused("checkpoint"):
                 self._save()
         stopped = Action.STOP in actions
         if Action.JUDGE in actions:
-            with metrics.throughput.paused():
+            with paused():
                 stopped = self._judge(is_saved=Action.SAVE in actions)
         if self.checkpoints.num_pending:
             self.checkpoints.report_finished()
@@ -368,13 +369,14 @@ class Trainer:
             self.channel.barrier()
 
     def _save(self) -> None:
-        self.reporter.marker.begin(self.state.step, "saving", is_untimed=True)
-        self.metrics.report_progress(self.state.step, "saving")
+        state = self.state
+        self.reporter.marker.begin(state.step, "saving", is_untimed=True)
+        self.metrics.report_progress(state.step, "saving")
         if isinstance(self._order, MixtureOrder):
-            counts = self._order.counts(self._order.batch_number(self.state.position))
-            self.state.draw_counts = {self.state.position: counts.tolist()}
+            counts = self._order.counts(self._order.batch_number(state.position))
+            state.draw_counts = {state.position: counts.tolist()}
         with self.clock.phase("checkpoint"):
-            self.checkpoints.save(self.state, self.metrics.latest, self.hooks.held())
+            self.checkpoints.save(state, self.metrics.latest, self.hooks.held())
 
     def _retire_fields(self) -> bool:
         """Leave out batch fields that the loss does not read any more; return True if they changed."""

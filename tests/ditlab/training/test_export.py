@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.spec.files import load_experiment
-from ditlab.training.export import export_weights, load_export, load_network
+from ditlab.training.export import export_weights, load_checked, load_network
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def test_a_fresh_network_computes_the_same(checkpoint, tmp_path, averaged):
     weights, _ = export_weights(checkpoint, tmp_path / "out", averaged)
     reader = open_checkpoint(checkpoint)
     assert all(torch.equal(value, reader.weights(averaged)[name]) for name, value in load_file(weights).items())
-    experiment, network = load_export(tmp_path / "out", CPU)
+    experiment, network = load_checked(tmp_path / "out", CPU)
     expected = load_network(experiment, reader.weights(averaged), CPU)
     assert torch.equal(outputs(network), outputs(expected)) and outputs(network).abs().max() > 0
     assert experiment.model == tiny().model
@@ -45,7 +45,7 @@ def test_averaged_and_raw_differ(checkpoint, tmp_path):
     networks = []
     for averaged in (True, False):
         export_weights(checkpoint, tmp_path / str(averaged), averaged)
-        networks.append(load_export(tmp_path / str(averaged), CPU)[1])
+        networks.append(load_checked(tmp_path / str(averaged), CPU)[1])
     assert not torch.equal(outputs(networks[0]), outputs(networks[1]))
 
 

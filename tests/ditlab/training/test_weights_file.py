@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
-from ditlab.training.export import export_weights, load_export, read_facts, write_weights
+from ditlab.training.export import check_export, export_weights, load_checked, read_facts, write_weights
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -51,7 +51,8 @@ def copy(exported, tmp_path):
 def load(folder: Path) -> list[str]:
     """Load an export; returns the warnings."""
     warnings: list[str] = []
-    load_export(folder, CPU, warnings.append)
+    check_export(folder, warnings.append)
+    load_checked(folder, CPU)
     return warnings
 
 
@@ -123,7 +124,7 @@ def test_a_spec_that_a_person_edited_is_said_and_used(copy):
     spec.write_text(spec.read_text().replace("name: tiny", "name: edited"))
     (warning,) = load(copy)
     assert warning.startswith(f"{spec} was changed after the export") and "as it says now" in warning
-    assert load_export(copy, CPU, print)[0].name == "edited"
+    assert load_checked(copy, CPU)[0].name == "edited"
     text = spec.read_text()
     for knob, value, message in (
         ("depth", 9, r"does not fit the network of spec\.yaml beside it \(Missing key.*blocks\.[0-9.]*attention"),

@@ -6,6 +6,9 @@ from ditlab.progress import ignore_progress
 from ditlab.training.evaluation import held_out_sums, summary_of
 
 
-def held_out_metrics(network: Any, objective: Any, *arguments: Any, **options: Any) -> dict[str, float]:
+def held_out_metrics(
+    network: Any, objective: Any, *arguments: Any, by_sample: Any = None, **options: Any
+) -> dict[str, float]:
     """The objective's metrics by name, of what `held_out_sums` adds up."""
-    return summary_of(held_out_sums(network, objective, *arguments, ignore_progress, **options), objective)
+    values = {} if by_sample is None else by_sample
+    return summary_of(held_out_sums(network, objective, *arguments, ignore_progress, values, **options), objective)

@@ -11,6 +11,8 @@ from ditlab.cluster.node_report import code_version, node_report, versions
 from ditlab.cluster.survey import check_joining_node, probe_files
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.runs.launch import Launch
+from support.trainings.workers import tiny
 
 CHECKOUT = Path(__file__).parents[4]
 PRINT_VERSION = "from ditlab.cluster.node_report import code_version; print(code_version())"
@@ -66,11 +68,15 @@ def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatc
     monkeypatch.setattr("ditlab.cluster.survey.node_name", lambda: "10.0.0.7/3f9a01bc")
     monkeypatch.setattr("ditlab.cluster.survey.FILE_TIMEOUT", 0.3)
     (tmp_path / "train" / "abc").mkdir(parents=True)
-    home = Home(tmp_path)
-    check_joining_node(versions(), (), home, "abc")
+
+    def check(run_id: str, **changed: str) -> None:
+        launch = Launch(tiny(), Home(tmp_path), run_id, versions={**versions(), **changed})
+        check_joining_node(launch)
+
+    check("abc")
     with pytest.raises(UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"):
-        check_joining_node({**versions(), "deepspeed": "0.1"}, (), home, "abc")
+        check("abc", deepspeed="0.1")
     with pytest.raises(UserError, match=r"ditlab .* is installed on node"):
-        check_joining_node({**versions(), "ditlab": "0.1.0-000000000000"}, (), home, "abc")
+        check("abc", ditlab="0.1.0-000000000000")
     with pytest.raises(UserError, match=r"DITLAB_HOME=.* is not shared"):
-        check_joining_node(versions(), (), home, "gone")
+        check("gone")

@@ -63,10 +63,10 @@ def even_gradients(patch: Any) -> None:
 
 
 def later_rates(patch: Any) -> None:
-    def rate(original: Any, schedule: Any, base: float, step: int, *rest: Any) -> float:
-        return original(schedule, base, step, *rest) * (1 + 1e-6 * (step >= 2))
+    def rate(original: Any, experiment: Any, plan: Any, step: int) -> float:
+        return original(experiment, plan, step) * (1 + 1e-6 * (step >= 2))
 
-    wrapped(patch, stepping, "learning_rate", rate)
+    wrapped(patch, stepping, "planned_rate", rate)
 
 
 def seventh_draws(patch: Any) -> None:
