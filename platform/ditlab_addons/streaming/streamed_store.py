@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import random
 import shutil
 import socket
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +24,16 @@ import pyarrow as pa
 from ditlab.data.stores.block_index import verify_entries
 from ditlab.data.stores.blocks import digests
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
-from ditlab.data.stores.copies import STORES, Notify, copy_of, describe_store, fetch_copy, open_root
+from ditlab.data.stores.copies import (
+    STORES,
+    UPLOAD_AGAIN,
+    Notify,
+    copy_of,
+    describe_store,
+    fetch_copy,
+    open_root,
+    write_to_stderr,
+)
 from ditlab.data.stores.manifest import (
     BUCKETS_NAME,
     MANIFEST_NAME,
@@ -28,11 +43,299 @@ from ditlab.data.stores.manifest import (
     row_bytes,
 )
 from ditlab.data.stores.store import Store, StoredBlock
-from ditlab.errors import Unreachable
+from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
-from ditlab.storage.files import folder_size
-from ditlab_addons.streaming.block_fetching import BlockCache, BlockFetcher, BlockRequest
+from ditlab.storage.files import folder_size, write_whole
+from ditlab.storage.remote import RemoteFiles
+
+THREADS, THREADS_AHEAD = 8, 6
+"""Threads for blocks that are needed now, and for those of hints: an object store answers one reader with some 50 to
+100 MB/s."""
+AHEAD_SHARE = 0.5
+"""Share of the cache that the blocks of a hint take at most."""
+SCAN_SHARE = 1 / 64
+"""Share of the cache's limit that a process writes before it looks at all files again, and four times that is freed."""
+STORAGE_WAIT = 300.0
+"""Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
+NOTICE = 5.0
+"""Seconds of failure after which people read of it."""
+SILENCE = 10.0
+"""Seconds without a byte after which a request to S3 is given up."""
+RENEWAL_INTERVAL = 60.0
+"""Least seconds between two openings of the file system."""
+SAME_ANSWERS = 4
+"""Wrong answers of one content after which the store's file is taken to be altered: faults on the way differ."""
+OPEN_FILES = 256
+"""Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
+
+
+class BlockCache:
+    """Files of about `limit_bytes` at most, each a block named by the hash of its content.
+
+    Processes of a node share it: a block takes its name in one rename, and those that were used longest ago go first.
+    One that is deleted can be read on where it is mapped. The content is the caller's to verify. A disk that refuses
+    costs the cache, and not the caller.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        """Open or make the cache, and evict what is over the limit. Raises UserError for a folder that is unusable."""
+        self.limit_bytes = limit_bytes
+        self.is_full = False
+        """True where the disk takes no blocks."""
+        self._folder = folder
+        self._written = 0
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._evict()
+        except OSError as error:
+            raise UserError(
+                f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); delete that folder, make "
+                "room there, or point DITLAB_CACHE at another disk of this node."
+            ) from None
+
+    def get(self, key: str) -> pa.Buffer | None:
+        """Map a block; None where it is missing."""
+        path = self._folder / key
+        try:
+            with pa.memory_map(str(path)) as file:
+                os.utime(path)  # the time of its last use
+                return file.read_buffer() if file.size() else None
+        except OSError:
+            return None
+
+    def keep(self, key: str, content: bytes) -> pa.Buffer:
+        """Keep the content of a block; return it mapped, or from memory where there is no room."""
+        try:
+            with self._lock:
+                self._written += len(content)
+                if self._written > SCAN_SHARE * self.limit_bytes:
+                    self._evict()
+                if len(content) <= self.limit_bytes:
+                    self._folder.mkdir(parents=True, exist_ok=True)
+                    write_whole(self._folder / key, content)
+        except OSError:
+            self.is_full = True
+        return self.get(key) or pa.py_buffer(content)
+
+    def _evict(self) -> None:
+        """Delete the blocks that were used longest ago, beyond the limit less what is written until the next look."""
+        files = []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):  # another process has deleted or renamed it
+                state = entry.stat()
+                files.append((state.st_mtime_ns, entry.path, state.st_size))
+        held = sum(size for _, _, size in files)
+        self._written = 0
+        for _, path, size in sorted(files):
+            if held <= self.limit_bytes * (1 - 4 * SCAN_SHARE):
+                break
+            Path(path).unlink(missing_ok=True)
+            held -= size
+
+
+@dataclass(frozen=True)
+class BlockRequest:
+    """A block of a store's file: where it lies, what it is named in the cache, how it is verified."""
+
+    key: str
+    """Hash over its content, as hexadecimal digits: its name in the cache."""
+    path: str
+    """The file below the store's URI."""
+    offset: int
+    """Its first byte in the file."""
+    length: int
+    verify: Callable[[memoryview], object]
+    """Function that raises an error for content that is not the block's."""
+
+    def is_right(self, content: bytes | pa.Buffer) -> bool:
+        """Return True if content is the block's."""
+        try:
+            self.verify(memoryview(content).cast("B"))
+        except Exception:  # whatever a parser makes of bytes that are none of its own
+            return False
+        return True
+
+
+def storage_wait() -> float:
+    """Return the seconds for which a store is asked. Raises UserError where DITLAB_STORAGE_WAIT is no such number."""
+    text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"DITLAB_STORAGE_WAIT={text} is no number of seconds; write 300, or 0.")
+    return seconds
+
+
+class BlockFetcher:
+    """Threads that fetch verified blocks through a cache: those that are needed, and those of a hint.
+
+    Within a process a block is fetched once, however many threads ask for it. Blocks of the newest hint of each folder
+    stay mapped, and are verified once.
+    """
+
+    def __init__(self, files: RemoteFiles, cache: BlockCache) -> None:
+        """Fetch below `files`. Raises UserError where DITLAB_STORAGE_WAIT is no number of seconds."""
+        self._wait = storage_wait()
+        self.cache = cache
+        self._noticed = 0.0
+        self._place = f"{files.knob}={files.location}"
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._wanted: dict[str, Future[pa.Buffer]] = {}
+        """Blocks that are needed now, until they are there."""
+        self._expected: dict[str, Future[pa.Buffer]] = {}
+        """Blocks of hints."""
+        self._hints: dict[str, dict[str, int]] = {}
+        """Bytes of the blocks of each folder's newest hint, by key."""
+        self._needed = ThreadPoolExecutor(THREADS, thread_name_prefix="ditlab-blocks")
+        self._ahead = ThreadPoolExecutor(THREADS_AHEAD, thread_name_prefix="ditlab-blocks-ahead")
+        self._use(files)
+
+    def fetch(self, requests: Sequence[BlockRequest]) -> dict[str, pa.Buffer]:
+        """Return the blocks by key, verified and read-only, once all are there.
+
+        Raises UserError for a block that the store holds altered or not at all, StorageOutage where the store does not
+        answer, RuntimeError once the fetcher is closed.
+        """
+        with self._lock:
+            answers = {request.key: self._answer(request) for request in requests}
+        return {key: answer.result() for key, answer in answers.items()}
+
+    def expect(self, folder: str, requests: Sequence[BlockRequest]) -> None:
+        """Take a hint: blocks of a folder that are needed soon, in order. It replaces the folder's last one.
+
+        They are fetched in the background, as far as the cache has room. An empty one releases all.
+        """
+        with self._lock:
+            self._hints.pop(folder, None)
+            room = AHEAD_SHARE * self.cache.limit_bytes - sum(sum(hint.values()) for hint in self._hints.values())
+            hint: dict[str, int] = {}
+            self._hints[folder] = hint
+            for request in requests:
+                room -= request.length
+                if room < 0 or self.cache.is_full:
+                    break
+                hint[request.key] = request.length
+                if request.key not in self._expected:
+                    under_way = self._wanted.get(request.key)
+                    self._expected[request.key] = under_way or self._ahead.submit(self._load, request)
+            for key in self._expected.keys() - set().union(*self._hints.values()):
+                forgotten = self._expected.pop(key)
+                if key not in self._wanted:
+                    forgotten.cancel()
+
+    def close(self) -> None:
+        """End the threads once their requests end; callers that still wait get an error. Closing twice is fine."""
+        self._closed.set()
+        for pool in (self._needed, self._ahead):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._expected.clear()
+
+    def _answer(self, request: BlockRequest) -> Future[pa.Buffer]:
+        """Return a block that is needed now: one under way, or a new one, before all that are only expected."""
+        key = request.key
+        wanted = self._wanted.get(key)
+        if wanted is not None:
+            return wanted
+        expected = self._expected.get(key)
+        if expected is not None and not expected.cancel():
+            return expected
+        answer = self._wanted[key] = self._needed.submit(self._load, request)
+        answer.add_done_callback(lambda _: self._wanted.pop(key, None))
+        if expected is not None:
+            self._expected[key] = answer
+        return answer
+
+    def _load(self, request: BlockRequest) -> pa.Buffer:
+        """Return a block that has been verified. Raises as `fetch` does."""
+        found = self.cache.get(request.key)
+        if found is not None and request.is_right(found):
+            return found
+        return self.cache.keep(request.key, self._fetched(request))
+
+    def _fetched(self, request: BlockRequest) -> bytes:
+        """Fetch a block until it is right. Raises as `fetch` does."""
+        since = time.monotonic()
+        pause = FIRST_PAUSE
+        wrong = b""
+        same = 0
+        while True:
+            try:
+                content = self._read(request)
+            except FileNotFoundError:
+                raise UserError(f"{self._place}: {request.path} is missing; {UPLOAD_AGAIN}.") from None
+            except Exception as error:  # each of fsspec's libraries has exceptions of its own
+                reason = first_line(error)
+                self._renew()
+            else:
+                if request.is_right(content):
+                    return content
+                same = same + 1 if content == wrong else 1
+                if same == SAME_ANSWERS:
+                    raise UserError(
+                        f"{self._place}: {request.path} was altered: its bytes from {request.offset:,} on do not have "
+                        f"the manifest's hash; {UPLOAD_AGAIN}."
+                    )
+                wrong = content
+                reason = f"{len(content):,} bytes without the manifest's hash"
+                self._open.cache_clear()  # the file's size may have been told wrongly
+            seconds = time.monotonic() - since
+            if seconds > self._wait:
+                raise StorageOutage(
+                    f"{self._place} has not given {request.path} for {seconds:.0f} s ({reason}); check the network and "
+                    "the credentials in the environment, and resume the run."
+                )
+            if seconds > NOTICE and time.monotonic() - self._noticed > self._wait:
+                self._noticed = time.monotonic()
+                write_to_stderr(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
+            if self._closed.wait(pause * random.uniform(0.5, 1.0)):
+                raise RuntimeError("the fetcher was closed")
+            pause = min(2 * pause, LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
+
+    def _read(self, request: BlockRequest) -> bytes:
+        """Read a block's bytes; fewer where its file ends before."""
+        path = f"{self._files.path}/{request.path}"
+        handler = getattr(self._filesystem, "handler", None)
+        if handler is not None:  # fsspec's open files read ahead, and share one position
+            return bytes(handler.fs.cat_file(path, start=request.offset, end=request.offset + request.length))
+        file = self._open(path)
+        length = min(request.length, file.size() - request.offset)
+        return bytes(file.read_at(length, request.offset)) if length > 0 else b""
+
+    def _renew(self) -> None:
+        """Open the file system again, with the credentials that the environment holds now; at most once a minute."""
+        with self._lock:
+            if time.monotonic() - self._opened < RENEWAL_INTERVAL:
+                return
+            with suppress(Exception):  # of any of fsspec's libraries: the next attempt fails, too, and says why
+                self._use(RemoteFiles.open(self._files.knob, self._files.location))
+
+    def _use(self, files: RemoteFiles) -> None:
+        self._files = files
+        self._opened = time.monotonic()
+        self._filesystem = with_timeouts(files.filesystem)
+        self._open = lru_cache(OPEN_FILES)(self._filesystem.open_input_file)
+
+
+def with_timeouts(filesystem: Any) -> Any:
+    """Return the file system with requests that end after SILENCE seconds without a byte, and are not repeated.
+
+    Only pyarrow's client of S3 has such settings; another is returned as it is.
+    """
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
+    settings |= {"request_timeout": SILENCE, "connect_timeout": SILENCE}
+    return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
+
 
 LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ditlab.reports.sweep_axes import importance
-from ditlab.reports.sweep_conclusions import conclusions
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
+from ditlab.reports.sweep_report import conclusions
 
 AXES = [AxisInfo("optimizer.lr", "log"), AxisInfo("model.depth", "linear"), AxisInfo("schedule.kind", "category")]
 

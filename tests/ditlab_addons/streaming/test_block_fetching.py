@@ -15,7 +15,7 @@ import pytest
 
 from ditlab.errors import StorageOutage, UserError
 from ditlab.storage.remote import RemoteFiles
-from ditlab_addons.streaming.block_fetching import BlockCache, BlockFetcher, BlockRequest
+from ditlab_addons.streaming.streamed_store import BlockCache, BlockFetcher, BlockRequest
 from support.object_store.server import CREDENTIALS, ObjectServer, Request, object_server
 
 BLOCK, FILES, BLOCKS = 40_000, 3, 12
@@ -155,7 +155,7 @@ def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
 
 @pytest.mark.slow
 def test_a_server_that_hangs_is_left_and_asked_again(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab_addons.streaming.streamed_store.SILENCE", 1.0)
     left = [3]
 
     def hang_three_times(asked: Request) -> str | None:
@@ -257,7 +257,7 @@ def test_a_hint_to_a_server_that_is_away_raises_nothing(server, open_fetcher):
 
 @pytest.mark.slow
 def test_credentials_are_renewed_from_the_environment(server, open_fetcher, monkeypatch):
-    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.RENEWAL_INTERVAL", 0.0)
+    monkeypatch.setattr("ditlab_addons.streaming.streamed_store.RENEWAL_INTERVAL", 0.0)
     fetcher = open_fetcher()
     fetch(fetcher, range(2))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")

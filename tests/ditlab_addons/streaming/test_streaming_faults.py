@@ -83,7 +83,7 @@ def test_faults_at_random_alter_no_batch(server, streamed, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*FAULTS, "away", "hang"])
 def test_a_fault_of_one_kind_alters_no_batch(server, streamed, expected, kind, monkeypatch):
-    monkeypatch.setattr("ditlab_addons.streaming.block_fetching.SILENCE", 1.0)
+    monkeypatch.setattr("ditlab_addons.streaming.streamed_store.SILENCE", 1.0)
     numbers = iter(range(10**6))
     every = 100 if kind == "hang" else 5
     server.fault = lambda asked: kind if kind != "away" and next(numbers) % every == 2 else None
