@@ -93,17 +93,12 @@ class TokenLosses(NamedTuple):
 
 
 @torch.compiler.disable
-def chunked_score_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int | None = None
-) -> TokenLosses:
+def chunked_score_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets) -> TokenLosses:
     """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
 
     hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
-    dtype, or autocast's; all else is float32 or better. Differentiable once. `chunk_bytes` None: as `CHUNK_BYTES` has
-    it.
+    dtype, or autocast's; all else is float32 or better. Differentiable once.
     """
-    if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
@@ -113,9 +108,9 @@ def chunked_score_entropy(
     inputs = (hidden.flatten(0, -2), weight, bias)
     with without_autocast(hidden):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
-            total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype, chunk_bytes)
+            total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype)
         else:
-            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, chunk_bytes, (False, False, False))
+            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, (False, False, False))
             total = per_token @ tokens.weight
     return TokenLosses(total, per_token.view(x.shape))
 
@@ -132,10 +127,9 @@ class _ChunkedScoreEntropy(torch.autograd.Function):
         tokens: NoisyTokens,
         score: ScoreName,
         dtype: torch.dtype,
-        chunk_bytes: int,
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[:3]
-        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, chunk_bytes, needs_grad)
+        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, needs_grad)
         ctx.save_for_backward(*gradients)
         ctx.dtypes = (hidden.dtype, weight.dtype, bias.dtype)
         ctx.mark_non_differentiable(per_token)
@@ -146,7 +140,7 @@ class _ChunkedScoreEntropy(torch.autograd.Function):
     def backward(ctx: Any, by_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         parts = [None if part is None else (part * by_total).to(dtype) for part, dtype in pairs]
-        return (*parts, None, None, None, None)
+        return (*parts, None, None, None)
 
 
 def _sum_chunks(
@@ -156,7 +150,6 @@ def _sum_chunks(
     tokens: NoisyTokens,
     score: ScoreName,
     dtype: torch.dtype,
-    chunk_bytes: int,
     needs_grad: tuple[bool, bool, bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
@@ -171,6 +164,7 @@ def _sum_chunks(
         weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare), value=-torch.inf)
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
+    chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     size = max(1, chunk_bytes // (vocabulary * width))
     per_token = torch.empty_like(tokens.weight)
     gradients = [

@@ -96,11 +96,8 @@ def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDesc
     model = weights.model()
     network = outline(model)
     count = sum(each.numel() for each in network.parameters())
-    return WeightsDescription(weights, _absolute(place), model, weights.fit(network), count)
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).absolute())
+    given = place if "://" in place else str(Path(place).absolute())
+    return WeightsDescription(weights, given, model, weights.fit(network), count)
 
 
 class WeightsOutput(TypedDict):

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,21 +67,17 @@ class CardFacts:
         return list(self.dataset.get("sampled", ()))
 
 
-def write_torch(source: ExportSource, folder: Path) -> list[Path]:
-    """Write a folder for torch. Raises UserError as `write_standalone` does."""
-    return _write_saved("torch", source, folder)
-
-
-def write_diffusers(source: ExportSource, folder: Path) -> list[Path]:
-    """Write a folder for diffusers. Raises UserError as `write_standalone` does."""
-    return _write_saved("diffusers", source, folder)
-
-
 def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
     saved = source.saved
     return write_standalone(
         form, saved.checkpoint.manifest, source.tensors, folder, card_facts(source), saved.folder.tokenizer
     )
+
+
+write_torch = partial(_write_saved, "torch")
+"""Write a folder for torch. Raises UserError as `write_standalone` does."""
+write_diffusers = partial(_write_saved, "diffusers")
+"""Write a folder for diffusers. Raises UserError as `write_standalone` does."""
 
 
 def card_facts(source: ExportSource) -> CardFacts:

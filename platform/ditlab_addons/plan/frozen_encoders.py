@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,17 +82,11 @@ def _outline(checkpoint: EncoderCheckpoint, dtype: torch.dtype) -> Any:
 def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
     """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
     kind = library()
-    with torch.device("meta"):
-        network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
     latents = next(field.shape for field in experiment.model.batch_fields() if field.name == "image")
-    tracker, tensors = LiveBytes("meta"), [*network.parameters(), *network.buffers()]
     with torch.device("meta"), torch.no_grad():
-        z = torch.empty(1, *latents)
-        tracker.add((tensors, z))
-        before = tracker.live
-        with tracker, FusedKernels():
-            network.decode(z)
-    return sum(each.nbytes for each in tensors), tracker.peak - before
+        network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
+        weights, peak, _ = _run_counted(network, network.decode, z=torch.empty(1, *latents))
+    return weights, peak
 
 
 def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:
@@ -102,13 +97,20 @@ def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> 
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
     else:
         inputs = {"pixel_values": torch.empty(1, *data.of_experiment(experiment)["image"], device="meta")}
-    tensors = [*network.parameters(), *network.buffers()]
-    tracker, counter = LiveBytes("meta"), FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
         with counter:
             network(**inputs)
-        tracker.add((tensors, inputs))
-        before = tracker.live
-        with tracker, FusedKernels():
-            features = network(**inputs).last_hidden_state
-    return sum(each.nbytes for each in tensors), tracker.peak - before, counter.get_total_flops(), features.nbytes
+        weights, peak, output = _run_counted(network, network, **inputs)
+    return weights, peak, counter.get_total_flops(), output.last_hidden_state.nbytes
+
+
+def _run_counted(network: Any, run: Callable[..., Any], **inputs: Any) -> tuple[int, int, Any]:
+    """Return the bytes of a network's weights, the most bytes beside them and the inputs in a run, and its result."""
+    tensors = [*network.parameters(), *network.buffers()]
+    tracker = LiveBytes("meta")
+    tracker.add((tensors, inputs))
+    before = tracker.live
+    with tracker, FusedKernels():
+        output = run(**inputs)
+    return sum(each.nbytes for each in tensors), tracker.peak - before, output

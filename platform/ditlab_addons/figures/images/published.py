@@ -264,8 +264,9 @@ class PublishedFigures(QualityFigures):
         arrays = read_npz(given.paths[0], given.option)
         if (images := arrays.get("arr_0")) is not None:
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
-            batches = (torch.from_numpy(images[order[start : start + BATCH]]) for start in range(0, len(images), BATCH))
-            found = Statistics.of(self.features((each.permute(0, 3, 1, 2) for each in batches), device, tick))
+            parts = np.split(order, range(BATCH, len(order), BATCH))
+            batches = (torch.from_numpy(images[part]).permute(0, 3, 1, 2) for part in parts)
+            found = Statistics.of(self.features(batches, device, tick))
             if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
         mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
