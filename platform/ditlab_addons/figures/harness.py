@@ -97,9 +97,8 @@ class BoundedTexts:
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of both, cut where the context's own end; blanks at its end belong to the continuation."""
-        blanks = len(context) - len(context.rstrip())
-        context, continuation = context[: len(context) - blanks], context[len(context) - blanks :] + continuation
-        before, whole = self._text.encode(context), self._text.encode(context + continuation)
+        before = self._text.encode(context.rstrip())
+        whole = self._text.encode(context + continuation)
         return [self._text.end, *before], whole[len(before) :]
 
     def _windows(self, context: list[int], continuation: list[int]) -> Iterator[tuple[list[int], list[int]]]:

@@ -29,7 +29,7 @@ from ditlab_models.families import find_family
 
 StandaloneFormat = Literal["torch", "diffusers"]
 CARD, CONFIG = "README.md", "config.json"
-DIFFUSERS_VERSION = "0.38.0"
+VERSION = {"_diffusers_version": "0.38.0"}
 """Oldest version that the folders are for."""
 DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
 MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
@@ -144,10 +144,10 @@ def _write_diffusers(
     index = {"_class_name": ["pipeline", "TrainedPipeline"], "network": ["modeling", "TrainedNetwork"]}
     return [
         weights, spec,
-        _write(network / CONFIG, _json({**_version("TrainedNetwork"), "trained": config})),
+        _write(network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION, "trained": config})),
         _write(network / "modeling.py", code.diffusers_network(family)),
         _write(folder / "pipeline.py", code.pipeline()),
-        _write(folder / "model_index.json", _json({**_version(""), **index})),
+        _write(folder / "model_index.json", _json({**VERSION, **index})),
     ]  # fmt: skip
 
 
@@ -184,10 +184,6 @@ def _card(
         "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def _version(name: str) -> dict[str, Any]:
-    return {**({"_class_name": name} if name else {}), "_diffusers_version": DIFFUSERS_VERSION}
 
 
 def _json(content: Mapping[str, Any]) -> str:

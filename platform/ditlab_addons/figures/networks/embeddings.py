@@ -31,7 +31,6 @@ class ImageEmbedder:
         """Open the network of a kind (inception, dinov2, clip). Raises UserError for weights of another one."""
         self.kind = kind
         self.device = torch.device(device)
-        self._name = files.option
         if kind == "inception":
             self.network: Any = _inception(files).to(self.device)
             return
