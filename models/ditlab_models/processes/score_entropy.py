@@ -34,20 +34,25 @@ def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
     return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
 
 
-class Coefficients(NamedTuple):
-    """Coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in the tokens' shape.
+class NoisyTokens(NamedTuple):
+    """Noisy tokens and clean ones, and coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in
+    the tokens' shape.
 
     p and n are sums over y != x, divided by V; n_{x0} is not divided.
     """
 
+    x: Tensor
+    x0: Tensor
     every: Tensor
     """r where the token has not moved, else 1."""
     clean: Tensor
     """0 where the token has not moved, else 1/(e^sigma - 1)."""
     constant: Tensor
+    weight: Tensor
+    """Weight of each token's loss in the sum."""
 
 
-def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coefficients:
+def noisy_tokens(x: Tensor, x0: Tensor, sigma: Tensor, weight: Tensor, vocabulary: int) -> NoisyTokens:
     """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
     sigma = sigma.expand(x.shape)
     r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
@@ -55,11 +60,9 @@ def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coeff
     # for the token that has moved, ((-ln r - 1)/r - (V - 2))/V; 1/r = 1 + V/grown
     unmoved = (vocabulary - 1) / vocabulary * r * (log_r - 1)
     moved = (-log_r - 1) / grown + (-log_r - (vocabulary - 1)) / vocabulary
-    return Coefficients(
-        every=torch.where(stays, r, 1.0),
-        clean=torch.where(stays, 0.0, 1 / grown),
-        constant=torch.where(stays, unmoved, moved),
-    )
+    every = torch.where(stays, r, 1.0)
+    clean = torch.where(stays, 0.0, 1 / grown)
+    return NoisyTokens(x, x0, every, clean, torch.where(stays, unmoved, moved), weight)
 
 
 def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
@@ -104,7 +107,7 @@ def chunked_score_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, x: Tenso
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
     sigma, weights = (each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight))
-    tokens = NoisyTokens(flat_x, flat_x0, *coefficients(flat_x, flat_x0, sigma, vocabulary), weights)
+    tokens = noisy_tokens(flat_x, flat_x0, sigma, weights, vocabulary)
     inputs = (hidden.flatten(0, -2), weight, bias)
     with without_autocast(hidden):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
@@ -193,18 +196,6 @@ def _sum_chunks(
         if by_bias is not None:
             by_bias.add_((scale.t().to(dtype) @ output)[0])
     return per_token, [by_hidden, *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias))]
-
-
-class NoisyTokens(NamedTuple):
-    """Noisy and clean tokens with the coefficients of their losses: all N of a batch, or a chunk's n."""
-
-    x: Tensor
-    x0: Tensor
-    every: Tensor
-    clean: Tensor
-    constant: Tensor
-    weight: Tensor
-    """Weight of each token's loss in the sum."""
 
 
 def log_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:

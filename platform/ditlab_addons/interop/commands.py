@@ -87,7 +87,7 @@ class WeightsDescription:
         return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
 
 
-def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDescription:
+def inspect_weights(place: str, home: Home, format: str) -> WeightsDescription:
     """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for weights that cannot be
     read, have no known format, or are of a network that no spec describes."""
     from ditlab.weights.published import PublishedWeights, outline

@@ -6,7 +6,7 @@ The same checkpoint gives the same bytes. diffusers itself is not needed to writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -61,11 +61,6 @@ class CardFacts:
     options: str = ""
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
-    @property
-    def classes(self) -> Sequence[int]:
-        """Classes that the data hold; empty: all of the model's."""
-        return list(self.dataset.get("sampled", ()))
-
 
 def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
     saved = source.saved
@@ -94,7 +89,7 @@ def card_facts(source: ExportSource) -> CardFacts:
 
 def write_standalone(
     form: StandaloneFormat, trained: CheckpointManifest, tensors: Mapping[str, Tensor], folder: Path, facts: CardFacts,
-    tokenizer: Path | None = None,
+    tokenizer: Path | None,
 ) -> list[Path]:  # fmt: skip
     """Write a network's weights with code that samples from them; return the files.
 
@@ -115,7 +110,7 @@ def write_standalone(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} is there already; remove it, or name another folder.")
     config = {part: spec[part] for part in ("model", "objective", "sampling")}
-    config |= {"seed": spec["seed"], "classes": facts.classes}
+    config |= {"seed": spec["seed"], "classes": list(facts.dataset.get("sampled", ()))}  # none: all of the model's
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if form == "torch":

@@ -55,9 +55,7 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
             left_out.append(f"{option}={place}, which is not on this machine")
         else:
-            weights, peak, flops, features = _trace(
-                _outline(checkpoint, DTYPES[spec.precision]), experiment, data, kind
-            )
+            weights, peak, flops, features = _trace(checkpoint, experiment, data, kind)
             host = work.host + spec.cache * features
             work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host)
     evaluation = experiment.evaluation
@@ -71,14 +69,6 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     return replace(work, left_out=tuple(left_out))
 
 
-def _outline(checkpoint: EncoderCheckpoint, dtype: torch.dtype) -> Any:
-    """Build an encoder without a head on the meta device, from its configuration. Raises as its `config` does."""
-    config = checkpoint.config()
-    with checkpoint.reading() as transformers, torch.device("meta"):
-        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return network.requires_grad_(False).eval()
-
-
 def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
     """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
     kind = library()
@@ -89,8 +79,16 @@ def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tu
     return weights, peak
 
 
-def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:
-    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features."""
+def _trace(
+    checkpoint: EncoderCheckpoint, experiment: Experiment, data: DataShape, kind: str
+) -> tuple[int, int, int, int]:
+    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features; the
+    encoder is built without a head from its configuration. Raises as its `config` does."""
+    config = checkpoint.config()
+    dtype = DTYPES[experiment.encoders.precision]
+    with checkpoint.reading() as transformers, torch.device("meta"):
+        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    network.requires_grad_(False).eval()
     if kind == "text":
         length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
         tokens = torch.empty(1, length, dtype=torch.int64, device="meta")

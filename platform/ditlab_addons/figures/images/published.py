@@ -230,14 +230,11 @@ class PublishedFigures(QualityFigures):
         embedder: ImageEmbedder | None = None,
     ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the features of uint8 images (num, channels, H, W), given in batches; `embedder` None: opened here."""
-        embedder = embedder or self._embedder(device)
+        embedder = embedder or ImageEmbedder(self.spec.kind, self.files, device)
         for batch in batches:
             for part in batch.split(BATCH):
                 yield embedder.images(part)
                 tick()
-
-    def _embedder(self, device: torch.device) -> ImageEmbedder:
-        return ImageEmbedder(self.spec.kind, self.files, device)
 
     def reference(
         self, key: str, real: Callable[[], Iterable[Tensor]], device: torch.device, tick: Callable[[], None] = ignore
@@ -283,7 +280,7 @@ class PublishedFigures(QualityFigures):
             self._statistics = self.reference(
                 samples.real_key, lambda: map(to_bytes, samples.real()), device, samples.tick
             )
-        embedder = self._embedder(device)
+        embedder = ImageEmbedder(self.spec.kind, self.files, device)
         generated = torch.cat(list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder)))
         found = self.compare(self._statistics, generated)
         frechet = FIGURES[self.spec.kind][0]

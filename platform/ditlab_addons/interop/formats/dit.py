@@ -81,8 +81,7 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
-    doubled = model["variance_channels"] == "predicted"
-    variance = ", variance: learned_range" if doubled else ""
+    variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
     return [
         f"read as DiT, whose objective is {{process: gaussian{variance}}}; weights of SiT have the same names and "
         "shapes, and are read with --format sit (model.init.format=sit).",
