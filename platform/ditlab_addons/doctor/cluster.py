@@ -174,12 +174,7 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
     if found[-1].what != "versions":
         own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
         found.append(Finding("ok", "versions", f"the same on {count}: {own}"))
-    wrong = [_split("note", "clocks", sentence) for sentence in warnings if sentence.startswith("the clock")]
-    found += wrong
-    if reports and not wrong:
-        # A report travels for a moment, by which a right clock seems to be behind.
-        within = max(abs(each.skew) for each in reports)
-        found.append(Finding("ok", "clocks", f"within {within:.2f} s of this one's"))
+    found += _clock_findings(reports, [sentence for sentence in warnings if sentence.startswith("the clock")])
     if whole:
         found += _shared_findings(whole, required, count)
     return found
@@ -192,6 +187,14 @@ def _node_findings(reports: Sequence[NodeReport], silent: Sequence[str]) -> Iter
     yield from (_split("missing", "nodes", sentence) for sentence in silent)
     if not any(each.trains for each in reports):
         yield Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes")
+
+
+def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list[Finding]:
+    """Findings on clocks: the wrong ones, or else the largest difference."""
+    if wrong or not reports:
+        return [_split("note", "clocks", sentence) for sentence in wrong]
+    # A report travels for a moment, by which a right clock seems to be behind.
+    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
 
 
 def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
