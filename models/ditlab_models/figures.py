@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _ALT_CHARACTERS = 1000
+WANTED_COLUMNS = 8
 Weight = Literal["plain", "strong", "faint", "dashed"]
 """Weight of a curve among others."""
 
@@ -211,17 +212,16 @@ class Figure:
         return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
 
 
-def grid_columns(num: int, preferred: int = 8) -> int:
-    """Choose how many of `num` images stand in a row: about the `preferred` number, so that the last row is as full as
-    it can be."""
-    if num <= preferred:
+def grid_columns(num: int) -> int:
+    """Choose how many of `num` images stand in a row: 6 to 12, so that the last row is as full as it can be."""
+    if num <= WANTED_COLUMNS:
         return max(1, num)
 
     def emptiness(columns: int) -> tuple[float, int, int]:
-        """Empty share of the last row, then the distance to the preferred number; of two at one distance the wider."""
-        return -num % columns / columns, abs(columns - preferred), -columns
+        """Empty share of the last row, then the distance to the wanted number; of two at one distance the wider."""
+        return -num % columns / columns, abs(columns - WANTED_COLUMNS), -columns
 
-    return min(range(-(-3 * preferred // 4), 3 * preferred // 2 + 1), key=emptiness)
+    return min(range(6, 13), key=emptiness)
 
 
 def evenly_spaced(last: int, num: int) -> list[int]:

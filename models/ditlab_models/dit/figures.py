@@ -36,16 +36,16 @@ NUM_TIMES = 101
 
 def figure_makers(objective: DiTObjectiveSpec | GaussianSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
+    schedule = None
+    last = 1.0
     if isinstance(objective, GaussianSpec):
         schedule = linear_schedule(objective.noise)
-        return {**gaussian_makers(schedule), **network_makers(schedule)}
-    return {**velocity_makers(objective.time), **network_makers(None)}
-
-
-def network_makers(schedule: NoiseSchedule | None) -> FigureMakers:
-    """Return the makers of what is inside a network, by kind; `schedule` is the Gaussian process's, None: a flow."""
-    last = 1.0 if schedule is None else schedule.num_steps - 1.0
+        last = schedule.num_steps - 1.0
+        makers = gaussian_makers(schedule)
+    else:
+        makers = velocity_makers(objective.time)
     return {
+        **makers,
         "patches": draw_patches,
         "positions": lambda inputs: positions_figure(inputs.trained(DiT).spec),
         "attention": lambda inputs: draw_attention(inputs, schedule),
@@ -122,22 +122,16 @@ def positions_figure(spec: DiTSpec) -> Figure:
 
 def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figure:
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's attention distance."""
-    rows = inputs.trained(DiT).spec.num_rows
-    x, layers = _attend(inputs, schedule)
-    picture = to_grey(inputs.batch["image"][:1])[0]
-    panels = image_attention_panels(layers, picture, to_grey(x)[0], TIME, rows, rows)
-    return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
-
-
-def _attend(inputs: FigureInputs, schedule: NoiseSchedule | None) -> tuple[Tensor, list[np.ndarray]]:
-    """Noise the batch's first image, and return it with the weights of each layer's attention."""
     network, image = inputs.trained(DiT), inputs.batch["image"][:1]
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
     attentions = [block.attention for block in network.blocks]
     seen, time = (x, t) if schedule is None else network_inputs(x, t, schedule)
-    return x, catch_attention(attentions, lambda: network(seen.to(network.head.weight.dtype), time, label))
+    layers = catch_attention(attentions, lambda: network(seen.to(network.head.weight.dtype), time, label))
+    rows = network.spec.num_rows
+    panels = image_attention_panels(layers, to_grey(image)[0], to_grey(x)[0], TIME, rows, rows)
+    return Figure(panels, title="Attention maps: orange is looked at, the blue patch is looking")
 
 
 def draw_adaln(inputs: FigureInputs, last: float) -> Figure:

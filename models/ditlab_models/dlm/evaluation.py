@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -139,7 +139,7 @@ class DLMEvaluator:
 
         @cache
         def of_real(length: int, num: int) -> tuple[dict[str, Estimate], list[float]]:
-            rows = np.concatenate(list(held_out_rows(cut(length), num)))
+            rows = np.stack(list(islice(chain.from_iterable(cut(length)), num)))
             return of_text(cut(length)), [distinct(rows, n) for n in (1, 2, 3)]
 
         def measure(samples: Samples) -> dict[str, float]:
@@ -204,15 +204,6 @@ def distinct(tokens: np.ndarray, n: int) -> float:
     for place in range(n):
         codes = codes * base + tokens[:, place : place + num]
     return len(np.unique(codes)) / codes.size
-
-
-def held_out_rows(batches: Iterable[np.ndarray], num: int) -> Iterable[np.ndarray]:
-    """Yield the first `num` rows of batches."""
-    for tokens in batches:
-        yield tokens[:num]
-        num -= len(tokens[:num])
-        if not num:
-            return
 
 
 def parts_table(

@@ -185,19 +185,15 @@ def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: s
 
 def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at t = 0.5."""
-    layers = _attend(inputs, noise)
-    title = f"Attention over {layers[0].shape[-1]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
-    return sequence_attention_figure(layers, "token", title)
-
-
-def _attend(inputs: FigureInputs, noise: TokenNoise) -> list[np.ndarray]:
     network = inputs.trained(DLM)
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
     noised, levels, _ = noise_sequence(inputs, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule)
     attentions = [each.attention for each in network.blocks]
-    return catch_attention(attentions, lambda: network(noised, levels, documents=noise.documents(x0)))
+    layers = catch_attention(attentions, lambda: network(noised, levels, documents=noise.documents(x0)))
+    title = f"Attention over {layers[0].shape[-1]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
+    return sequence_attention_figure(layers, "token", title)
 
 
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:

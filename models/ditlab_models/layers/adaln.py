@@ -140,11 +140,11 @@ class AdaLNZeroBlock(nn.Module):
 class SixWayAdaLN(nn.Module):
     """SiLU, then a Linear that gives scale, shift and gate of a block's two branches. No norm of its own."""
 
-    def __init__(self, condition_width: int, width: int, initial_scale: float) -> None:
+    def __init__(self, width: int, initial_scale: float) -> None:
         """The scale's bias starts at `initial_scale`, the shift's at 0 and the gate's at 1."""
         super().__init__()
         self.initial_scale = initial_scale
-        self.linear = FusedLinear(condition_width, 6 * width, 6)
+        self.linear = FusedLinear(width, 6 * width, 6)
         self.initialise()
 
     def initialise(self) -> None:
@@ -155,7 +155,7 @@ class SixWayAdaLN(nn.Module):
         gate.fill_(1.0)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
-        """Compute the first branch's modulation and the second's from the condition (..., C)."""
+        """Compute the first branch's modulation and the second's from the condition (..., D)."""
         scale, shift, gate, *second = self.linear(functional.silu(condition)).chunk(6, dim=-1)
         return GatedModulation(scale, shift, gate), GatedModulation(*second)
 
@@ -163,9 +163,9 @@ class SixWayAdaLN(nn.Module):
 class SandwichBlock(nn.Module):
     """x + gate norm(branch(scale norm(x) + shift)), the branches being attention and a feed-forward network."""
 
-    def __init__(self, attention: GatedAttention, mlp: nn.Module, width: int, condition_width: int, eps: float) -> None:
+    def __init__(self, attention: GatedAttention, mlp: nn.Module, width: int, eps: float) -> None:
         super().__init__()
-        self.adaln = SixWayAdaLN(condition_width, width, initial_scale=1.0)
+        self.adaln = SixWayAdaLN(width, initial_scale=1.0)
         self.attention_norm = nn.RMSNorm(width, eps=eps)
         self.attention = attention
         self.attention_post_norm = nn.RMSNorm(width, eps=eps)
@@ -176,7 +176,7 @@ class SandwichBlock(nn.Module):
     def forward(
         self, x: Tensor, condition: Tensor, rope: Rotation | None = None, key_mask: Tensor | None = None
     ) -> Tensor:
-        """x (B, T, D), condition (B, C) -> (B, T, D). `key_mask` (B, T) bool is false for tokens not attended to."""
+        """x (B, T, D), condition (B, D) -> (B, T, D). `key_mask` (B, T) bool is false for tokens not attended to."""
         attention, mlp = self.adaln(condition[:, None])
         h = attention.scale * self.attention_norm(x) + attention.shift
         x = x + attention.gate * self.attention_post_norm(self.attention(h, rope, key_mask))

@@ -26,9 +26,8 @@ from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHD
 from ditlab_models.processes.flow import interpolate, point_velocity
 from ditlab_models.processes.flow_figures import (
     FlowProbe,
-    denoising_figure,
     flow_schedule_figure,
-    loss_by_time_figure,
+    probe_makers,
     to_grey,
     to_pictures,
     trajectory_figure,
@@ -54,10 +53,9 @@ MAX_IMAGES = 16
 def figure_makers(objective: PixelHDMObjectiveSpec) -> FigureMakers:
     """Return the makers of a trained network's figures by kind."""
     return {
+        **probe_makers(lambda inputs: velocity_probe(inputs, objective)),
         "samples": lambda inputs: inputs.sampler.show(_draw(inputs, NUM_SAMPLES)),
         "trajectory": draw_trajectory,
-        "denoising": lambda inputs: denoising_figure(velocity_probe(inputs, objective)),
-        "loss_by_time": lambda inputs: loss_by_time_figure(velocity_probe(inputs, objective)),
         "patches": draw_patches,
         "attention": draw_attention,
         "adaln": draw_adaln,

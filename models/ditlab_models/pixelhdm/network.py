@@ -40,9 +40,7 @@ class PixelHDM(nn.Module):
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
         # Joint attention over text and patches and a SwiGLU, modulated by the time embedding alone.
         patch_blocks = nn.ModuleList(
-            SandwichBlock(
-                build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.width, spec.norm_eps
-            )
+            SandwichBlock(build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.norm_eps)
             for _ in range(spec.patch_depth)
         )
         self.patch_blocks = cast("Sequence[SandwichBlock]", patch_blocks)
@@ -195,7 +193,7 @@ class PixelwiseAdaLN(nn.Module):
         super().__init__()
         self.pixels = spec.patch_size**2
         self.expand = nn.Linear(spec.width, self.pixels * spec.pixel_width, bias=False)
-        self.six_way = SixWayAdaLN(spec.pixel_width, spec.pixel_width, initial_scale=spec.adaln_init_gain)
+        self.six_way = SixWayAdaLN(spec.pixel_width, initial_scale=spec.adaln_init_gain)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
         """Compute the compaction's modulation and the SwiGLU's, each (B, N, M, W), from the condition (B, N, D)."""

@@ -67,11 +67,6 @@ def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -
     return (x - point) / t if noise_at == 1 else (point - x) / (1 - t)
 
 
-def velocity_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error per pixel, a scalar."""
-    return functional.mse_loss(predicted, target)
-
-
 def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
     """Mean squared error per pixel of each sample, (B,)."""
     return functional.mse_loss(predicted, target, reduction="none").flatten(1).mean(1)
@@ -93,7 +88,7 @@ def direction_error(predicted: Tensor, target: Tensor) -> Tensor:
     return direction_errors(predicted, target).mean()
 
 
-COMPONENTS: dict[str, ErrorFunction] = {"velocity": velocity_error, "direction": direction_error}
+COMPONENTS: dict[str, ErrorFunction] = {"velocity": functional.mse_loss, "direction": direction_error}
 BY_SAMPLE: dict[str, ErrorFunction] = {"velocity": velocity_errors, "direction": direction_errors}
 
 

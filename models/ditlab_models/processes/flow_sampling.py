@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_prompts
 from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Sampler, SampleRequest, Samples
-from ditlab_models.figures import Figure, ImageGrid, grid_columns
+from ditlab_models.figures import WANTED_COLUMNS, Figure, ImageGrid, grid_columns
 from ditlab_models.processes.draws import starting_noise, state_dtype
 from ditlab_models.processes.flow import repeat_time
 from ditlab_models.processes.flow_figures import class_name, to_pictures
@@ -23,7 +23,6 @@ Predict = Callable[[Tensor, Tensor, Conditions], Tensor]
 Guided = Callable[[Tensor, "Tensor | float"], Tensor]
 """(x (batch, ...), one time) -> guided prediction in x's shape."""
 MAX_CLASS_COLUMNS = 16
-WANTED_COLUMNS = 8
 """Columns that fewer classes are repeated in."""
 
 

@@ -6,7 +6,6 @@ terms are those of Nichol and Dhariwal 2021 (arXiv:2102.09672).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,11 +127,6 @@ def pixel_log_likelihood(pixels: Tensor, mean: Tensor, log_std: Tensor) -> Tenso
     above = torch.special.ndtr(scale * (away + 1 / 255)).masked_fill(pixels > 0.999, 1.0)
     below = torch.special.ndtr(scale * (away - 1 / 255)).masked_fill(pixels < -0.999, 0.0)
     return (above - below).clamp(min=1e-12).log()
-
-
-def bits(nats: Tensor) -> Tensor:
-    """Mean over the numbers of each sample (batch, ...) in bits: (batch,)."""
-    return nats.flatten(1).mean(1) / math.log(2)
 
 
 def linear_schedule(spec: LinearBetas) -> NoiseSchedule:

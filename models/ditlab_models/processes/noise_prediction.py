@@ -19,7 +19,6 @@ from ditlab_models.processes.flow import ImageObjective, velocity_errors
 from ditlab_models.processes.flow_sampling import Guided, ImageSampler
 from ditlab_models.processes.gaussian import (
     Draw,
-    bits,
     bound_terms,
     interpolate_log_variance,
     linear_schedule,
@@ -102,7 +101,8 @@ class NoiseObjective(ImageObjective):
             # The mean is detached: its gradient under the bound is noisier than that of the noise's regression.
             error = noise - predicted.detach()
             nats = bound_terms(image.to(predicted.dtype), error, t, terms, log_variance)
-            errors["bound"] = self._schedule.num_steps * bits(nats)  # a uniform t stands for all T of the sum
+            bits = nats.flatten(1).mean(1) / math.log(2)
+            errors["bound"] = self._schedule.num_steps * bits  # a uniform t stands for all T of the sum
         return errors
 
     def _predicted(

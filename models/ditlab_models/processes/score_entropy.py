@@ -34,20 +34,25 @@ def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
     return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
 
 
-class Coefficients(NamedTuple):
-    """Coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in the tokens' shape.
+class NoisyTokens(NamedTuple):
+    """Noisy tokens and clean ones, and coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in
+    the tokens' shape.
 
     p and n are sums over y != x, divided by V; n_{x0} is not divided.
     """
 
+    x: Tensor
+    x0: Tensor
     every: Tensor
     """r where the token has not moved, else 1."""
     clean: Tensor
     """0 where the token has not moved, else 1/(e^sigma - 1)."""
     constant: Tensor
+    weight: Tensor
+    """Weight of each token's loss in the sum."""
 
 
-def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coefficients:
+def noisy_tokens(x: Tensor, x0: Tensor, sigma: Tensor, weight: Tensor, vocabulary: int) -> NoisyTokens:
     """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
     sigma = sigma.expand(x.shape)
     r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
@@ -55,11 +60,9 @@ def coefficients(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Coeff
     # for the token that has moved, ((-ln r - 1)/r - (V - 2))/V; 1/r = 1 + V/grown
     unmoved = (vocabulary - 1) / vocabulary * r * (log_r - 1)
     moved = (-log_r - 1) / grown + (-log_r - (vocabulary - 1)) / vocabulary
-    return Coefficients(
-        every=torch.where(stays, r, 1.0),
-        clean=torch.where(stays, 0.0, 1 / grown),
-        constant=torch.where(stays, unmoved, moved),
-    )
+    every = torch.where(stays, r, 1.0)
+    clean = torch.where(stays, 0.0, 1 / grown)
+    return NoisyTokens(x, x0, every, clean, torch.where(stays, unmoved, moved), weight)
 
 
 def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
@@ -93,29 +96,24 @@ class TokenLosses(NamedTuple):
 
 
 @torch.compiler.disable
-def chunked_score_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets, chunk_bytes: int | None = None
-) -> TokenLosses:
+def chunked_score_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets) -> TokenLosses:
     """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
 
     hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
-    dtype, or autocast's; all else is float32 or better. Differentiable once. `chunk_bytes` None: as `CHUNK_BYTES` has
-    it.
+    dtype, or autocast's; all else is float32 or better. Differentiable once.
     """
-    if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
     sigma, weights = (each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight))
-    tokens = NoisyTokens(flat_x, flat_x0, *coefficients(flat_x, flat_x0, sigma, vocabulary), weights)
+    tokens = noisy_tokens(flat_x, flat_x0, sigma, weights, vocabulary)
     inputs = (hidden.flatten(0, -2), weight, bias)
     with without_autocast(hidden):
         if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
-            total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype, chunk_bytes)
+            total, per_token = _ChunkedScoreEntropy.apply(*inputs, tokens, targets.score, dtype)
         else:
-            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, chunk_bytes, (False, False, False))
+            per_token, _ = _sum_chunks(*inputs, tokens, targets.score, dtype, (False, False, False))
             total = per_token @ tokens.weight
     return TokenLosses(total, per_token.view(x.shape))
 
@@ -132,10 +130,9 @@ class _ChunkedScoreEntropy(torch.autograd.Function):
         tokens: NoisyTokens,
         score: ScoreName,
         dtype: torch.dtype,
-        chunk_bytes: int,
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[:3]
-        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, chunk_bytes, needs_grad)
+        per_token, gradients = _sum_chunks(hidden, weight, bias, tokens, score, dtype, needs_grad)
         ctx.save_for_backward(*gradients)
         ctx.dtypes = (hidden.dtype, weight.dtype, bias.dtype)
         ctx.mark_non_differentiable(per_token)
@@ -146,7 +143,7 @@ class _ChunkedScoreEntropy(torch.autograd.Function):
     def backward(ctx: Any, by_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         parts = [None if part is None else (part * by_total).to(dtype) for part, dtype in pairs]
-        return (*parts, None, None, None, None)
+        return (*parts, None, None, None)
 
 
 def _sum_chunks(
@@ -156,7 +153,6 @@ def _sum_chunks(
     tokens: NoisyTokens,
     score: ScoreName,
     dtype: torch.dtype,
-    chunk_bytes: int,
     needs_grad: tuple[bool, bool, bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
@@ -171,6 +167,7 @@ def _sum_chunks(
         weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare), value=-torch.inf)
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
+    chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
     size = max(1, chunk_bytes // (vocabulary * width))
     per_token = torch.empty_like(tokens.weight)
     gradients = [
@@ -199,18 +196,6 @@ def _sum_chunks(
         if by_bias is not None:
             by_bias.add_((scale.t().to(dtype) @ output)[0])
     return per_token, [by_hidden, *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias))]
-
-
-class NoisyTokens(NamedTuple):
-    """Noisy and clean tokens with the coefficients of their losses: all N of a batch, or a chunk's n."""
-
-    x: Tensor
-    x0: Tensor
-    every: Tensor
-    clean: Tensor
-    constant: Tensor
-    weight: Tensor
-    """Weight of each token's loss in the sum."""
 
 
 def log_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:

@@ -75,7 +75,13 @@ class RegionEvaluator:
                 sums.add(ratio, rows, mask, predictions)
         whole = sums.whole()
         overall = {name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()}
-        metrics = _metrics(prefixes, overall) | sums.interval_ends(whole["model"][MAIN_RATIO])
+        metrics = {
+            f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
+            for name, by_ratio in overall.items()
+            for ratio, values in by_ratio.items()
+            for figure in STATISTICS
+        }
+        metrics |= sums.interval_ends(whole["model"][MAIN_RATIO])
         tables = _tables(whole, overall, sums.features) | sums.group_tables()
         within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
         for best in references:
@@ -135,16 +141,6 @@ def _add(
         counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
         sums = Agreement.of(target[here], prediction[here], counts)
         groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
-
-
-def _metrics(prefixes: Mapping[str, str], overall: Overall) -> dict[str, float]:
-    """Return the figures of all predictors by their names' prefixes."""
-    return {
-        f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
-        for name, by_ratio in overall.items()
-        for ratio, values in by_ratio.items()
-        for figure in STATISTICS
-    }
 
 
 class PredictorSums:

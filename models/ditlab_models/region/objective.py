@@ -51,7 +51,8 @@ class RegionObjective(FigureDrawer):
         prepared = batch if "mask" in batch else self.prepare(batch, noise_source)
         mask, rows = prepared["mask"], Rows(prepared["query_index"], prepared["query_valid"])
         time, noise = noise_source.uniform("time", (len(mask),)), partial(noise_source.normal, "noise")
-        prediction = self._predict(network, batch["regions"], mask, prepared.get("key_mask"), rows, time, noise)
+        x_t, t = self._corrupt(batch["regions"], mask, time, noise)
+        prediction = evaluate_network(network, x_t, mask, t, prepared.get("key_mask"), rows)
         return errors(prediction, batch, rows, self.active, self._spec.reduction)
 
     def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
@@ -75,11 +76,9 @@ class RegionObjective(FigureDrawer):
         prediction = evaluate_network(network, x_t, mask, t, present, rows)
 
         def measure(quarter: int) -> dict[str, Tensor]:
-            time, noise = (
-                draw_times(noise_source, quarter, len(mask)),
-                partial(noise_source.normal, f"noise_t{quarter}"),
-            )
-            at_time = self._predict(network, target, mask, present, rows, time, noise)
+            time = draw_times(noise_source, quarter, len(mask))
+            x_t, t = self._corrupt(target, mask, time, partial(noise_source.normal, f"noise_t{quarter}"))
+            at_time = evaluate_network(network, x_t, mask, t, present, rows)
             return errors_by_window(at_time, batch, rows, COMPONENTS)
 
         if self._model.corruption == "mask":
@@ -140,20 +139,6 @@ class RegionObjective(FigureDrawer):
         if self._model.corruption == "mask":
             signal, spread = torch.zeros_like(signal), torch.ones_like(spread)  # a masked point tells nothing
         return law.expectations(x_t, signal, spread)[0]
-
-    def _predict(
-        self,
-        network: nn.Module,
-        x: Tensor,
-        mask: Tensor,
-        present: Tensor | None,
-        rows: Rows,
-        time: Tensor,
-        noise: Callable[[Sequence[int]], Tensor],
-    ) -> Tensor:
-        """Predict the regions at `rows`, (B, Q, F), at the timesteps of times (B,) in [0, 1), noised under `ddpm`."""
-        x_t, t = self._corrupt(x, mask, time, noise)
-        return evaluate_network(network, x_t, mask, t, present, rows)
 
     def _corrupt(
         self, x: Tensor, mask: Tensor, time: Tensor, noise: Callable[[Sequence[int]], Tensor]

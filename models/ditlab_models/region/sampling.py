@@ -176,7 +176,6 @@ class RegionSampler(Sampler):
         if noise is not None:
             start = starting_noise(noise, regions.shape, regions)
             regions = regions.to(start.dtype)
-        frames: list[Tensor] = []
 
         def complete(x: Tensor) -> Tensor:
             return torch.where(mask[..., None], x, regions)
@@ -185,7 +184,7 @@ class RegionSampler(Sampler):
             times = torch.full((num,), t, device=x.device)
             return evaluate_network(network, complete(x), mask, times, padding, None).to(x.dtype)
 
-        frames.append(complete(start))
+        frames = [complete(start)]
         if self.spec.solver == "predict":
             x = denoise(start, self._first_timestep)
             frames.append(complete(x))

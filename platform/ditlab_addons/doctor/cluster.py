@@ -72,19 +72,15 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     found.append(_check_token())
     if not nodes:
         return found
-    found += _check_tracking(resolve_tracking_uri(launch_address(None, home), home), nodes)
+    uri = resolve_tracking_uri(launch_address(None, home), home)
+    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
+    found += tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
     for what, place, key in (("DITLAB_HOME", str(home.root), "home"), ("checkpoint.storage", storage, "storage")):
         seen = [node for node in nodes if not getattr(whole[node_label(node)], key)]
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
     return found
-
-
-def _check_tracking(uri: str, nodes: list[NodeRow]) -> list[Finding]:
-    """Findings on MLflow, which every node asks but for a database."""
-    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
-    return tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
 
 
 def _check_token() -> Finding:
@@ -167,8 +163,7 @@ def status_without_token(address: str) -> int | None:
 
 def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
     """Findings on nodes, versions, clocks and shared folders."""
-    working = [each for each in reports if each.trains]
-    whole = [each for each in working if not each.problem]
+    whole = [each for each in reports if each.trains and not each.problem]
     warnings = node_warnings(reports, required.versions)
     found = [*_node_findings(reports, silent)]
 
@@ -231,11 +226,10 @@ def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[Task
         if not speeds:
             continue
         text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds.items())
+        costs = ""
         if min(speeds.values()) < SLOW_STORAGE:
             costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
-            yield Finding("note", verb, text, costs)
-        else:
-            yield Finding("ok", verb, text)
+        yield Finding("note" if costs else "ok", verb, text, costs)
 
 
 def _problems(what: str, results: Sequence[TaskResult]) -> Iterator[Finding]:

@@ -73,9 +73,6 @@ class EncoderChoice:
     autoencoder: str | None = None
     """AutoencoderKL whose posterior of images is kept; None for none."""
 
-    def __bool__(self) -> bool:
-        return bool(self.made)
-
     @property
     def places(self) -> list[str]:
         """Their folders, or names on the hub."""
@@ -353,7 +350,7 @@ def _described(rules: EncodingRules) -> dict[str, Any]:
 
 def _check_columns(encoders: EncoderChoice, store: AnyStore) -> None:
     """Raise UserError for a store that lacks what the encoders read, or holds what they make."""
-    if not encoders:
+    if not encoders.made:
         raise UserError("nothing to encode with; give --encode-text, --encode-images or --autoencoder.")
     if held := [name for name in encoders.made if name in store.columns]:
         raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")

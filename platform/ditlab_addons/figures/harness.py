@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -28,20 +29,16 @@ MAX_NEW_TOKENS = 256
 """Tokens of a generated text where a task names no number."""
 
 
-class ClampedNoise:
-    """Draws of a noise source, of which tokens outside `scored` (T,) bool are never moved."""
+@dataclass(frozen=True)
+class ClampedNoise(RowNoise):
+    """Random numbers of rows, of which tokens outside `scored` (T,) bool are never moved."""
 
-    def __init__(self, source: RowNoise, scored: Tensor) -> None:
-        self._source, self._scored = source, scored
+    scored: Tensor
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1), and 1 for the moves of tokens that stay."""
-        drawn = self._source.uniform(name, shape)
-        return drawn.masked_fill(~self._scored, 1.0) if name.startswith("move") else drawn
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Draw N(0, 1)."""
-        return self._source.normal(name, shape)
+        drawn = super().uniform(name, shape)
+        return drawn.masked_fill(~self.scored, 1.0) if name.startswith("move") else drawn
 
 
 class BoundedTexts:
@@ -97,9 +94,8 @@ class BoundedTexts:
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of both, cut where the context's own end; blanks at its end belong to the continuation."""
-        blanks = len(context) - len(context.rstrip())
-        context, continuation = context[: len(context) - blanks], context[len(context) - blanks :] + continuation
-        before, whole = self._text.encode(context), self._text.encode(context + continuation)
+        before = self._text.encode(context.rstrip())
+        whole = self._text.encode(context + continuation)
         return [self._text.end, *before], whole[len(before) :]
 
     def _windows(self, context: list[int], continuation: list[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -120,7 +116,7 @@ class BoundedTexts:
             return losses._replace(per_token=losses.per_token * scored)
 
         seed = derived_seed("harness", self._seed, *context)
-        noise = ClampedNoise(RowNoise(seed, "harness", 0, self._device), scored)
+        noise = ClampedNoise(seed, "harness", 0, self._device, scored)
         batch = {"tokens": tokens.repeat(self.draws, 1)}
         integral = self._objective.metrics(cast(nn.Module, of_scored), batch, noise)["score_entropy"].double().cpu()
         return len(tokens) * integral + len(continuation) * self._objective.bound_constant

@@ -137,7 +137,8 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
 
     Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of its own.
     """
-    image = _image_column(store.columns)
+    images = (name for name, each in store.columns.items() if each.value_range and each.shape[:-2] in ((1,), (3,)))
+    image = next(images, None)
     if image is None:
         return None
     parts = store.parts
@@ -157,12 +158,6 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         grids.append(ImageGrid(pictures, captions=captions, title=caption))
     title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
-
-
-def _image_column(columns: Mapping[str, StoredColumn]) -> str | None:
-    """Return the first column of grey or coloured images with a value range."""
-    images = (name for name, each in columns.items() if each.value_range and each.shape[:-2] in ((1,), (3,)))
-    return next(images, None)
 
 
 def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:

@@ -87,7 +87,7 @@ class WeightsDescription:
         return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
 
 
-def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDescription:
+def inspect_weights(place: str, home: Home, format: str) -> WeightsDescription:
     """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for weights that cannot be
     read, have no known format, or are of a network that no spec describes."""
     from ditlab.weights.published import PublishedWeights, outline
@@ -96,11 +96,8 @@ def inspect_weights(place: str, home: Home, format: str = "auto") -> WeightsDesc
     model = weights.model()
     network = outline(model)
     count = sum(each.numel() for each in network.parameters())
-    return WeightsDescription(weights, _absolute(place), model, weights.fit(network), count)
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).absolute())
+    given = place if "://" in place else str(Path(place).absolute())
+    return WeightsDescription(weights, given, model, weights.fit(network), count)
 
 
 class WeightsOutput(TypedDict):

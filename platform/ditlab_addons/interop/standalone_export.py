@@ -6,9 +6,10 @@ The same checkpoint gives the same bytes. diffusers itself is not needed to writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from ditlab_models.families import find_family
 
 StandaloneFormat = Literal["torch", "diffusers"]
 CARD, CONFIG = "README.md", "config.json"
-DIFFUSERS_VERSION = "0.38.0"
+VERSION = {"_diffusers_version": "0.38.0"}
 """Oldest version that the folders are for."""
 DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
 MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
@@ -60,27 +61,18 @@ class CardFacts:
     options: str = ""
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
-    @property
-    def classes(self) -> Sequence[int]:
-        """Classes that the data hold; empty: all of the model's."""
-        return list(self.dataset.get("sampled", ()))
-
-
-def write_torch(source: ExportSource, folder: Path) -> list[Path]:
-    """Write a folder for torch. Raises UserError as `write_standalone` does."""
-    return _write_saved("torch", source, folder)
-
-
-def write_diffusers(source: ExportSource, folder: Path) -> list[Path]:
-    """Write a folder for diffusers. Raises UserError as `write_standalone` does."""
-    return _write_saved("diffusers", source, folder)
-
 
 def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
     saved = source.saved
     return write_standalone(
         form, saved.checkpoint.manifest, source.tensors, folder, card_facts(source), saved.folder.tokenizer
     )
+
+
+write_torch = partial(_write_saved, "torch")
+"""Write a folder for torch. Raises UserError as `write_standalone` does."""
+write_diffusers = partial(_write_saved, "diffusers")
+"""Write a folder for diffusers. Raises UserError as `write_standalone` does."""
 
 
 def card_facts(source: ExportSource) -> CardFacts:
@@ -97,7 +89,7 @@ def card_facts(source: ExportSource) -> CardFacts:
 
 def write_standalone(
     form: StandaloneFormat, trained: CheckpointManifest, tensors: Mapping[str, Tensor], folder: Path, facts: CardFacts,
-    tokenizer: Path | None = None,
+    tokenizer: Path | None,
 ) -> list[Path]:  # fmt: skip
     """Write a network's weights with code that samples from them; return the files.
 
@@ -118,7 +110,7 @@ def write_standalone(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} is there already; remove it, or name another folder.")
     config = {part: spec[part] for part in ("model", "objective", "sampling")}
-    config |= {"seed": spec["seed"], "classes": facts.classes}
+    config |= {"seed": spec["seed"], "classes": list(facts.dataset.get("sampled", ()))}  # none: all of the model's
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if form == "torch":
@@ -147,10 +139,10 @@ def _write_diffusers(
     index = {"_class_name": ["pipeline", "TrainedPipeline"], "network": ["modeling", "TrainedNetwork"]}
     return [
         weights, spec,
-        _write(network / CONFIG, _json({**_version("TrainedNetwork"), "trained": config})),
+        _write(network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION, "trained": config})),
         _write(network / "modeling.py", code.diffusers_network(family)),
         _write(folder / "pipeline.py", code.pipeline()),
-        _write(folder / "model_index.json", _json({**_version(""), **index})),
+        _write(folder / "model_index.json", _json({**VERSION, **index})),
     ]  # fmt: skip
 
 
@@ -187,10 +179,6 @@ def _card(
         "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def _version(name: str) -> dict[str, Any]:
-    return {**({"_class_name": name} if name else {}), "_diffusers_version": DIFFUSERS_VERSION}
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -58,11 +58,6 @@ def plan(
     output.hint(as_json, "train", *again, *(part for change in changes for part in ("--set", change)))
 
 
-def _cost(hours: float | None, price: float | None) -> float | None:
-    """Cost of so many hours; None where hours or price are unknown."""
-    return None if price is None or hours is None else hours * price
-
-
 def plan_table(plan: Plan) -> Table:
     """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and average."""
     heads = ("state", "act.", "work", "total", "host", "micro", "most", "ms")
@@ -147,7 +142,7 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
         "gpu_hours": hours,
         "device": "GPU" if plan.device.is_gpu else "core",
         "device_hours": plan.device_hours(best),
-        "cost": _cost(hours, price),
+        "cost": None if price is None or hours is None else hours * price,
         "checkpoints_kept": plan.checkpoints,
         "left_out": list(plan.left_out),
         "changes": plan.changes,

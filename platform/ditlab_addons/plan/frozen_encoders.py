@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,7 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
             left_out.append(f"{option}={place}, which is not on this machine")
         else:
-            weights, peak, flops, features = _trace(
-                _outline(checkpoint, DTYPES[spec.precision]), experiment, data, kind
-            )
+            weights, peak, flops, features = _trace(checkpoint, experiment, data, kind)
             host = work.host + spec.cache * features
             work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host)
     evaluation = experiment.evaluation
@@ -70,45 +69,46 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     return replace(work, left_out=tuple(left_out))
 
 
-def _outline(checkpoint: EncoderCheckpoint, dtype: torch.dtype) -> Any:
-    """Build an encoder without a head on the meta device, from its configuration. Raises as its `config` does."""
-    config = checkpoint.config()
-    with checkpoint.reading() as transformers, torch.device("meta"):
-        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return network.requires_grad_(False).eval()
-
-
 def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
     """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
     kind = library()
-    with torch.device("meta"):
-        network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
     latents = next(field.shape for field in experiment.model.batch_fields() if field.name == "image")
-    tracker, tensors = LiveBytes("meta"), [*network.parameters(), *network.buffers()]
     with torch.device("meta"), torch.no_grad():
-        z = torch.empty(1, *latents)
-        tracker.add((tensors, z))
-        before = tracker.live
-        with tracker, FusedKernels():
-            network.decode(z)
-    return sum(each.nbytes for each in tensors), tracker.peak - before
+        network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
+        weights, peak, _ = _run_counted(network, network.decode, z=torch.empty(1, *latents))
+    return weights, peak
 
 
-def _trace(network: Any, experiment: Experiment, data: DataShape, kind: str) -> tuple[int, int, int, int]:
-    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features."""
+def _trace(
+    checkpoint: EncoderCheckpoint, experiment: Experiment, data: DataShape, kind: str
+) -> tuple[int, int, int, int]:
+    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features; the
+    encoder is built without a head from its configuration. Raises as its `config` does."""
+    config = checkpoint.config()
+    dtype = DTYPES[experiment.encoders.precision]
+    with checkpoint.reading() as transformers, torch.device("meta"):
+        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    network.requires_grad_(False).eval()
     if kind == "text":
         length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
         tokens = torch.empty(1, length, dtype=torch.int64, device="meta")
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
     else:
         inputs = {"pixel_values": torch.empty(1, *data.of_experiment(experiment)["image"], device="meta")}
-    tensors = [*network.parameters(), *network.buffers()]
-    tracker, counter = LiveBytes("meta"), FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False)
     with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
         with counter:
             network(**inputs)
-        tracker.add((tensors, inputs))
-        before = tracker.live
-        with tracker, FusedKernels():
-            features = network(**inputs).last_hidden_state
-    return sum(each.nbytes for each in tensors), tracker.peak - before, counter.get_total_flops(), features.nbytes
+        weights, peak, output = _run_counted(network, network, **inputs)
+    return weights, peak, counter.get_total_flops(), output.last_hidden_state.nbytes
+
+
+def _run_counted(network: Any, run: Callable[..., Any], **inputs: Any) -> tuple[int, int, Any]:
+    """Return the bytes of a network's weights, the most bytes beside them and the inputs in a run, and its result."""
+    tensors = [*network.parameters(), *network.buffers()]
+    tracker = LiveBytes("meta")
+    tracker.add((tensors, inputs))
+    before = tracker.live
+    with tracker, FusedKernels():
+        output = run(**inputs)
+    return sum(each.nbytes for each in tensors), tracker.peak - before, output

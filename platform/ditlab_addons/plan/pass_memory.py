@@ -31,14 +31,10 @@ class LiveBytes(TorchDispatchMode):
         self.live = 0
         """Bytes alive."""
         self.peak = 0
-        """Most bytes that were alive at once since the start, or `restart`."""
+        """Most bytes that were alive at once since the start."""
         self.operations = 0
         """Operations so far."""
         self._sizes: dict[int, tuple[weakref.ref[Any], int]] = {}
-
-    def restart(self) -> None:
-        """Begin the peak again, at what is alive."""
-        self.peak = self.live
 
     def add(self, tree: Any) -> None:
         """Count the storage of every tensor that a container holds, if it is not counted yet, or its new size."""

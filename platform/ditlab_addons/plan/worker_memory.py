@@ -326,7 +326,7 @@ def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int
 
 def setting_memory(
     experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
-    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork | None = None,
+    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork,
 ) -> WorkerMemory:  # fmt: skip
     """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
     workers, evaluation = experiment.resources.max_workers, experiment.evaluation
@@ -343,9 +343,7 @@ def setting_memory(
     if evaluation.every is not None:
         drawn = max(evaluation.samples, micro if evaluation.quality else 0)
         evaluated = evaluation_peak(experiment, data, shape, state, micro, drawn)
-    host = state.host.total + copy + passes.host
-    if encoders is None or not encoders.weights:
-        return WorkerMemory(in_passes, update, evaluated, host, state, copy)
+    host = state.host.total + copy + passes.host + encoders.host
     encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
     in_passes = larger_parts(in_passes, peak_during(state, encoding))
     if drawn:  # samples of an evaluation are decoded after they are drawn
@@ -354,7 +352,7 @@ def setting_memory(
     in_passes, update, evaluated = (
         replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)
     )
-    return WorkerMemory(in_passes, update, evaluated, host + encoders.host, state, copy)
+    return WorkerMemory(in_passes, update, evaluated, host, state, copy)
 
 
 def evaluation_peak(

@@ -24,10 +24,11 @@ from ditlab.intervals import Interval
 from ditlab.quality.features import moments
 from ditlab_addons.figures.images.estimates import (
     CONFIDENCE,
+    _distances,
+    _neighbours,
     gaussian,
     mmd,
     neighbour_figures,
-    neighbour_values,
     polynomial,
 )
 
@@ -74,7 +75,7 @@ def neighbour_coverage(repeats: int, fresh: int, dim: int, num: int, shift: floa
     values = []
     for _ in range(0, fresh, 100):
         real, generated = map(torch.stack, zip(*(others() for _ in range(100)), strict=True))
-        values.append(neighbour_values(real, generated))
+        values.append(_neighbours(*_distances(real, generated)))
     truth = torch.cat(values).mean(0)
     found = [neighbour_figures(*draw()) for _ in range(repeats)]
     for place, name in enumerate(found[0]):

@@ -61,6 +61,7 @@ from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.values import format_bytes
+from ditlab_addons.plan.frozen_encoders import EncoderWork
 from ditlab_addons.plan.pass_memory import pass_memory
 from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 from ditlab_models.contract import PreparingObjective
@@ -152,7 +153,9 @@ def planned_memory(experiment: Experiment, on_gpu: bool, has_deepspeed: bool) ->
     """Plan a step as `ditlab plan` does; for the loop without DeepSpeed without the engine's buffer of gradients."""
     data, size = DataShape(), experiment.micro_size
     sizes, passes = ParameterSizes.of_experiment(experiment, data), pass_memory(experiment, data, size, on_gpu)
-    return setting_memory(experiment, data, ZeroSetting(1), size, on_gpu and has_deepspeed, sizes, passes)
+    return setting_memory(
+        experiment, data, ZeroSetting(1), size, on_gpu and has_deepspeed, sizes, passes, EncoderWork()
+    )
 
 
 def runtime_calls(work: Callable[[], object], device: torch.device) -> Counter[str]:

@@ -28,7 +28,7 @@ def test_zero_reads_shift_scale_gate_in_the_published_order():
     assert [part[0, 0].item() for part in starts] == [0, 4, 8, 12, 16, 20]
 
 
-WIDTH, CONDITION = 16, 24
+WIDTH = 16
 
 
 def rms(x, weight):
@@ -36,9 +36,9 @@ def rms(x, weight):
 
 
 def test_block_as_written(perturb):
-    block = SandwichBlock(GatedAttention(WIDTH, 4, 2), SwiGLU(WIDTH, 32), WIDTH, CONDITION, 1e-6).double()
+    block = SandwichBlock(GatedAttention(WIDTH, 4, 2), SwiGLU(WIDTH, 32), WIDTH, 1e-6).double()
     perturb(block, std=0.3)
-    x, condition = torch.randn(3, 5, WIDTH).double(), torch.randn(3, CONDITION).double()
+    x, condition = torch.randn(3, 5, WIDTH).double(), torch.randn(3, WIDTH).double()
     six = block.adaln.linear(condition * torch.sigmoid(condition))[:, None]
     scale1, shift1, gate1, scale2, shift2, gate2 = six.chunk(6, dim=-1)
     h = scale1 * rms(x, block.attention_norm.weight) + shift1
@@ -50,9 +50,9 @@ def test_block_as_written(perturb):
 
 def test_modulation_of_a_zero_condition_is_its_biases():
     for initial_scale in (1.0, 1e-4):
-        adaln = SixWayAdaLN(CONDITION, WIDTH, initial_scale)
+        adaln = SixWayAdaLN(WIDTH, initial_scale)
         torch.nn.init.zeros_(adaln.linear.bias)
         adaln.initialise()
-        for branch in adaln(torch.zeros(2, CONDITION)):
+        for branch in adaln(torch.zeros(2, WIDTH)):
             for values, start in zip(branch, (initial_scale, 0.0, 1.0), strict=True):
                 assert torch.equal(values, torch.full((2, WIDTH), start))

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ditlab_models.processes.score_entropy import ScoreName, coefficients
+from ditlab_models.processes.score_entropy import ScoreName, noisy_tokens
 from ditlab_models.tensors import wide_dtype
 
 
@@ -13,7 +13,7 @@ def score_entropy(output: Tensor, x: Tensor, x0: Tensor, sigma: Tensor, score: S
     """
     vocabulary = output.shape[-1]
     wide = wide_dtype(output)
-    every, clean, constant = coefficients(x, x0, sigma.to(wide), vocabulary)
+    _, _, every, clean, constant, _ = noisy_tokens(x, x0, sigma.to(wide), sigma, vocabulary)
     output = output.to(wide).scatter(-1, x[..., None], 0.0)
     if score == "softmax":
         positive = negative = output.softmax(-1)

@@ -6,6 +6,7 @@ from ditlab.data.splits import open_data
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import data_shape
 from ditlab.spec.experiment import Experiment
+from ditlab_addons.plan.frozen_encoders import EncoderWork
 from ditlab_addons.plan.pass_memory import pass_memory
 from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
 
@@ -18,4 +19,4 @@ def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:
     size = experiment.micro_size
     passes = pass_memory(experiment, shape, size, on_gpu=False)
     sizes = ParameterSizes.of_experiment(experiment, shape)
-    return setting_memory(experiment, shape, setting, size, False, sizes, passes)
+    return setting_memory(experiment, shape, setting, size, False, sizes, passes, EncoderWork())

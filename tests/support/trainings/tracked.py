@@ -83,11 +83,11 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
         engine = Engine(TrainingModule(network, objective), experiment, rank)
         for step in range(3):
             state = tracker.live
-            tracker.restart()
+            tracker.peak = tracker.live
             for number in range(experiment.accumulation):
                 run_pass(engine, experiment, data, inputs, step, number)
             passes = tracker.peak
-            tracker.restart()
+            tracker.peak = tracker.live
             engine.step(step, 1e-3)
     whole = [engine.partitions.tensors(index) for index in range(len(engine.partitions.flats))]
     weights = [getattr(each, "ds_tensor", each) for each in engine._module.parameters()]

@@ -180,11 +180,6 @@ def _of_parts(xx: Tensor, yy: Tensor, xy: Tensor, num: int) -> Tensor:
     return torch.cat(found).view(HALVINGS, num, -1)
 
 
-def neighbour_values(real: Tensor, generated: Tensor) -> Tensor:
-    """Precision, recall, density and coverage, (..., 4), of all points (..., num, dim)."""
-    return _neighbours(*_distances(real, generated))
-
-
 def _distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     xx, yy = squared_distances(x, x), squared_distances(y, y)
     for each in (xx, yy):

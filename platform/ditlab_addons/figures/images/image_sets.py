@@ -54,13 +54,14 @@ def measure_images(
 
     def gathered(name: str) -> Tensor:
         found: list[Tensor] = []
+        num = 0
         for each in figures.features(_images(name, home), device):
             found.append(each)
-            progress(f"measuring {name}", sum(map(len, found)), None, "images")
-        if sum(map(len, found)) < 2:
-            raise UserError(f"{name} holds {sum(map(len, found))} images, and statistics need two; name more.")
-        every = torch.cat(found)
-        return every[torch.from_numpy(keyed_permutation(ORDER, len(every)))]  # places may be sorted by class
+            num += len(each)
+            progress(f"measuring {name}", num, None, "images")
+        if num < 2:
+            raise UserError(f"{name} holds {num} images, and statistics need two; name more.")
+        return torch.cat(found)[torch.from_numpy(keyed_permutation(ORDER, num))]  # places may be sorted by class
 
     own, found = gathered(place), dict[str, Interval]()
     if against is not None:

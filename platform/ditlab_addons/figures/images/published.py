@@ -230,14 +230,11 @@ class PublishedFigures(QualityFigures):
         embedder: ImageEmbedder | None = None,
     ) -> Iterator[Tensor]:  # fmt: skip
         """Yield the features of uint8 images (num, channels, H, W), given in batches; `embedder` None: opened here."""
-        embedder = embedder or self._embedder(device)
+        embedder = embedder or ImageEmbedder(self.spec.kind, self.files, device)
         for batch in batches:
             for part in batch.split(BATCH):
                 yield embedder.images(part)
                 tick()
-
-    def _embedder(self, device: torch.device) -> ImageEmbedder:
-        return ImageEmbedder(self.spec.kind, self.files, device)
 
     def reference(
         self, key: str, real: Callable[[], Iterable[Tensor]], device: torch.device, tick: Callable[[], None] = ignore
@@ -264,8 +261,9 @@ class PublishedFigures(QualityFigures):
         arrays = read_npz(given.paths[0], given.option)
         if (images := arrays.get("arr_0")) is not None:
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
-            batches = (torch.from_numpy(images[order[start : start + BATCH]]) for start in range(0, len(images), BATCH))
-            found = Statistics.of(self.features((each.permute(0, 3, 1, 2) for each in batches), device, tick))
+            parts = np.split(order, range(BATCH, len(order), BATCH))
+            batches = (torch.from_numpy(images[part]).permute(0, 3, 1, 2) for part in parts)
+            found = Statistics.of(self.features(batches, device, tick))
             if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
         mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
@@ -282,7 +280,7 @@ class PublishedFigures(QualityFigures):
             self._statistics = self.reference(
                 samples.real_key, lambda: map(to_bytes, samples.real()), device, samples.tick
             )
-        embedder = self._embedder(device)
+        embedder = ImageEmbedder(self.spec.kind, self.files, device)
         generated = torch.cat(list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder)))
         found = self.compare(self._statistics, generated)
         frechet = FIGURES[self.spec.kind][0]

@@ -27,11 +27,10 @@ TYPES = {"dinov2": ("dinov2", "dinov2_with_registers"), "clip": ("clip",)}
 class ImageEmbedder:
     """Frozen network that gives an image one vector of features, in float32."""
 
-    def __init__(self, kind: str, files: WeightFiles, device: torch.device | str = "cpu") -> None:
+    def __init__(self, kind: str, files: WeightFiles, device: torch.device) -> None:
         """Open the network of a kind (inception, dinov2, clip). Raises UserError for weights of another one."""
         self.kind = kind
-        self.device = torch.device(device)
-        self._name = files.option
+        self.device = device
         if kind == "inception":
             self.network: Any = _inception(files).to(self.device)
             return

@@ -7,6 +7,8 @@ largest value, and images are resized as TensorFlow 1 did.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, relu
@@ -33,28 +35,40 @@ class BasicConv2d(nn.Module):
         return relu(self.bn(self.conv(x)))
 
 
-class Block(nn.Module):
-    """Branches side by side, joined along channels. A branch names the convolutions that follow each other; one that
-    ends in a pair splits in two."""
+Layer = tuple[int, Size] | tuple[int, Size, int]
+"""Outputs, kernel and, where it is not 1, stride of a convolution."""
+PAIR: list[Layer] = [(384, (1, 3)), (384, (3, 1))]
 
-    def __init__(self, pool: str, branches: dict[str, BasicConv2d], paths: tuple[str, ...]) -> None:
+
+class Block(nn.Module):
+    """Branches side by side, joined along channels.
+
+    The convolutions of a branch follow each other as `BRANCH_1`, `BRANCH_2` and so on; a single one is `BRANCH`, and
+    two in a list are side by side, with `a` and `b` behind the name. `branch_pool` begins with the pool.
+    """
+
+    def __init__(self, inputs: int, pool: str, **branches: Sequence[Layer | list[Layer]]) -> None:
         super().__init__()
-        for name, layer in branches.items():
-            self.add_module(name, layer)
         self.pool = pool
-        self.paths = tuple(path.split() for path in paths)
+        self.branches: dict[str, list[list[str]]] = {}
+        for branch, steps in branches.items():
+            names = self.branches[branch] = []
+            width = inputs
+            for number, step in enumerate(steps, start=1):
+                name = f"{branch}_{number}" if len(steps) > 1 else branch
+                layers = {f"{name}a": step[0], f"{name}b": step[1]} if isinstance(step, list) else {name: step}
+                for each, layer in layers.items():
+                    self.add_module(each, BasicConv2d(width, *layer))
+                names.append([*layers])
+                width = layer[0]
 
     def forward(self, x: Tensor) -> Tensor:
         found = []
-        for path in self.paths:
-            y = x
-            for name in path:
-                if name == "pool":
-                    y = self._pooled(y)
-                elif "|" in name:
-                    y = torch.cat([self.get_submodule(each)(y) for each in name.split("|")], 1)
-                else:
-                    y = self.get_submodule(name)(y)
+        for branch, steps in self.branches.items():
+            y = self._pooled(x) if branch == "branch_pool" else x
+            for names in steps:
+                sides = [self.get_submodule(name)(y) for name in names]
+                y = sides[0] if len(sides) == 1 else torch.cat(sides, 1)
             found.append(y)
         return torch.cat(found, 1)
 
@@ -66,61 +80,27 @@ class Block(nn.Module):
 
 def block_a(inputs: int, pooled: int) -> Block:
     """Block of 35 x 35 pixels."""
-    layers = {
-        "branch1x1": BasicConv2d(inputs, 64, 1), "branch5x5_1": BasicConv2d(inputs, 48, 1),
-        "branch5x5_2": BasicConv2d(48, 64, 5), "branch3x3dbl_1": BasicConv2d(inputs, 64, 1),
-        "branch3x3dbl_2": BasicConv2d(64, 96, 3), "branch3x3dbl_3": BasicConv2d(96, 96, 3),
-        "branch_pool": BasicConv2d(inputs, pooled, 1),
-    }  # fmt: skip
-    dbl = "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3"
-    return Block("mean", layers, ("branch1x1", "branch5x5_1 branch5x5_2", dbl, "pool branch_pool"))
+    return Block(
+        inputs, "mean", branch1x1=((64, 1),), branch5x5=((48, 1), (64, 5)), branch3x3dbl=((64, 1), (96, 3), (96, 3)),
+        branch_pool=((pooled, 1),),
+    )  # fmt: skip
 
 
-def block_b(inputs: int) -> Block:
-    """Halving from 35 to 17 pixels a side."""
-    layers = {
-        "branch3x3": BasicConv2d(inputs, 384, 3, 2), "branch3x3dbl_1": BasicConv2d(inputs, 64, 1),
-        "branch3x3dbl_2": BasicConv2d(64, 96, 3), "branch3x3dbl_3": BasicConv2d(96, 96, 3, 2),
-    }  # fmt: skip
-    return Block("half", layers, ("branch3x3", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3", "pool"))
-
-
-def block_c(inputs: int, inner: int) -> Block:
+def block_c(inner: int) -> Block:
     """Block of 17 x 17 pixels, by convolutions of 1 x 7 and 7 x 1."""
-    layers = {
-        "branch1x1": BasicConv2d(inputs, 192, 1), "branch7x7_1": BasicConv2d(inputs, inner, 1),
-        "branch7x7_2": BasicConv2d(inner, inner, (1, 7)), "branch7x7_3": BasicConv2d(inner, 192, (7, 1)),
-        "branch7x7dbl_1": BasicConv2d(inputs, inner, 1), "branch7x7dbl_2": BasicConv2d(inner, inner, (7, 1)),
-        "branch7x7dbl_3": BasicConv2d(inner, inner, (1, 7)), "branch7x7dbl_4": BasicConv2d(inner, inner, (7, 1)),
-        "branch7x7dbl_5": BasicConv2d(inner, 192, (1, 7)), "branch_pool": BasicConv2d(inputs, 192, 1),
-    }  # fmt: skip
-    dbl = " ".join(f"branch7x7dbl_{number}" for number in range(1, 6))
-    return Block("mean", layers, ("branch1x1", "branch7x7_1 branch7x7_2 branch7x7_3", dbl, "pool branch_pool"))
-
-
-def block_d(inputs: int) -> Block:
-    """Halving from 17 to 8 pixels a side."""
-    layers = {
-        "branch3x3_1": BasicConv2d(inputs, 192, 1), "branch3x3_2": BasicConv2d(192, 320, 3, 2),
-        "branch7x7x3_1": BasicConv2d(inputs, 192, 1), "branch7x7x3_2": BasicConv2d(192, 192, (1, 7)),
-        "branch7x7x3_3": BasicConv2d(192, 192, (7, 1)), "branch7x7x3_4": BasicConv2d(192, 192, 3, 2),
-    }  # fmt: skip
-    last = " ".join(f"branch7x7x3_{number}" for number in range(1, 5))
-    return Block("half", layers, ("branch3x3_1 branch3x3_2", last, "pool"))
+    wide, high = (inner, (1, 7)), (inner, (7, 1))
+    return Block(
+        768, "mean", branch1x1=((192, 1),), branch7x7=((inner, 1), wide, (192, (7, 1))),
+        branch7x7dbl=((inner, 1), high, wide, high, (192, (1, 7))), branch_pool=((192, 1),),
+    )  # fmt: skip
 
 
 def block_e(inputs: int, pool: str) -> Block:
     """Block of 8 x 8 pixels, two of whose branches split in two."""
-    layers = {
-        "branch1x1": BasicConv2d(inputs, 320, 1), "branch3x3_1": BasicConv2d(inputs, 384, 1),
-        "branch3x3_2a": BasicConv2d(384, 384, (1, 3)), "branch3x3_2b": BasicConv2d(384, 384, (3, 1)),
-        "branch3x3dbl_1": BasicConv2d(inputs, 448, 1), "branch3x3dbl_2": BasicConv2d(448, 384, 3),
-        "branch3x3dbl_3a": BasicConv2d(384, 384, (1, 3)), "branch3x3dbl_3b": BasicConv2d(384, 384, (3, 1)),
-        "branch_pool": BasicConv2d(inputs, 192, 1),
-    }  # fmt: skip
-    split = "branch3x3_1 branch3x3_2a|branch3x3_2b"
-    dbl = "branch3x3dbl_1 branch3x3dbl_2 "
-    return Block(pool, layers, ("branch1x1", split, dbl + "branch3x3dbl_3a|branch3x3dbl_3b", "pool branch_pool"))
+    return Block(
+        inputs, pool, branch1x1=((320, 1),), branch3x3=((384, 1), PAIR), branch3x3dbl=((448, 1), (384, 3), PAIR),
+        branch_pool=((192, 1),),
+    )  # fmt: skip
 
 
 class Inception(nn.Module):
@@ -136,12 +116,14 @@ class Inception(nn.Module):
         self.Mixed_5b = block_a(192, 32)
         self.Mixed_5c = block_a(256, 64)
         self.Mixed_5d = block_a(288, 64)
-        self.Mixed_6a = block_b(288)
-        self.Mixed_6b = block_c(768, 128)
-        self.Mixed_6c = block_c(768, 160)
-        self.Mixed_6d = block_c(768, 160)
-        self.Mixed_6e = block_c(768, 192)
-        self.Mixed_7a = block_d(768)
+        double = ((64, 1), (96, 3), (96, 3, 2))
+        self.Mixed_6a = Block(288, "half", branch3x3=((384, 3, 2),), branch3x3dbl=double, branch_pool=())
+        self.Mixed_6b = block_c(128)
+        self.Mixed_6c = block_c(160)
+        self.Mixed_6d = block_c(160)
+        self.Mixed_6e = block_c(192)
+        seven = ((192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2))
+        self.Mixed_7a = Block(768, "half", branch3x3=((192, 1), (320, 3, 2)), branch7x7x3=seven, branch_pool=())
         self.Mixed_7b = block_e(1280, "mean")
         self.Mixed_7c = block_e(2048, "max")
         self.fc = nn.Linear(WIDTH, 1008)  # of the published weights; no feature passes it

@@ -7,7 +7,6 @@ without a tokeniser are given to the scorer as they are. A window's first token 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,7 @@ from ditlab.quality.figures import ComparedSamples, QualityFigures
 from ditlab.quality.text import GROUP, draws_text
 from ditlab.spec.encoders import Scorer
 from ditlab.spec.experiment import Experiment
-from ditlab.storage.plain_files import open_regular_file
+from ditlab.weights.files import WeightFiles
 from ditlab_models.contract import TextCodec
 from ditlab_models.intervals import Estimate, ratio_estimate
 
@@ -120,12 +119,8 @@ class CausalScorer(QualityFigures):
     @cached_property
     def sha256(self) -> str:
         """SHA-256 of the lines that `sha256sum` prints of the configuration, tokeniser and weights, sorted by name."""
-        found = {}
-        for path in {path for pattern in FETCHED for path in self.checkpoint.folder.glob(pattern)}:
-            with open_regular_file(path, None, follow=True) as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(found.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()
+        paths = {path for pattern in FETCHED for path in self.checkpoint.folder.glob(pattern)}
+        return WeightFiles(OPTION, tuple(paths)).sha256
 
     @torch.no_grad()
     def score(

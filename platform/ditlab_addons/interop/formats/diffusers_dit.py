@@ -13,6 +13,7 @@ from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Shapes, concatenate, rename
 from ditlab_addons.interop.formats.dit import CERTAIN
+from ditlab_addons.interop.formats.layers import rename_layers
 
 BLOCK, OURS = "transformer_blocks.{n}", "blocks.{n}"
 FIRST, NEXT = "transformer_blocks.0.norm1.emb", "transformer_blocks.{n+1}.norm1.emb"
@@ -25,32 +26,24 @@ SAME: Mapping[str, Any] = {
 """Fields of `model` that all networks of it have in common."""
 
 RULES: tuple[AnyRule, ...] = (
-    *(
-        rename(f"{emb}.class_embedder.embedding_table.weight", f"{ours}label.vectors.weight")
-        for emb, ours in ((FIRST, ""), (NEXT, "block_embeddings.{n}."))
-    ),
-    *(
-        rename(f"{emb}.timestep_embedder.{theirs}.{kind}", f"{ours}time.{part}.{kind}")
-        for emb, ours in ((FIRST, ""), (NEXT, "block_embeddings.{n}."))
-        for theirs, part in (("linear_1", "hidden"), ("linear_2", "out"))
-        for kind in ("weight", "bias")
-    ),
+    rename(f"{FIRST}.class_embedder.embedding_table.weight", "label.vectors.weight"),
+    rename(f"{NEXT}.class_embedder.embedding_table.weight", "block_embeddings.{n}.label.vectors.weight"),
     *(
         concatenate([f"{BLOCK}.attn1.to_{part}.{kind}" for part in "qkv"], f"{OURS}.attention.qkv.{kind}")
         for kind in ("weight", "bias")
     ),
-    *(
-        rename(f"{theirs}.{kind}", f"{ours}.{kind}")
-        for theirs, ours in (
-            ("pos_embed.proj", "patch_embedding.projection"),
-            (f"{BLOCK}.norm1.linear", f"{OURS}.adaln.modulation"),
-            (f"{BLOCK}.attn1.to_out.0", f"{OURS}.attention.out"),
-            (f"{BLOCK}.ff.net.0.proj", f"{OURS}.mlp.hidden"),
-            (f"{BLOCK}.ff.net.2", f"{OURS}.mlp.out"),
-            ("proj_out_1", "final_norm.modulation"),
-            ("proj_out_2", "head"),
-        )
-        for kind in ("weight", "bias")
+    *rename_layers(
+        (f"{FIRST}.timestep_embedder.linear_1", "time.hidden"),
+        (f"{FIRST}.timestep_embedder.linear_2", "time.out"),
+        (f"{NEXT}.timestep_embedder.linear_1", "block_embeddings.{n}.time.hidden"),
+        (f"{NEXT}.timestep_embedder.linear_2", "block_embeddings.{n}.time.out"),
+        ("pos_embed.proj", "patch_embedding.projection"),
+        (f"{BLOCK}.norm1.linear", f"{OURS}.adaln.modulation"),
+        (f"{BLOCK}.attn1.to_out.0", f"{OURS}.attention.out"),
+        (f"{BLOCK}.ff.net.0.proj", f"{OURS}.mlp.hidden"),
+        (f"{BLOCK}.ff.net.2", f"{OURS}.mlp.out"),
+        ("proj_out_1", "final_norm.modulation"),
+        ("proj_out_2", "head"),
     ),
 )
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Dropped, Rule, Shapes, rename
+from ditlab_addons.interop.formats.layers import rename_layers
 from ditlab_models.layers.embeddings import frequencies
 
 NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
@@ -35,19 +36,15 @@ CERTAIN = (
 BODY: tuple[AnyRule, ...] = (
     Dropped(POSITIONS),
     rename("y_embedder.embedding_table.weight", "label.vectors.weight"),
-    *(
-        rename(f"{theirs}.{kind}", f"{ours}.{kind}")
-        for theirs, ours in (
-            ("x_embedder.proj", "patch_embedding.projection"),
-            ("t_embedder.mlp.2", "time.out"),
-            ("blocks.{n}.attn.qkv", "blocks.{n}.attention.qkv"),
-            ("blocks.{n}.attn.proj", "blocks.{n}.attention.out"),
-            ("blocks.{n}.mlp.fc1", "blocks.{n}.mlp.hidden"),
-            ("blocks.{n}.mlp.fc2", "blocks.{n}.mlp.out"),
-            ("blocks.{n}.adaLN_modulation.1", "blocks.{n}.adaln.modulation"),
-            ("final_layer.adaLN_modulation.1", "final_norm.modulation"),
-        )
-        for kind in ("weight", "bias")
+    *rename_layers(
+        ("x_embedder.proj", "patch_embedding.projection"),
+        ("t_embedder.mlp.2", "time.out"),
+        ("blocks.{n}.attn.qkv", "blocks.{n}.attention.qkv"),
+        ("blocks.{n}.attn.proj", "blocks.{n}.attention.out"),
+        ("blocks.{n}.mlp.fc1", "blocks.{n}.mlp.hidden"),
+        ("blocks.{n}.mlp.fc2", "blocks.{n}.mlp.out"),
+        ("blocks.{n}.adaLN_modulation.1", "blocks.{n}.adaln.modulation"),
+        ("final_layer.adaLN_modulation.1", "final_norm.modulation"),
     ),
     rename("t_embedder.mlp.0.bias", "time.hidden.bias"),
 )
@@ -55,7 +52,7 @@ BODY: tuple[AnyRule, ...] = (
 RULES = (
     *BODY,
     rename("t_embedder.mlp.0.weight", "time.hidden.weight"),
-    *(rename(f"final_layer.linear.{kind}", f"head.{kind}") for kind in ("weight", "bias")),
+    *rename_layers(("final_layer.linear", "head")),
 )
 
 
@@ -84,8 +81,7 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
-    doubled = model["variance_channels"] == "predicted"
-    variance = ", variance: learned_range" if doubled else ""
+    variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
     return [
         f"read as DiT, whose objective is {{process: gaussian{variance}}}; weights of SiT have the same names and "
         "shapes, and are read with --format sit (model.init.format=sit).",

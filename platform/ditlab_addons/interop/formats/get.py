@@ -18,6 +18,7 @@ from torch import Tensor
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Kept, Rule, Shapes, ZeroTensor, concatenate, rename, squeeze
+from ditlab_addons.interop.formats.layers import rename_layers
 
 HEAD_WIDTH = 64
 """Width of an attention head, which no shape shows: that of all published sizes."""
@@ -33,7 +34,6 @@ def _read_norms(values: Sequence[Tensor]) -> Tensor:
 
 
 RULES: tuple[AnyRule, ...] = (
-    *(rename(f"region_embed.embed.{kind}", f"embedding.{kind}") for kind in ("weight", "bias")),
     squeeze("mask_token", "tokens.mask", 2),
     squeeze("cls_token", "tokens.cls", 2),
     Kept("time.{name}"),
@@ -41,13 +41,14 @@ RULES: tuple[AnyRule, ...] = (
     Rule(NORMS, f"{OURS}.adaln.modulation.bias", _read_norms),
     rename(f"{BLOCK}.attn.qkv.weight", f"{OURS}.attention.qkv.weight"),
     concatenate((f"{BLOCK}.attn.q_bias", None, f"{BLOCK}.attn.v_bias"), f"{OURS}.attention.qkv.bias"),
-    *(
-        rename(f"{BLOCK}.{theirs}.{kind}", f"{OURS}.{ours}.{kind}")
-        for theirs, ours in (("attn.proj", "attention.out"), ("mlp.fc1", "mlp.hidden"), ("mlp.fc2", "mlp.out"))
-        for kind in ("weight", "bias")
+    *rename_layers(
+        ("region_embed.embed", "embedding"),
+        (f"{BLOCK}.attn.proj", f"{OURS}.attention.out"),
+        (f"{BLOCK}.mlp.fc1", f"{OURS}.mlp.hidden"),
+        (f"{BLOCK}.mlp.fc2", f"{OURS}.mlp.out"),
+        ("encoder.norm", "final_norm"),
+        ("head_mask", "head"),
     ),
-    *(rename(f"encoder.norm.{kind}", f"final_norm.{kind}") for kind in ("weight", "bias")),
-    *(rename(f"head_mask.{kind}", f"head.{kind}") for kind in ("weight", "bias")),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Dropped, Shapes, rename
+from ditlab_addons.interop.formats.layers import rename_layers
 
 GPT2 = 50257
 """Tokens of GPT-2's vocabulary; with a mask token, one more."""
@@ -22,26 +23,20 @@ FREQUENCIES = "rotary_emb.inv_freq"
 
 RULES: tuple[AnyRule, ...] = (
     rename("vocab_embed.embedding", "embedding.weight"),
-    *(
-        rename(f"sigma_map.mlp.{number}.{kind}", f"sigma_map.{ours}.{kind}")
-        for number, ours in ((0, "hidden"), (2, "out"))
-        for kind in ("weight", "bias")
-    ),
     Dropped(FREQUENCIES),
     rename("blocks.{n}.norm1.weight", "blocks.{n}.attention_norm.weight"),
     rename("blocks.{n}.attn_qkv.weight", "blocks.{n}.attention.qkv.weight"),
     rename("blocks.{n}.attn_out.weight", "blocks.{n}.attention.out.weight"),
     rename("blocks.{n}.norm2.weight", "blocks.{n}.mlp_norm.weight"),
-    *(
-        rename(f"blocks.{{n}}.{theirs}.{kind}", f"blocks.{{n}}.{ours}.{kind}")
-        for theirs, ours in (("mlp.0", "mlp.hidden"), ("mlp.2", "mlp.out"), ("adaLN_modulation", "modulation"))
-        for kind in ("weight", "bias")
-    ),
     rename("output_layer.norm_final.weight", "output.norm.weight"),
-    *(
-        rename(f"output_layer.{theirs}.{kind}", f"output.{ours}.{kind}")
-        for theirs, ours in (("linear", "log_scores"), ("adaLN_modulation", "modulation"))
-        for kind in ("weight", "bias")
+    *rename_layers(
+        ("sigma_map.mlp.0", "sigma_map.hidden"),
+        ("sigma_map.mlp.2", "sigma_map.out"),
+        ("blocks.{n}.mlp.0", "blocks.{n}.mlp.hidden"),
+        ("blocks.{n}.mlp.2", "blocks.{n}.mlp.out"),
+        ("blocks.{n}.adaLN_modulation", "blocks.{n}.modulation"),
+        ("output_layer.linear", "output.log_scores"),
+        ("output_layer.adaLN_modulation", "output.modulation"),
     ),
 )
 

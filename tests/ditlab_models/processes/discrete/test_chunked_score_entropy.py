@@ -1,11 +1,14 @@
 """The loss in chunks: the plain loss' values and gradients in a chunk's memory; no gradients in evaluation."""
 
+from unittest import mock
+
 import pytest
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ditlab_models.processes.score_entropy import (
+    CHUNK_BYTES,
     COLUMNS,
     CompiledExpMinus,
     LossTargets,
@@ -48,8 +51,9 @@ class Problem:
     def weighted(self, losses):
         return (losses * self.targets.weight).sum()
 
-    def chunked(self, **changes):
-        return chunked_score_entropy(*self.inputs, self.x, self.targets, **changes)
+    def chunked(self, chunk_bytes=CHUNK_BYTES["cpu"]):
+        with mock.patch.dict(CHUNK_BYTES, cpu=chunk_bytes):
+            return chunked_score_entropy(*self.inputs, self.x, self.targets)
 
 
 class Watch(TorchDispatchMode):
@@ -114,11 +118,12 @@ def test_float32_differs_by_rounding(score):
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_gradcheck(score):
+def test_gradcheck(score, monkeypatch):
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", 4 * TOKEN_BYTES)
     problem = Problem(score)
 
     def total(hidden, weight, bias):
-        return chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets, 4 * TOKEN_BYTES).total
+        return chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets).total
 
     assert torch.autograd.gradcheck(total, problem.inputs, fast_mode=True)  # along random directions
 
