@@ -1,10 +1,13 @@
 """Training of a run by Ray Train workers, with retries after failures that another attempt may overcome."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import ray
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.capacity import (
@@ -17,11 +20,13 @@ from ditlab.cluster.capacity import (
     waiting_message,
 )
 from ditlab.cluster.node_report import versions
+from ditlab.cluster.ray_failures import unwrap
 from ditlab.cluster.session import is_connected, lost_ray, ray_session
-from ditlab.errors import RunFailed, Unreachable
+from ditlab.cluster.survey import check_joining_node
+from ditlab.errors import RunFailed, Unreachable, first_line
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
-from ditlab.runs.evaluator import async_evaluator
+from ditlab.runs.evaluator import POLL_INTERVAL, answer_request, async_evaluator
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals
@@ -84,8 +89,6 @@ def train_with_retries(
 
     `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
     """
-    from ditlab.cluster.evaluator import evaluate_on_ray
-
     evaluate = partial(evaluate_on_ray, threads=spec.share.threads)
     with async_evaluator(launch, evaluate, callbacks.warn):
         return _retried(launch, pool, spec, stop, callbacks)
@@ -146,3 +149,37 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
         check_capacity(experiment.resources, nodes_for_workers(experiment, cluster_nodes(), grows), grows=grows)
         check_nodes(experiment, warn)
         yield
+
+
+def evaluate_on_ray(launch: Launch, ended: threading.Event, threads: int) -> str:
+    """Have a request answered by a Ray task, as `Evaluate` says, on whatever node has its resources."""
+    resources = launch.experiment.evaluation.resources
+    task = ray.remote(
+        num_cpus=resources.cpus or 0, num_gpus=resources.gpus, resources=resources.custom or None, max_retries=0,
+        max_calls=1,  # a process for each: its memory and its priority are those of no other task
+        scheduling_strategy="SPREAD",  # neither on the launcher's node first, nor in the bundle of a sweep's trial
+    )(answer_on_node)  # fmt: skip
+    result = task.remote(launch.to_dict(), threads)
+    while not lost_ray():
+        if ended.is_set():
+            ray.cancel(result, force=True)
+            return ""
+        try:
+            ray.get(result, timeout=POLL_INTERVAL)
+            return ""
+        except ray.exceptions.GetTimeoutError:
+            continue
+        except ray.exceptions.RayError as error:
+            return first_line(unwrap(error) or error)
+    return lost_ray()
+
+
+def answer_on_node(values: dict[str, Any], threads: int) -> None:
+    """Answer a run's request for an evaluation, on the node of this task, which may have joined since the run began.
+
+    Raises UserError for a node with other versions than the workers'.
+    """
+    launch = Launch.from_dict(values)
+    os.environ["DITLAB_HOME"] = str(launch.home.root)
+    check_joining_node(launch)
+    answer_request(launch, threads)

@@ -1,7 +1,7 @@
 """Evaluator of a run whose evaluation is asynchronous: the launcher's thread that has requests answered, and an answer.
 
 The newest request names the checkpoint that is to be evaluated (`training.async_evaluation`). One at a time is
-evaluated, by a Ray task (`cluster.evaluator`) or, without Ray, by a process of its own: `python -m
+evaluated, by a Ray task (`cluster.launch`) or, without Ray, by a process of its own: `python -m
 ditlab.runs.evaluator`. One that is lost is started again.
 """
 
