@@ -18,7 +18,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials
-from ditlab.training.export import load_export
+from ditlab.training.export import load_checked
 from support.command import Said, run_inside, run_process
 from support.installed_package import install
 
@@ -103,7 +103,7 @@ def test_an_export_names_the_package_and_loads(reader):
     folder = reader.folder / "exported"
     with safe_open(folder / "weights.safetensors", framework="pt") as weights:
         assert json.loads(weights.metadata()["plugins"]) == PACKAGE
-    experiment, network = load_export(folder, torch.device("cpu"))
+    experiment, network = load_checked(folder, torch.device("cpu"))
     assert experiment.to_dict()["objective"]["weights"] == {"velocity": 1.0, "direction": 0.0, "roughness": 0.1}
     assert network(torch.zeros(2, 1, 8, 8), torch.zeros(2)).shape == (2, 1, 8, 8)
 
@@ -122,7 +122,7 @@ def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, mon
     said = run_inside("sample", "bars", home=reader.home, cwd=reader.folder)
     assert said.code == 2 and needs in said.err
     with pytest.raises(UserError, match=re.escape(needs)):
-        load_export(reader.folder / "elsewhere", torch.device("cpu"))
+        load_checked(reader.folder / "elsewhere", torch.device("cpu"))
     said = run_inside("validate", "bars.yaml", home=reader.home, cwd=reader.folder)
     assert said.code == 2 and "model.family='pixelmlp' is no known family" in said.err
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ditlab.api.analysis import figures
 from ditlab.home import Home
 from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX, Measurement, differing_parts
-from ditlab.training.export import load_export
+from ditlab.training.export import load_checked
 from support.documents import CHECKOUT
 from support.opened import open_training_run
 
@@ -155,7 +155,7 @@ def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
     said = with_run("export", "small", "--out", tmp_path, "--json")
     assert said.code == 0 and said.out.count("\n") == 1
     assert {Path(file).name for file in said.json["files"]} == {"weights.safetensors", "spec.yaml"}
-    experiment, network = load_export(tmp_path, torch.device("cpu"))
+    experiment, network = load_checked(tmp_path, torch.device("cpu"))
     assert experiment.name == "small" and not network.training
     written = (tmp_path / "spec.yaml").read_text()
     assert str(finished.home) not in written and "sqlite" not in written

@@ -247,8 +247,7 @@ FAULTS = (
     ),
     Fault(
         "schedule off by one step",
-        _one(TRAINING + "stepping.py", "experiment.optimizer.lr, state.step, plan",
-             "experiment.optimizer.lr, state.step + 1, plan"),
+        _one(TRAINING + "stepping.py", "self._plan, state.step)", "self._plan, state.step + 1)"),
         "learning rate",
     ),
     Fault(

@@ -12,7 +12,7 @@ import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.files import load_experiment
-from ditlab.training.export import load_export
+from ditlab.training.export import load_checked
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
 
@@ -62,7 +62,7 @@ def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when,
     assert evaluated.code == 0 and evaluated.json["metrics"].keys() >= {"held_out/velocity"}
     assert ditlab("figures", run, "--kind", "samples").code == 0
     assert ditlab("export", run, "--out", tmp_path / "out").code == 0
-    _, network = load_export(tmp_path / "out", torch.device("cpu"))
+    _, network = load_checked(tmp_path / "out", torch.device("cpu"))
     with newest(unbroken) as reader:
         expected = reader.weights()
     exported = network.state_dict()
