@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from ditlab.api.analysis import load_export
 from ditlab.errors import UserError
 from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import plugin_packages
@@ -122,7 +123,7 @@ def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, mon
     said = run_inside("sample", "bars", home=reader.home, cwd=reader.folder)
     assert said.code == 2 and needs in said.err
     with pytest.raises(UserError, match=re.escape(needs)):
-        load_checked(reader.folder / "elsewhere", torch.device("cpu"))
+        load_export(reader.folder / "elsewhere")
     said = run_inside("validate", "bars.yaml", home=reader.home, cwd=reader.folder)
     assert said.code == 2 and "model.family='pixelmlp' is no known family" in said.err
 
