@@ -52,7 +52,7 @@ def doctor(cluster: bool, address: str | None, storage: str | None, as_json: boo
     rows = ((Text(each.verdict, colours[each.verdict]), each.what, each.found, each.remedy) for each in findings)
     columns = {"": "id", "what": "text", "found": "text", "remedy": "text"}
     output.console(as_json).print(terminal_table(columns, rows))
-    missing = [finding.what for finding in findings if finding.verdict == "missing"]
+    missing = list(dict.fromkeys(finding.what for finding in findings if finding.verdict == "missing"))
     result = {"missing": missing, "findings": [asdict(finding) for finding in findings]}
     if cluster:
         output.print_line(last_sentence(findings), as_json)

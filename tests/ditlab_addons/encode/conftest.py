@@ -9,7 +9,8 @@ from support.datasets.tiny_encoders import write_image_encoder, write_text_encod
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return Home(tmp_path / "home")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.manifest import FORMAT_VERSION, Column, Source
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab_addons.encode.encoding import encode_store
@@ -54,7 +54,7 @@ def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(
     assert (made_by.source, made_by.scaling_factor, made_by.shift_factor) == (str(place), 0.5, 0.1)
     weights = (place / "diffusion_pytorch_model.safetensors").read_bytes()
     assert made_by.sha256 == hashlib.sha256(weights).hexdigest()
-    assert manifest["version"] == 6 and "autoencoder" not in manifest["columns"]["image"]
+    assert manifest["version"] == FORMAT_VERSION and "autoencoder" not in manifest["columns"]["image"]
     assert encode_store(images, autoencoder=str(place)).outcome == "unchanged"
 
 

@@ -110,7 +110,7 @@ def test_a_sweep_over_temperatures_measures_perplexity_beside_entropy(run, tmp_p
     (tmp_path / "sweep.yaml").write_text(dump_yaml(sweep))
     result = ditlab.sweep_samples(tmp_path / "sweep.yaml")
     names = {"quality/token_entropy", "quality/distinct_2", "quality/generative_perplexity_held_out"}
-    assert result.status == "finished" and all(names <= set(point.means) for point in result.summary.points)
+    assert result.status == "finished" and all(names <= set(trial.metrics) for trial in result.summary.trials)
 
 
 TASKS = {
