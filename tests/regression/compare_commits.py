@@ -144,6 +144,9 @@ class Side:
 
 def run_side(job: Path) -> int:
     """Run configurations in this process, whose PYTHONPATH names the side's sources, and append a line for each."""
+    own = os.environ["PYTHONPATH"].split(os.pathsep)
+    # Add-ons are found on the whole path: without those of a checkout that is installed to be edited.
+    sys.path[:] = [place for place in sys.path if place in own or not Path(place, "ditlab_addons").is_dir()]
     import torch
 
     torch.set_num_threads(1)
