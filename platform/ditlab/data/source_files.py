@@ -323,6 +323,13 @@ def _files(root: str) -> Any:
     return RemoteFiles.open("--source", root)
 
 
+def _unread(file: SourceFile, error: Exception) -> Unreachable:
+    return Unreachable(
+        f"--source={file.root}: {file.name} cannot be read ({first_line(error)}); check the store and the credentials "
+        "in the environment, and give the same command again."
+    )
+
+
 class RemoteStream(io.RawIOBase):
     """File behind a URI; what its library cannot read is Unreachable, and no damage of the file."""
 
@@ -330,8 +337,10 @@ class RemoteStream(io.RawIOBase):
         self._file = file
         self._place = 0
         files = _files(file.root)
-        with files.translating_errors("cannot be read", _ACCESS):
+        try:
             self._opened = files.filesystem.open_input_file(f"{files.path}/{file.name}")
+        except Exception as error:  # each of fsspec's libraries has exceptions of its own
+            raise _unread(file, error) from error
 
     def readable(self) -> bool:
         return True
@@ -355,12 +364,9 @@ class RemoteStream(io.RawIOBase):
             try:
                 buffer[:wanted] = self._opened.read_at(wanted, self._place)  # ValueError where it has another length
                 break
-            except Exception as error:  # each of fsspec's libraries has exceptions of its own
+            except Exception as error:  # as above
                 if pause is None:
-                    raise Unreachable(
-                        f"--source={self._file.root}: {self._file.name} cannot be read ({first_line(error)}); check "
-                        "the store and the credentials in the environment, and give the same command again."
-                    ) from error
+                    raise _unread(self._file, error) from error
                 time.sleep(pause)
         self._place += wanted
         return wanted
