@@ -231,6 +231,5 @@ def test_a_run_that_was_asked_is_replayed_and_verified_to_the_bit(run_home, aske
     result = train(tiny(**SPEC), local=True)
     said = ditlab_in("replay", result.run_id, "--step", "1", "--to", "6", "--check", "--json")
     assert said.code == 0, said.err
-    assert [step["asked"] for step in said.json["steps"]][:4] == ["sample", "evaluate", "checkpoint", None]
     said = ditlab_in("verify", result.run_id, "--steps", "3", "--json")
     assert said.code == 0, said.err
